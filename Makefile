@@ -1,0 +1,48 @@
+# Every target sets up what it needs by itself; the second time that takes a moment.
+.PHONY: help demo up test test-core check format bench lock set-up clean
+
+ARGS ?=
+export PYTHON
+
+help:
+	@echo "make demo       start Mooring on a database of its own and show what it does"
+	@echo "make up         start Mooring and stay"
+	@echo "make test       run all tests        (ARGS='-k word' to choose)"
+	@echo "make test-core  run the tests of the core, which need no database"
+	@echo "make check      run every linter"
+	@echo "make format     let ruff put the code in order"
+	@echo "make bench      run the benchmarks"
+	@echo "make lock       resolve the dependencies anew and write requirements*.txt"
+	@echo "make clean      remove everything that the set-up and the tools made"
+
+set-up:
+	@sh tools/set_up.sh
+
+demo: set-up
+	@.venv/bin/python tools/demo.py $(ARGS)
+
+up: set-up
+	@.venv/bin/mooring up $(ARGS)
+
+test: set-up
+	@.venv/bin/python -m tools.test $(ARGS)
+
+test-core: set-up
+	@.venv/bin/python -m tools.test server/tests/core $(ARGS)
+
+check: set-up
+	@.venv/bin/python -m tools.check $(ARGS)
+
+format: set-up
+	@.venv/bin/ruff format .
+	@.venv/bin/ruff check --fix .
+
+bench: set-up
+	@.venv/bin/python -m bench $(ARGS)
+
+lock: set-up
+	@.venv/bin/python -m tools.lock
+
+clean:
+	@rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Mooring's control plane."""

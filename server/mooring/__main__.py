@@ -1,0 +1,184 @@
+"""The server's program: `python -m mooring <command>`.
+
+`up` is the whole platform on one machine: the embedded database, the API and the workers. `serve`, `api` and `worker`
+run against a PostgreSQL of your own, named by MOORING_DATABASE_URL, in as many replicas as you like.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import structlog
+import uvicorn
+import uvloop
+
+from mooring.api.call import encode_json
+from mooring.api.openapi import document
+from mooring.commands.first_start import FIRST_ADMIN_EMAIL
+from mooring.commands.master_key import rotate_master_key
+from mooring.core.errors import Refusal
+from mooring.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from mooring.gateways.secrets import MasterKeyRefused
+from mooring.gateways.telemetry import Telemetry, configure_logging
+from mooring.settings import PREFIX, SettingRefused, Settings, read_settings
+from mooring.storage.hub import Hub
+from mooring.storage.migrate import MigrationRefused, migrate
+from mooring.wiring import Platform, platform, workers
+
+CODE_FILE = "MOORING_FIRST_ADMIN_CODE_FILE"
+
+
+class Server(uvicorn.Server):
+    """A server that ends its event streams before it waits for the requests that are left."""
+
+    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+        super().__init__(config)
+        self._hub = hub
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more, end the streams, finish the rest."""
+        await self._hub.close()
+        await super().shutdown(sockets)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="mooring-server", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for name, text in (
+        ("up", "the embedded database (unless MOORING_DATABASE_URL is set), the API and the workers"),
+        ("serve", "the API and the workers"),
+        ("api", "the API"),
+        ("worker", "the workers"),
+        ("migrate", "bring the database to this version"),
+        ("rotate-master-key", "make a new master key and wrap every secret with it"),
+        ("openapi", "print the OpenAPI document"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("--data-dir", default=None, help="directory of the embedded database")
+        command.add_argument("--host", default=None, help="address to listen on")
+        command.add_argument("--port", type=int, default=None, help="port to listen on; 0 takes a free one")
+    options = parser.parse_args(arguments)
+    if options.command == "openapi":
+        sys.stdout.write(encode_json(document()).decode() + "\n")
+        return 0
+    try:
+        settings = _settings(options)
+        configure_logging(settings.log_level, settings.log_format, sys.stderr)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_run(options.command, settings))
+    except (SettingRefused, MasterKeyRefused, MigrationRefused, EmbeddedPostgresError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    except Refusal as refusal:
+        sys.stderr.write(f"error: {refusal.detail}\n")
+        return 1
+    except (OSError, asyncpg.PostgresError) as error:
+        sys.stderr.write(f"error: {type(error).__name__}: {error}\n")
+        return 1
+
+
+def _settings(options: Any) -> Settings:
+    settings = read_settings()
+    if options.data_dir is not None:
+        settings = replace(settings, data_dir=os.path.abspath(options.data_dir))
+    if options.host is not None:
+        settings = replace(settings, listen_host=options.host)
+    if options.port is not None:
+        settings = replace(settings, listen_port=options.port)
+    return settings
+
+
+async def _run(command: str, settings: Settings) -> int:
+    if command != "up" and not settings.database_url:
+        raise SettingRefused(
+            f"`{command}` needs a PostgreSQL of your own: set {PREFIX}DATABASE_URL, or run `up` for the embedded one"
+        )
+    telemetry = Telemetry(otlp_endpoint=settings.otlp_endpoint)
+    async with AsyncExitStack() as stack:
+        stack.callback(telemetry.close)
+        url = settings.database_url or await stack.enter_async_context(_embedded(settings))
+        if command != "worker":
+            await migrate(url)
+        if command == "migrate":
+            return 0
+        if command == "rotate-master-key":
+            count = await rotate_master_key(url, settings.master_key_path)
+            sys.stdout.write(f"{count} secrets are sealed with a new master key\n")
+            return 0
+        running = await stack.enter_async_context(platform(settings, url, telemetry))
+        if command in ("up", "serve", "worker"):
+            await stack.enter_async_context(workers(running, telemetry))
+        if command == "worker":
+            await _until_told_to_stop()
+            return 0
+        return await _listen(settings, running)
+
+
+@asynccontextmanager
+async def _embedded(settings: Settings) -> AsyncIterator[str]:
+    async with EmbeddedPostgres(settings.data_path, log=structlog.get_logger("mooring.embedded")) as database:
+        yield database.dsn
+
+
+async def _listen(settings: Settings, running: Platform) -> int:
+    listening = socket.create_server(
+        (settings.listen_host, settings.listen_port), backlog=2048, reuse_port=False,
+        family=socket.AF_INET6 if ":" in settings.listen_host else socket.AF_INET,
+    )  # fmt: skip
+    host, port = listening.getsockname()[:2]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    config = uvicorn.Config(
+        running.application,
+        loop="none",
+        http="httptools",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.shutdown_seconds),
+    )
+    server = Server(config, running.services.hub)
+    _welcome(address, running.first_admin_code)
+    await server.serve(sockets=[listening])
+    return 0
+
+
+def _welcome(address: str, code: str | None) -> None:
+    """Tell where it listens and, on the first start only, the one-time sign-in; neither goes to the log."""
+    lines = [f"Mooring listens on {address}", f"API reference: {address}/docs"]
+    if code is not None:
+        place = os.environ.get(CODE_FILE)
+        if place:
+            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(code + "\n")
+            lines.append(f"First admin: {FIRST_ADMIN_EMAIL}; the one-time sign-in code is in {Path(place)}")
+        else:
+            lines += [
+                f"First admin: {FIRST_ADMIN_EMAIL}",
+                f"One-time sign-in code, shown only now: {code}",
+                f"Sign in: mooring login --url {address} --email {FIRST_ADMIN_EMAIL} --one-time-code",
+            ]
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()
+
+
+async def _until_told_to_stop() -> None:
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    await told.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,297 @@
+"""The ASGI application: every request takes the same way.
+
+Correlation, limits, route, caller, permission, parsing, handler, answer. What is refused on the way is answered as a
+problem document with the same headers; what is denied leaves an audit row. Nothing of the body is read before the
+caller is known to be allowed.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from mooring.api import trace
+from mooring.api.auth import bearer
+from mooring.api.call import Call, Tools, encode_json
+from mooring.api.limits import RateLimit
+from mooring.api.parse import decode_body, decode_form, decode_query, require_ids
+from mooring.api.problem import MEDIA_TYPE, STATUS, problem
+from mooring.api.reply import Reply, Stream
+from mooring.api.route import Route, Table
+from mooring.api.routes import ROUTES
+from mooring.commands.work import Answered, IdempotencyRequest
+from mooring.core.caller import ANONYMOUS, Caller
+from mooring.core.decision import Audited, Context
+from mooring.core.errors import Code, Refusal
+from mooring.core.permissions import Access, Place, Scope
+from mooring.gateways.telemetry import Observed
+from mooring.storage.database import Acting
+from mooring.storage.unit_of_work import Origin, record_refusal
+
+IDEMPOTENCY_KEY_MAX: Final = 200
+PATH_LENGTH_MAX: Final = 2_000
+JSON: Final = "application/json"
+
+Scope_ = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Application:
+    """The API as an ASGI application."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._telemetry = tools.telemetry
+        self._table = Table(ROUTES)
+        settings = tools.services.settings
+        self._settings = settings
+        self._rate = RateLimit(settings.rate_limit_per_second, settings.rate_limit_burst)
+        self._decoders = {each.body: msgspec.json.Decoder(each.body) for each in ROUTES if each.body and not each.form}
+
+    async def __call__(self, scope: Scope_, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"no {scope['type']} is served here")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        traced = trace.begin(headers, self._tools.services.clock)
+        with self._telemetry.request(scope["method"], traced) as observed:
+            try:
+                reply = await self._reply(scope, headers, receive, (traced, observed))
+            except Refusal as refusal:
+                reply = self._refused(refusal, traced)
+                observed.code = refusal.code.value
+            except Exception as error:  # noqa: BLE001  the caller gets a problem, the log its cause
+                observed.failed(error)
+                reply = self._refused(Refusal(Code.INTERNAL, "Mooring failed; its log says why"), traced)
+                observed.code = Code.INTERNAL.value
+            observed.status = reply.status if isinstance(reply, Reply) else 200
+            await self._send(reply, traced, send, receive)
+
+    async def _reply(
+        self,
+        scope: Scope_,
+        headers: dict[str, str],
+        receive: Receive,
+        traced_observed: tuple[trace.Traced, Observed],
+    ) -> Reply | Stream:
+        traced, observed = traced_observed
+        self._bound(scope)
+        if traced.refusal is not None:
+            raise traced.refusal
+        route, values = self._route(scope["path"], scope["method"])
+        observed.route = route.key
+        remote = scope["client"][0] if scope.get("client") else None
+        origin = Origin(route.key, remote)
+        token = bearer(headers.get("authorization"))
+        caller = await self._caller(route, token, origin, traced)
+        observed.caller = caller
+        self._rate.take(caller.actor.id if caller is not ANONYMOUS else f"address {remote}")
+        parameters = dict(zip(route.path_parameters, values, strict=True))
+        place = _place(route, parameters)
+        observed.place = place
+        context = Context(
+            caller.actor, self._tools.services.clock.now(), traced.correlation_id, traced.trace_id,
+            self._tools.services.clock.mint,
+        )  # fmt: skip
+        await self._authorize(route, caller, place, context, origin)
+        require_ids(parameters)
+        body = await self._body(route, headers, receive)
+        arguments = self._arguments(route, parameters, scope["query_string"], body)
+        call = Call(
+            tools=self._tools,
+            route=route,
+            caller=caller,
+            context=context,
+            place=place,
+            acting=_acting(place, caller),
+            origin=origin,
+            token=token,
+            idempotency=_idempotency(route, headers, caller, scope, body),
+            headers=headers,
+            base_url=self._settings.public_url or f"{scope.get('scheme', 'http')}://{headers.get('host', '')}",
+        )
+        return _answer(route, await route.handler(call, **arguments))
+
+    def _bound(self, scope: Scope_) -> None:
+        limit = self._settings.header_limit_bytes
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
+            raise Refusal(Code.BODY_TOO_LARGE, f"the headers are larger than {limit} bytes", {"limit_bytes": limit})
+        if len(scope["path"]) + len(scope["query_string"]) > PATH_LENGTH_MAX * 2:
+            raise Refusal(Code.MALFORMED_REQUEST, f"the address is longer than {PATH_LENGTH_MAX * 2} characters")
+
+    def _route(self, path: str, method: str) -> tuple[Route, list[str]]:
+        found = self._table.find(path)
+        if found is None:
+            raise Refusal(Code.NOT_FOUND, "there is no such endpoint; see /docs")
+        methods, values = found
+        route = methods.get(method)
+        if route is None:
+            allowed = sorted(methods)
+            raise Refusal(Code.METHOD_NOT_ALLOWED, f"this path takes {', '.join(allowed)}", {"allowed": allowed})
+        return route, values
+
+    async def _caller(self, route: Route, token: str | None, origin: Origin, traced: trace.Traced) -> Caller:
+        if route.scope is Scope.PUBLIC:
+            return ANONYMOUS
+        remote = f"address {origin.remote_address}"
+        try:
+            if token is None:
+                raise Refusal(Code.UNAUTHENTICATED, "a token is needed: send `Authorization: Bearer …`")
+            if self._tools.failures.left(remote) < 1:
+                self._tools.failures.take(remote)
+            return await self._tools.authenticator.caller(token)
+        except Refusal as refusal:
+            if refusal.code is Code.UNAUTHENTICATED and self._tools.failures.left(remote) >= 1:
+                self._tools.failures.take(remote)
+                await self._record(ANONYMOUS, route, Place(Scope.PUBLIC), (traced, origin, "refused"))
+            raise
+
+    async def _authorize(self, route: Route, caller: Caller, place: Place, context: Context, origin: Origin) -> None:
+        if route.scope is Scope.PUBLIC:
+            return
+        access = caller.authority.access(route.action, place)
+        if access is Access.ALLOWED:
+            return
+        audited = Audited(route.action, route.noun, None, _known_tenant(caller, place), _known_project(caller, place))
+        await record_refusal(self._tools.services.database, context, audited, access.value, origin)
+        if access is Access.HIDDEN:
+            raise Refusal(Code.NOT_FOUND, f"there is no such {place.scope}, or it is not yours to see")
+        raise Refusal(
+            Code.PERMISSION_DENIED,
+            f"{route.action} is not allowed to this caller here",
+            {"action": route.action},
+        )
+
+    async def _record(self, caller: Caller, route: Route, place: Place, how: tuple[trace.Traced, Origin, str]) -> None:
+        traced, origin, outcome = how
+        clock = self._tools.services.clock
+        context = Context(caller.actor, clock.now(), traced.correlation_id, traced.trace_id, clock.mint)
+        audited = Audited(route.action, route.noun, None, place.tenant_id, place.project_id)
+        await record_refusal(self._tools.services.database, context, audited, outcome, origin)
+
+    async def _body(self, route: Route, headers: dict[str, str], receive: Receive) -> bytes:
+        limit = self._settings.body_limit_bytes
+        declared = headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > limit:
+            raise _too_large(limit)
+        if route.method == "GET":
+            return b""
+        chunks, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Refusal(Code.MALFORMED_REQUEST, "the request ended before its body was complete")
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > limit:
+                raise _too_large(limit)
+            chunks.append(chunk)
+            if not message.get("more_body"):
+                break
+        body = b"".join(chunks)
+        if route.body is not None:
+            wanted = "application/x-www-form-urlencoded" if route.form else JSON
+            given = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if given != wanted:
+                raise Refusal(Code.MEDIA_TYPE_UNSUPPORTED, f"the body must be {wanted}, not {given or 'nothing'}")
+        return body
+
+    def _arguments(self, route: Route, parameters: dict[str, str], query_string: bytes, body: bytes) -> dict[str, Any]:
+        arguments: dict[str, Any] = {
+            name: value for name, value in parameters.items() if name not in ("tenant_id", "project_id")
+        }
+        if route.query is not None or query_string:
+            arguments |= decode_query(route, parse_qsl(query_string.decode("latin-1"), keep_blank_values=True))
+        if route.body is not None:
+            decode = decode_form if route.form else decode_body
+            arguments["body"] = decode(body, route.body, self._decoders.get(route.body))
+        return arguments
+
+    def _refused(self, refusal: Refusal, traced: trace.Traced) -> Reply:
+        headers = {}
+        if refusal.code is Code.RATE_LIMITED:
+            headers["retry-after"] = str(refusal.details.get("retry_after_seconds", 1))
+        if refusal.code is Code.METHOD_NOT_ALLOWED:
+            headers["allow"] = ", ".join(str(each) for each in refusal.details["allowed"])  # type: ignore[attr-defined]
+        if STATUS[refusal.code] == 401:
+            headers["www-authenticate"] = 'Bearer realm="mooring"'
+        body = encode_json(problem(refusal, traced.correlation_id))
+        return Reply(STATUS[refusal.code], body, MEDIA_TYPE, headers)
+
+    async def _send(self, reply: Reply | Stream, traced: trace.Traced, send: Send, receive: Receive) -> None:
+        common = {
+            "x-correlation-id": traced.correlation_id,
+            "traceparent": traced.traceparent,
+            "cache-control": "no-store",
+            "x-content-type-options": "nosniff",
+        }
+        if isinstance(reply, Stream):
+            await reply.send(common, send, receive)
+            return
+        headers = {**common, **reply.headers, "content-length": str(len(reply.body))}
+        if reply.body:
+            headers["content-type"] = reply.media_type
+        raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": reply.status, "headers": raw})
+        await send({"type": "http.response.body", "body": reply.body})
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(Code.BODY_TOO_LARGE, f"the body is larger than {limit} bytes", {"limit_bytes": limit})
+
+
+def _place(route: Route, parameters: dict[str, str]) -> Place:
+    return Place(route.scope, parameters.get("tenant_id"), parameters.get("project_id"), route.platform_too)
+
+
+def _acting(place: Place, caller: Caller) -> Acting:
+    """For whom the database is asked: what the place says, never more than the caller's own tenant."""
+    if place.scope in (Scope.PLATFORM, Scope.PUBLIC):
+        return Acting()
+    if place.scope is Scope.TENANT:
+        return Acting(place.tenant_id)
+    return Acting(caller.tenant_id)
+
+
+def _known_tenant(caller: Caller, place: Place) -> str | None:
+    """Whose trail a denial belongs to: that of the caller's home. A stranger writes into nobody else's."""
+    return caller.tenant_id if caller.tenant_id is not None or place.scope is Scope.PLATFORM else None
+
+
+def _known_project(caller: Caller, place: Place) -> str | None:
+    return place.project_id if place.project_id in caller.authority.projects else None
+
+
+def _idempotency(
+    route: Route, headers: dict[str, str], caller: Caller, scope: Scope_, body: bytes
+) -> IdempotencyRequest | None:
+    key = headers.get("idempotency-key")
+    if key is None or not route.mutates:
+        return None
+    if not 1 <= len(key) <= IDEMPOTENCY_KEY_MAX or not key.isascii() or not key.isprintable():
+        raise Refusal(
+            Code.HEADER_INVALID,
+            f"Idempotency-Key takes 1 to {IDEMPOTENCY_KEY_MAX} printable ASCII characters",
+            {"header": "Idempotency-Key"},
+        )
+    fingerprint = hashlib.sha256()
+    for part in (scope["path"].encode(), scope["query_string"], body):
+        fingerprint.update(len(part).to_bytes(8) + part)
+    return IdempotencyRequest(caller.actor.id, route.key, key, fingerprint.digest())
+
+
+def _answer(route: Route, result: Any) -> Reply | Stream:
+    if isinstance(result, Reply | Stream):
+        return result
+    if isinstance(result, Answered):
+        headers = {"idempotency-replayed": "true"} if result.replayed else {}
+        return Reply(result.status, result.body, JSON, headers)
+    if result is None:
+        return Reply(route.status, b"", JSON, {})
+    headers = {}
+    etag = getattr(result, "etag", None)
+    if etag is not None:
+        headers["etag"] = f'"{etag}"'
+    return Reply(route.status, encode_json(result), JSON, headers)

@@ -1,0 +1,101 @@
+"""From a bearer token to a caller, with a cache of a few seconds.
+
+A token that was revoked elsewhere may go on counting for the cache's time and no longer; within this process, and as
+soon as the event arrives from another one, it is dropped at once. Unknown tokens are not cached: guessing is slowed
+down by the limit on failures instead.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+from mooring.core.caller import Caller, caller_of
+from mooring.core.errors import Code, Refusal
+from mooring.core.event import Event
+from mooring.core.events import EventType
+from mooring.gateways.clock import Clock
+from mooring.gateways.passwords import digest
+from mooring.storage import token as tokens
+from mooring.storage.database import Database
+
+CACHE_MAX: Final = 20_000
+TOKEN_LENGTH_MAX: Final = 200
+CHANGES_AUTHORITY: Final = frozenset(
+    {
+        EventType.TOKEN_REVOKED,
+        EventType.MEMBERSHIP_CREATED,
+        EventType.MEMBERSHIP_DELETED,
+        EventType.USER_UPDATED,
+        EventType.SERVICE_ACCOUNT_UPDATED,
+        EventType.SERVICE_ACCOUNT_DISABLED,
+        EventType.SERVICE_ACCOUNT_ENABLED,
+        EventType.SERVICE_ACCOUNT_DELETED,
+        EventType.SERVICE_ACCOUNT_KEY_REVOKED,
+    }
+)
+
+
+class Authenticator:
+    """Knows who calls."""
+
+    def __init__(self, database: Database, clock: Clock, cache_seconds: float) -> None:
+        self._database = database
+        self._clock = clock
+        self._cache_seconds = cache_seconds
+        self._cache: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+        self._used: set[str] = set()
+
+    def forget(self, event: Event) -> None:
+        """Drop the cache when an event changed what somebody holds."""
+        if event.type in CHANGES_AUTHORITY:
+            self.clear()
+
+    def clear(self) -> None:
+        """Look every token up again."""
+        self._cache.clear()
+
+    async def caller(self, token: str) -> Caller:
+        """Who holds this token, or a refusal."""
+        if len(token) > TOKEN_LENGTH_MAX:
+            raise _unknown()
+        hashed = digest(token)
+        now = self._clock.now()
+        cached = self._cache.get(hashed)
+        if cached is not None and cached[0] > now.timestamp():
+            caller = cached[1]
+            if caller.expires_at is None or caller.expires_at > now:
+                return caller
+        found = await tokens.facts(self._database, hashed)
+        known = None if found is None else caller_of(found, now)
+        if known is None:
+            self._cache.pop(hashed, None)
+            raise _unknown()
+        self._cache[hashed] = (now.timestamp() + self._cache_seconds, known)
+        self._cache.move_to_end(hashed)
+        if len(self._cache) > CACHE_MAX:
+            self._cache.popitem(last=False)
+        self._used.add(str(known.actor.token_id))
+        return known
+
+    async def flush_last_used(self) -> None:
+        """Write down which tokens were used since the last time."""
+        if self._used:
+            used, self._used = self._used, set()
+            await tokens.touch(self._database, sorted(used), self._clock.now())
+
+
+def bearer(authorization: str | None) -> str | None:
+    """The token of an Authorization header."""
+    if authorization is None:
+        return None
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise Refusal(
+            Code.UNAUTHENTICATED,
+            "the Authorization header must be `Bearer <token>`",
+            {"header": "Authorization"},
+        )
+    return token.strip()
+
+
+def _unknown() -> Refusal:
+    return Refusal(Code.UNAUTHENTICATED, "the token is unknown, expired or revoked")

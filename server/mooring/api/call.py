@@ -1,0 +1,74 @@
+"""One request on its way: who calls, where, and the doors to reading and doing."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+
+from mooring.api.auth import Authenticator
+from mooring.api.limits import RateLimit
+from mooring.api.route import Route
+from mooring.commands.work import IdempotencyRequest, Presented, Services, Work
+from mooring.core.caller import Caller
+from mooring.core.decision import Context
+from mooring.core.permissions import Place
+from mooring.gateways.telemetry import Telemetry
+from mooring.storage.database import Acting
+from mooring.storage.unit_of_work import Origin
+
+Result = TypeVar("Result")
+encode_json = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What the API itself keeps while it runs."""
+
+    services: Services
+    authenticator: Authenticator
+    failures: RateLimit
+    telemetry: Telemetry
+    readiness: Callable[[], Awaitable[list[str]]]
+    streams: dict[str, int] = field(default_factory=dict)  # open streams by principal
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An authorized request."""
+
+    tools: Tools
+    route: Route
+    caller: Caller
+    context: Context
+    place: Place
+    acting: Acting
+    origin: Origin
+    token: str | None = None
+    idempotency: IdempotencyRequest | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    base_url: str = ""
+
+    @property
+    def services(self) -> Services:
+        """The running platform's parts."""
+        return self.tools.services
+
+    def work(self, view: Callable[[Result], Any], *, acting: Acting | None = None) -> Work[Result]:
+        """The work that this request asks for; `view` makes its answer out of the result."""
+        route = self.route
+
+        def present(result: Result) -> Presented:
+            shown = view(result)
+            body = b"" if shown is None else encode_json(shown)
+            return Presented(route.status, body, has_secret=route.one_time_secret)
+
+        return Work(
+            services=self.services,
+            acting=acting or self.acting,
+            context=self.context,
+            authority=self.caller.authority,
+            origin=self.origin,
+            idempotency=self.idempotency,
+            present=present,
+        )

@@ -1,0 +1,60 @@
+"""Pages of lists: an opaque cursor in, an opaque cursor out.
+
+A cursor names its list, so that one made for another list is refused and not misread.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+
+from mooring.core.errors import Code, Refusal
+
+Item = TypeVar("Item")
+
+Cursor = Annotated[
+    str,
+    msgspec.Meta(max_length=300, pattern="^[A-Za-z0-9_-]*$", description="`next_cursor` of the page before."),
+]
+Limit = Annotated[int, msgspec.Meta(ge=1, le=500, description="Most items on the page.")]
+
+
+class PageQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Where a page begins and how long it is."""
+
+    cursor: Cursor | None = None
+    limit: Limit = 100
+
+
+class Page(msgspec.Struct, Generic[Item], kw_only=True):
+    """One page of a list."""
+
+    items: list[Item]
+    next_cursor: str | None = None
+
+
+def start(query: PageQuery, name: str, first: str = "") -> str:
+    """The id after which the page begins."""
+    if not query.cursor:
+        return first
+    try:
+        form, listed, after = (
+            base64.urlsafe_b64decode(query.cursor + "=" * (-len(query.cursor) % 4)).decode().split("|")
+        )
+    except (ValueError, binascii.Error, UnicodeDecodeError) as error:
+        raise Refusal(Code.CURSOR_INVALID, "this is not a cursor of this list") from error
+    if form != "p1" or listed != name or "\0" in after:
+        raise Refusal(Code.CURSOR_INVALID, "this cursor is of another list")
+    return after
+
+
+def page(items: Sequence[Any], query: PageQuery, name: str, view: Callable[[Any], Any]) -> Page[Any]:
+    """The page of `items`, of which one more than the limit was read."""
+    shown = items[: query.limit]
+    following = None
+    if len(items) > query.limit:
+        plain = f"p1|{name}|{shown[-1].id}"
+        following = base64.urlsafe_b64encode(plain.encode()).decode().rstrip("=")
+    return Page(items=[view(item) for item in shown], next_cursor=following)

@@ -1,0 +1,94 @@
+"""From text to typed values, with errors that say where and what."""
+
+import re
+from typing import Any, Final, get_type_hints
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from mooring.api.route import Route
+from mooring.core.errors import Code, Refusal
+from mooring.core.ids import Prefix, is_id
+
+PARAMETER_PREFIX: Final = {
+    "tenant_id": Prefix.TENANT,
+    "project_id": Prefix.PROJECT,
+    "user_id": Prefix.USER,
+    "membership_id": Prefix.MEMBERSHIP,
+    "service_account_id": Prefix.SERVICE_ACCOUNT,
+    "key_id": Prefix.KEY,
+    "token_id": Prefix.TOKEN,
+    "webhook_id": Prefix.WEBHOOK,
+    "break_glass_id": Prefix.BREAK_GLASS,
+}
+"""The noun of each path parameter that is an id. A parameter that is not listed is other text."""
+
+_WHERE: Final = re.compile(r" - at `\$(?P<path>[^`]*)`$")
+
+
+def require_ids(parameters: dict[str, str]) -> None:
+    """An id that no thing can have is answered like one that nothing has."""
+    for name, value in parameters.items():
+        prefix = PARAMETER_PREFIX.get(name)
+        if prefix is not None and not is_id(value, prefix):
+            raise Refusal(Code.NOT_FOUND, f"{name} is not an id of this kind: such ids begin with {prefix}_")
+
+
+def decode_body(body: bytes, kind: type[msgspec.Struct], decoder: msgspec.json.Decoder[Any] | None) -> Any:
+    """The typed body of a request."""
+    try:
+        return decoder.decode(body) if decoder is not None else msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise _invalid(error) from error
+    except msgspec.DecodeError as error:
+        raise Refusal(Code.MALFORMED_REQUEST, f"the body is not JSON: {error}") from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise Refusal(Code.MALFORMED_REQUEST, "the body is not JSON in UTF-8, or nested too deeply") from error
+
+
+def decode_form(body: bytes, kind: type[msgspec.Struct], decoder: Any) -> Any:
+    """The typed body of a form-encoded request."""
+    try:
+        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, strict_parsing=bool(body))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise Refusal(Code.MALFORMED_REQUEST, "the body is not form-encoded") from error
+    return _convert(_single(pairs), kind, strict=False)
+
+
+def decode_query(route: Route, pairs: list[tuple[str, str]]) -> dict[str, Any]:
+    """The typed query of a request; a parameter that the route does not take is refused, not ignored."""
+    values = _single(pairs)
+    taken = set(get_type_hints(route.query)) if route.query is not None else set()
+    unknown = sorted(set(values) - taken)
+    if unknown:
+        listed = ", ".join(sorted(taken)) or "none"
+        raise Refusal(
+            Code.VALIDATION_FAILED,
+            f"there is no query parameter {unknown[0][:50]!r} here; there is {listed}",
+            {"path": unknown[0][:50]},
+        )
+    return {} if route.query is None else {"query": _convert(values, route.query, strict=False)}
+
+
+def _single(pairs: list[tuple[str, str]]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for name, value in pairs:
+        if name in values:
+            raise Refusal(Code.VALIDATION_FAILED, f"{name[:50]!r} is given twice", {"path": name[:50]})
+        values[name] = value
+    return values
+
+
+def _convert(values: dict[str, str], kind: type[msgspec.Struct], *, strict: bool) -> Any:
+    try:
+        return msgspec.convert(values, kind, strict=strict)
+    except msgspec.ValidationError as error:
+        raise _invalid(error) from error
+
+
+def _invalid(error: msgspec.ValidationError) -> Refusal:
+    text = str(error)
+    where = _WHERE.search(text)
+    path = where["path"].lstrip(".") if where else ""
+    said = text[: where.start()] if where else text
+    return Refusal(Code.VALIDATION_FAILED, f"{path}: {said}" if path else said, {"path": path})

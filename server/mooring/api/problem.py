@@ -1,0 +1,70 @@
+"""Errors as the caller sees them: RFC 9457 problem documents, and the one table of HTTP statuses."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from mooring.core.errors import CATALOGUE, Code, Refusal
+
+STATUS: Final[Mapping[Code, int]] = {
+    Code.ADDRESS_REFUSED: 422,
+    Code.ASSERTION_REFUSED: 401,
+    Code.BODY_TOO_LARGE: 413,
+    Code.CLOSING_RECORD_MISSING: 409,
+    Code.CONFLICT: 409,
+    Code.CURSOR_EXPIRED: 410,
+    Code.CURSOR_INVALID: 422,
+    Code.GRANT_EXCEEDS_CEILING: 403,
+    Code.HEADER_INVALID: 400,
+    Code.IDEMPOTENCY_CONFLICT: 409,
+    Code.ILLEGAL_TRANSITION: 409,
+    Code.INTERNAL: 500,
+    Code.LAST_ADMIN: 409,
+    Code.LEASE_LOST: 409,
+    Code.LIMIT_REACHED: 409,
+    Code.MALFORMED_REQUEST: 400,
+    Code.MEDIA_TYPE_UNSUPPORTED: 415,
+    Code.METHOD_NOT_ALLOWED: 405,
+    Code.NAME_TAKEN: 409,
+    Code.NOT_FOUND: 404,
+    Code.NOT_EMPTY: 409,
+    Code.PERMISSION_DENIED: 403,
+    Code.RATE_LIMITED: 429,
+    Code.REVISION_CONFLICT: 409,
+    Code.SIGN_IN_REFUSED: 401,
+    Code.TEMPORARILY_UNAVAILABLE: 503,
+    Code.UNAUTHENTICATED: 401,
+    Code.VALIDATION_FAILED: 422,
+}
+MEDIA_TYPE: Final = "application/problem+json"
+
+
+class Problem(msgspec.Struct, kw_only=True):
+    """What went wrong, and what to do about it."""
+
+    type: str
+    title: str
+    status: int
+    code: Code
+    detail: str
+    remedy: str
+    retryable: bool
+    correlation_id: str
+    details: dict[str, Any]
+
+
+def problem(refusal: Refusal, correlation_id: str) -> Problem:
+    """The document for a refusal."""
+    entry = CATALOGUE[refusal.code]
+    return Problem(
+        type=f"urn:mooring:error:{refusal.code}",
+        title=entry.title,
+        status=STATUS[refusal.code],
+        code=refusal.code,
+        detail=refusal.detail,
+        remedy=entry.remedy,
+        retryable=entry.retryable,
+        correlation_id=correlation_id,
+        details=refusal.details,
+    )

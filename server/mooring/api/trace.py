@@ -1,0 +1,53 @@
+"""Correlation and trace: taken from the caller where they are well formed, made here otherwise.
+
+A correlation id is a label. It is bounded in length and alphabet, it is on every answer, event, audit row and log
+line, and it never opens anything: reads by it are filtered by what the caller may see.
+"""
+
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+from mooring.core.errors import Code, Refusal
+from mooring.core.ids import Prefix
+from mooring.gateways.clock import Clock
+
+CORRELATION_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:\-]{0,127}$"
+_CORRELATION: Final = re.compile(CORRELATION_PATTERN + r"\Z")
+_TRACEPARENT: Final = re.compile(r"^(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """The labels of one request."""
+
+    correlation_id: str
+    trace_id: str
+    span_id: str
+    parent_span_id: str | None
+    flags: str = "01"
+    refusal: Refusal | None = None
+
+    @property
+    def traceparent(self) -> str:
+        """The W3C header of this request's own span."""
+        return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
+
+
+def begin(headers: dict[str, str], clock: Clock) -> Traced:
+    """The labels for a request with these headers."""
+    given = headers.get("x-correlation-id")
+    refusal = None
+    if given is not None and not _CORRELATION.match(given):
+        refusal = Refusal(
+            Code.HEADER_INVALID,
+            "X-Correlation-ID takes 1 to 128 letters, digits, dots, colons, hyphens and underscores",
+            {"header": "X-Correlation-ID"},
+        )
+        given = None
+    correlation_id = given or clock.mint(Prefix.CORRELATION)
+    parent = _TRACEPARENT.match(headers.get("traceparent", "").strip())
+    if parent is None or set(parent[1]) == {"0"} or set(parent[2]) == {"0"}:
+        return Traced(correlation_id, secrets.token_hex(16), secrets.token_hex(8), None, refusal=refusal)
+    return Traced(correlation_id, parent[1], secrets.token_hex(8), parent[2], parent[3], refusal)

@@ -1,0 +1,66 @@
+"""Reads that wait: until a state is reached, until something changed, or until the time is over.
+
+Nobody needs to poll. The read is repeated whenever an event about the same subject arrives; a hint wakes it, and what
+it then reads is the truth.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from mooring.api.call import Call
+from mooring.storage.event import Selection
+
+View = TypeVar("View")
+
+
+class WaitQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How long to wait, and for what."""
+
+    wait: Annotated[float, msgspec.Meta(ge=0, le=60, description="Seconds to wait for a change or a state.")] = 0
+    until: (
+        Annotated[
+            str,
+            msgspec.Meta(max_length=200, pattern="^[a-z_,]+$", description="States to wait for, separated by commas."),
+        ]
+        | None
+    ) = None
+    changed_from: (
+        Annotated[
+            str,
+            msgspec.Meta(
+                max_length=50,
+                pattern="^[0-9.]+$",
+                description="The `etag` that was seen: wait until it is another.",
+            ),
+        ]
+        | None
+    ) = None
+
+
+async def waited(call: Call, query: WaitQuery, subject_id: str, read: Callable[[], Awaitable[View]]) -> View:
+    """The view as soon as it is what the caller waits for, or as it is when the time is over."""
+    hub = call.services.hub
+    place = hub.head
+    view = await read()
+    seconds = min(query.wait, call.services.settings.wait_seconds_max)
+    if not seconds or (query.until is None and query.changed_from is None):
+        return view
+    deadline = time.monotonic() + seconds
+    wanted = set(query.until.split(",")) if query.until else set()
+    while not hub.closed:
+        if wanted and getattr(view, "status", None) in wanted:
+            return view
+        if query.changed_from is not None and getattr(view, "etag", None) != query.changed_from:
+            return view
+        left = deadline - time.monotonic()
+        if left <= 0 or not await hub.wait(place, left):
+            return view
+        concerned = False
+        found, place = await hub.read(Selection(tenant_id=call.acting.tenant_id), place, 1000)
+        concerned = any(event.subject_id == subject_id for event in found)
+        if concerned:
+            view = await read()
+    return view

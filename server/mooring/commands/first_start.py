@@ -1,0 +1,81 @@
+"""The first start: a platform admin with a one-time sign-in, and the platform's signing key.
+
+Replicas may start at once. Each tries; the database lets one of them through, and the others find it done.
+"""
+
+from mooring.commands.work import Services
+from mooring.core.decision import Actor, Audited, Context, Decision, Happened, Insert, PrincipalKind
+from mooring.core.errors import Code, Refusal
+from mooring.core.events import EventType
+from mooring.core.ids import Prefix
+from mooring.core.permissions import Role
+from mooring.core.user import ONE_TIME_LIFETIME, OneTime, new_user
+from mooring.gateways.passwords import digest, new_one_time_code
+from mooring.gateways.signatures import new_key_pair
+from mooring.storage import platform_key as platform_keys
+from mooring.storage import user as users
+from mooring.storage.database import PLATFORM
+from mooring.storage.unit_of_work import apply
+
+FIRST_ADMIN_EMAIL = "admin@mooring.local"
+SIGNING = "task_signing"
+
+
+def system_context(services: Services) -> Context:
+    """What the platform does by itself, it does under this name."""
+    clock = services.clock
+    correlation_id = clock.mint(Prefix.CORRELATION)
+    trace_id = correlation_id[-26:].encode().hex()[:32]
+    return Context(Actor(PrincipalKind.SYSTEM, "system"), clock.now(), correlation_id, trace_id, clock.mint)
+
+
+async def make_first_admin(services: Services) -> str | None:
+    """The one-time code of the first platform admin, or none when there is an admin already."""
+    if await users.any_platform_admin(services.database):
+        return None
+    context = system_context(services)
+    code = new_one_time_code()
+    one_time = OneTime(digest(code), context.now + ONE_TIME_LIFETIME)
+    made = new_user(context, None, (FIRST_ADMIN_EMAIL, "First admin"), one_time)
+    membership = {
+        "id": context.mint(Prefix.MEMBERSHIP), "tenant_id": None, "project_id": None, "user_id": made.user.id,
+        "role": Role.PLATFORM_ADMIN.value, "created_at": context.now,
+    }  # fmt: skip
+    decision = Decision(
+        result=made.user,
+        writes=(made.insert, Insert("membership", membership)),
+        events=(Happened(EventType.USER_CREATED, "user", made.user.id, None),),
+        audits=(Audited("user.create", "user", made.user.id, None, after={"email": made.user.email}),),
+    )
+    try:
+        await apply(services.database, PLATFORM, context, decision)
+    except Refusal as refusal:
+        if refusal.code is Code.NAME_TAKEN:
+            return None
+        raise
+    return code
+
+
+async def make_signing_key(services: Services) -> None:
+    """The key that signs tasks for nodes, sealed at rest."""
+    if await platform_keys.current(services.database, SIGNING) is not None:
+        return
+    context = system_context(services)
+    private, public = new_key_pair()
+    secret_id = context.mint(Prefix.SECRET)
+    sealed = services.secrets.seal(private, id=secret_id, tenant_id=None, purpose=SIGNING)
+    key_id = context.mint(Prefix.KEY)
+    row = {
+        "id": key_id, "purpose": SIGNING, "algorithm": "ed25519", "public_key": public, "secret_id": secret_id,
+        "created_at": context.now,
+    }  # fmt: skip
+    decision = Decision(
+        result=None,
+        writes=(Insert("secret", sealed.row(context.now)), Insert("platform_key", row)),
+        audits=(Audited("platform_key.create", "platform_key", key_id, None, after={"purpose": SIGNING}),),
+    )
+    try:
+        await apply(services.database, PLATFORM, context, decision)
+    except Refusal as refusal:
+        if refusal.code is not Code.NAME_TAKEN:
+            raise

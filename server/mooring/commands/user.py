@@ -1,0 +1,43 @@
+"""Commands on users, done by admins and by the users themselves."""
+
+from mooring.commands.found import found
+from mooring.commands.tenant import one_time
+from mooring.commands.work import Answered, Work
+from mooring.core.errors import Code, Refusal
+from mooring.core.user import User, UserChange, change_user, check_password_form, create_user, set_password
+from mooring.storage import user as users
+
+
+async def create(work: Work[User], who: tuple[str, str], code: str) -> Answered:
+    """Make a user of the tenant (or platform) that the work acts for; `who` is e-mail address and display name."""
+
+    async def load() -> None:
+        return None
+
+    return await work.execute(
+        load, lambda _: create_user(work.context, work.acting.tenant_id, who, one_time(work, code))
+    )
+
+
+async def change(work: Work[User], user_id: str, how: UserChange, code: str | None = None) -> Answered:
+    """Disable, enable or reset a user; a reset comes with a new one-time code."""
+
+    async def load() -> User:
+        return found(await users.find(work.database, work.acting, user_id), "user")
+
+    fresh = None if code is None else one_time(work, code)
+    return await work.execute(load, lambda user: change_user(work.context, user, how, fresh))
+
+
+async def change_own_password(work: Work[User], current: str, wanted: str) -> Answered:
+    """The user's own new password, against the current one."""
+    check_password_form(wanted)
+    passwords = work.services.passwords
+
+    async def load() -> tuple[User, str]:
+        user = found(await users.find(work.database, work.acting, work.context.actor.id), "user")
+        if not await passwords.verify(user.password_hash, current):
+            raise Refusal(Code.SIGN_IN_REFUSED, "the current password is not right")
+        return user, await passwords.hash(wanted)
+
+    return await work.execute(load, lambda seen: set_password(work.context, *seen))

@@ -1,0 +1,1 @@
+"""The pure core: nouns, lifecycles, decisions; no clock, no I/O."""

@@ -1,0 +1,29 @@
+"""Audit rows as they are read: who did, or was refused, what."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """One line of the audit trail; it is never changed."""
+
+    id: str
+    occurred_at: datetime
+    outcome: str
+    action: str
+    noun: str | None
+    subject_id: str | None
+    tenant_id: str | None
+    project_id: str | None
+    actor_kind: str
+    actor_id: str
+    token_id: str | None
+    break_glass_id: str | None
+    correlation_id: str
+    trace_id: str
+    before: dict[str, object] | None
+    after: dict[str, object] | None
+    reason: str | None
+    route: str | None
+    remote_address: str | None

@@ -1,0 +1,220 @@
+"""The closed catalogue of errors.
+
+Few errors, named by meaning. Each entry says whether trying again can help and what the caller should do; the HTTP
+status is no business of the core and lives in `api/errors.py`. `docs/errors.md`, the SDK's exception classes and
+`mooring explain` are made from this table, and a test compares them.
+
+A `Refusal` carries the public message. What only an operator should read goes to the log, never into `detail`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """The machine-readable name of an error: part of the public contract, changed only by adding."""
+
+    ADDRESS_REFUSED = "address_refused"
+    ASSERTION_REFUSED = "assertion_refused"
+    BODY_TOO_LARGE = "body_too_large"
+    CLOSING_RECORD_MISSING = "closing_record_missing"
+    CONFLICT = "conflict"
+    CURSOR_EXPIRED = "cursor_expired"
+    CURSOR_INVALID = "cursor_invalid"
+    GRANT_EXCEEDS_CEILING = "grant_exceeds_ceiling"
+    HEADER_INVALID = "header_invalid"
+    IDEMPOTENCY_CONFLICT = "idempotency_conflict"
+    ILLEGAL_TRANSITION = "illegal_transition"
+    INTERNAL = "internal"
+    LAST_ADMIN = "last_admin"
+    LEASE_LOST = "lease_lost"
+    LIMIT_REACHED = "limit_reached"
+    MALFORMED_REQUEST = "malformed_request"
+    MEDIA_TYPE_UNSUPPORTED = "media_type_unsupported"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    NAME_TAKEN = "name_taken"
+    NOT_FOUND = "not_found"
+    NOT_EMPTY = "not_empty"
+    PERMISSION_DENIED = "permission_denied"
+    RATE_LIMITED = "rate_limited"
+    REVISION_CONFLICT = "revision_conflict"
+    SIGN_IN_REFUSED = "sign_in_refused"
+    TEMPORARILY_UNAVAILABLE = "temporarily_unavailable"
+    UNAUTHENTICATED = "unauthenticated"
+    VALIDATION_FAILED = "validation_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the catalogue."""
+
+    title: str
+    meaning: str
+    remedy: str  # what the caller should do
+    retryable: bool = False  # whether the same request may succeed later, unchanged
+
+
+CATALOGUE: Mapping[Code, Entry] = {
+    Code.ADDRESS_REFUSED: Entry(
+        "Address refused",
+        "An address that was given resolves to a network that the platform does not dial for tenants: loopback, "
+        "link-local, private, or its own.",
+        "Give a public https address, or ask the platform's admin to allow this network.",
+    ),
+    Code.ASSERTION_REFUSED: Entry(
+        "Assertion refused",
+        "The signed assertion was not accepted: unknown key, wrong signature, audience or lifetime, used before, or "
+        "the account is not active.",
+        "Check the key id, the clock, and that the account is active; sign a new assertion for each exchange.",
+    ),
+    Code.BODY_TOO_LARGE: Entry(
+        "Body too large",
+        "The request's body, or one of its headers, is larger than the limit.",
+        "Send less; `details.limit_bytes` says how much is taken.",
+    ),
+    Code.CLOSING_RECORD_MISSING: Entry(
+        "Closing record missing",
+        "Nothing is called stopped or removed before each member has a closing record.",
+        "Wait for the receipts of the nodes that `details` names, or write off a node that is lost for ever.",
+    ),
+    Code.CONFLICT: Entry(
+        "Conflict",
+        "Others kept changing the same thing while this request was decided, more often than it is tried again.",
+        "Try again; nothing was changed.",
+        retryable=True,
+    ),
+    Code.CURSOR_EXPIRED: Entry(
+        "Cursor expired",
+        "The events after this cursor are no longer kept.",
+        "Read the resources anew, then follow the events from `details.oldest_cursor`.",
+    ),
+    Code.CURSOR_INVALID: Entry(
+        "Cursor invalid",
+        "The cursor was not made by this platform, or not for this list.",
+        "Begin without a cursor.",
+    ),
+    Code.GRANT_EXCEEDS_CEILING: Entry(
+        "Grant exceeds ceiling",
+        "Nobody gives a role or an action that he does not hold himself in that place.",
+        "Ask somebody who holds what `details.missing_actions` lists.",
+    ),
+    Code.HEADER_INVALID: Entry(
+        "Header invalid",
+        "A header has a form that is not taken.",
+        "Correct the header that `details.header` names.",
+    ),
+    Code.IDEMPOTENCY_CONFLICT: Entry(
+        "Idempotency conflict",
+        "This Idempotency-Key was used before on this route with another body.",
+        "Use a new key for a new request; repeat the first body to have its answer again.",
+    ),
+    Code.ILLEGAL_TRANSITION: Entry(
+        "Illegal transition",
+        "The request is well formed, but the thing is in a state that does not take it.",
+        "Read `details.state` and choose from `details.allowed`.",
+    ),
+    Code.INTERNAL: Entry(
+        "Internal error",
+        "Mooring failed; the cause is in its log under the correlation id.",
+        "Try again with the same Idempotency-Key; if it stays, give the correlation id to the platform's operator.",
+        retryable=True,
+    ),
+    Code.LAST_ADMIN: Entry(
+        "Last admin",
+        "The change would leave nobody who can administer this place.",
+        "Name another admin first.",
+    ),
+    Code.LEASE_LOST: Entry(
+        "Lease lost",
+        "Another holder has the lease now; what this one reported was not taken.",
+        "Stop working on it and claim anew.",
+    ),
+    Code.LIMIT_REACHED: Entry(
+        "Limit reached",
+        "There are as many of these as the platform keeps for one owner.",
+        "Remove what is no longer used, or ask the platform's operator for a higher limit.",
+    ),
+    Code.MALFORMED_REQUEST: Entry(
+        "Malformed request",
+        "The request could not be read: not JSON, not UTF-8, or not HTTP as it should be.",
+        "Correct the request; `detail` says where reading stopped.",
+    ),
+    Code.MEDIA_TYPE_UNSUPPORTED: Entry(
+        "Media type unsupported",
+        "The body is of a media type that this endpoint does not take.",
+        "Send `Content-Type: application/json`.",
+    ),
+    Code.METHOD_NOT_ALLOWED: Entry(
+        "Method not allowed",
+        "The path exists, but not with this method.",
+        "Use one of the methods in the `Allow` header.",
+    ),
+    Code.NAME_TAKEN: Entry(
+        "Name taken",
+        "Something of this kind has that name already.",
+        "Choose another name, or use the one that is there.",
+    ),
+    Code.NOT_FOUND: Entry(
+        "Not found",
+        "There is no such thing, or the caller may not see it.",
+        "Check the id, and that the caller belongs to its tenant and project.",
+    ),
+    Code.NOT_EMPTY: Entry(
+        "Not empty",
+        "It still holds things that must go first.",
+        "Remove what `details` names, then try again.",
+    ),
+    Code.PERMISSION_DENIED: Entry(
+        "Permission denied",
+        "The caller is known, and may not do this here.",
+        "Ask an admin of this place for the action key in `details.action`.",
+    ),
+    Code.RATE_LIMITED: Entry(
+        "Rate limited",
+        "More requests came from this caller than the platform takes.",
+        "Wait for the seconds of the `Retry-After` header.",
+        retryable=True,
+    ),
+    Code.REVISION_CONFLICT: Entry(
+        "Revision conflict",
+        "The thing changed after the caller read it.",
+        "Read it again, and repeat the change on what is there now.",
+    ),
+    Code.SIGN_IN_REFUSED: Entry(
+        "Sign-in refused",
+        "Tenant, e-mail address and password (or one-time code) do not belong together, or the user is disabled.",
+        "Check all three; after many tries the address is held off for a while.",
+    ),
+    Code.TEMPORARILY_UNAVAILABLE: Entry(
+        "Temporarily unavailable",
+        "A part that the request needs does not answer: the database, most often.",
+        "Try again with the same Idempotency-Key.",
+        retryable=True,
+    ),
+    Code.UNAUTHENTICATED: Entry(
+        "Unauthenticated",
+        "There is no token, or it is unknown, expired or revoked.",
+        "Sign in, or exchange a new assertion, and send `Authorization: Bearer …`.",
+    ),
+    Code.VALIDATION_FAILED: Entry(
+        "Validation failed",
+        "The request was read, but a value in it is not taken.",
+        "Correct the value that `details.path` names.",
+    ),
+}
+
+
+class Refusal(Exception):
+    """A domain error: the request was understood and refused, and nothing was changed."""
+
+    def __init__(self, code: Code, detail: str, details: Mapping[str, object] | None = None):
+        self.code = code
+        self.detail = detail
+        self.details: dict[str, object] = dict(details or {})
+        super().__init__(f"{code}: {detail}")
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may succeed later, unchanged."""
+        return CATALOGUE[self.code].retryable

@@ -1,0 +1,68 @@
+"""The closed table of event types.
+
+An event says what became true, in the past tense, and is written in the transaction that made it true. New types
+come only with a use that is shown. `docs/events.md` is made from this table.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+
+class EventType(StrEnum):
+    """The name of an event: part of the public contract, changed only by adding."""
+
+    TENANT_CREATED = "identity.tenant.created"
+    TENANT_UPDATED = "identity.tenant.updated"
+    PROJECT_CREATED = "identity.project.created"
+    PROJECT_UPDATED = "identity.project.updated"
+    PROJECT_DELETED = "identity.project.deleted"
+    USER_CREATED = "identity.user.created"
+    USER_UPDATED = "identity.user.updated"
+    MEMBERSHIP_CREATED = "identity.membership.created"
+    MEMBERSHIP_DELETED = "identity.membership.deleted"
+    SERVICE_ACCOUNT_CREATED = "identity.service_account.created"
+    SERVICE_ACCOUNT_UPDATED = "identity.service_account.updated"
+    SERVICE_ACCOUNT_DISABLED = "identity.service_account.disabled"
+    SERVICE_ACCOUNT_ENABLED = "identity.service_account.enabled"
+    SERVICE_ACCOUNT_DELETED = "identity.service_account.deleted"
+    SERVICE_ACCOUNT_KEY_ADDED = "identity.service_account.key_added"
+    SERVICE_ACCOUNT_KEY_REVOKED = "identity.service_account.key_revoked"
+    TOKEN_ISSUED = "identity.token.issued"
+    TOKEN_REVOKED = "identity.token.revoked"
+    BREAK_GLASS_OPENED = "identity.break_glass.opened"
+    WEBHOOK_CREATED = "contract.webhook.created"
+    WEBHOOK_UPDATED = "contract.webhook.updated"
+    WEBHOOK_DELETED = "contract.webhook.deleted"
+    DELIVERY_DEAD = "contract.delivery.dead"
+    DELIVERY_REPLAYED = "contract.delivery.replayed"
+
+
+MEANING: Final[Mapping[EventType, str]] = {
+    EventType.TENANT_CREATED: "A tenant was made, with its first admin.",
+    EventType.TENANT_UPDATED: "A tenant's display name changed.",
+    EventType.PROJECT_CREATED: "A project was made.",
+    EventType.PROJECT_UPDATED: "A project's display name changed.",
+    EventType.PROJECT_DELETED: "An empty project was deleted.",
+    EventType.USER_CREATED: "A user was made; the one-time sign-in went to whoever made it.",
+    EventType.USER_UPDATED: "A user was disabled, enabled, reset, or changed the password; `data.change` says which.",
+    EventType.MEMBERSHIP_CREATED: "A user was given a role.",
+    EventType.MEMBERSHIP_DELETED: "A role was taken from a user; its open streams close.",
+    EventType.SERVICE_ACCOUNT_CREATED: "A service account was made.",
+    EventType.SERVICE_ACCOUNT_UPDATED: "A service account's list of actions changed.",
+    EventType.SERVICE_ACCOUNT_DISABLED: "A service account was switched off; its tokens no longer count.",
+    EventType.SERVICE_ACCOUNT_ENABLED: "A service account was switched on again.",
+    EventType.SERVICE_ACCOUNT_DELETED: "A service account was deleted for ever.",
+    EventType.SERVICE_ACCOUNT_KEY_ADDED: "A public key was added to a service account.",
+    EventType.SERVICE_ACCOUNT_KEY_REVOKED: "A key of a service account was revoked, and the tokens made with it.",
+    EventType.TOKEN_ISSUED: "A token was issued; its secret is in no event.",
+    EventType.TOKEN_REVOKED: "A token was revoked; it is refused everywhere within the token cache's time.",
+    EventType.BREAK_GLASS_OPENED: "A platform admin entered a tenant for a bounded time; `data.reason` says why.",
+    EventType.WEBHOOK_CREATED: "A webhook was made.",
+    EventType.WEBHOOK_UPDATED: "A webhook was changed, paused, resumed or re-keyed; `data.change` says which.",
+    EventType.WEBHOOK_DELETED: "A webhook was deleted; what it had not delivered is dropped.",
+    EventType.DELIVERY_DEAD: "A delivery failed as often as it is tried and waits for a replay.",
+    EventType.DELIVERY_REPLAYED: "A delivery is sent again at somebody's request.",
+}
+if set(MEANING) != set(EventType):
+    raise ValueError("every event type needs a meaning, and every meaning a type")

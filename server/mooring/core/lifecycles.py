@@ -1,0 +1,70 @@
+"""Every lifecycle of Mooring, in the order in which the docs show them.
+
+Importing this module checks all tables. A new noun with a lifecycle is added here and nowhere else: the
+generated page, the rows that seed the database, and the tests of every cell follow from `LIFECYCLES`.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from mooring.core.allocation import ALLOCATION
+from mooring.core.attachment import ATTACHMENT
+from mooring.core.instance import INSTANCE
+from mooring.core.machine import AnyMachine
+from mooring.core.member import MEMBER
+from mooring.core.node import NODE
+from mooring.core.operation import OPERATION
+from mooring.core.promotion import PROMOTION
+from mooring.core.service_account import SERVICE_ACCOUNT
+from mooring.core.task import TASK
+from mooring.core.trust import TRUST
+
+LIFECYCLES: tuple[AnyMachine, ...] = (
+    PROMOTION,
+    TRUST,
+    ALLOCATION,
+    INSTANCE,
+    MEMBER,
+    OPERATION,
+    TASK,
+    NODE,
+    SERVICE_ACCOUNT,
+    ATTACHMENT,
+)
+
+
+class DoubledName(Exception):
+    """Two lifecycles have one name, so that a stored row could mean either."""
+
+    def __init__(self, name: str):
+        self.name = name
+        super().__init__(f"two lifecycles are called {name!r}")
+
+
+class UnknownLifecycle(LookupError):
+    """No lifecycle has this name."""
+
+    def __init__(self, name: str, known: tuple[str, ...]):
+        self.name, self.known = name, known
+        super().__init__(f"there is no lifecycle {name!r}; there are {', '.join(known)}")
+
+
+def index_by_name(machines: tuple[AnyMachine, ...]) -> Mapping[str, AnyMachine]:
+    """The machines by name; `DoubledName` where two share one."""
+    index: dict[str, AnyMachine] = {}
+    for machine in machines:
+        if machine.name in index:
+            raise DoubledName(machine.name)
+        index[machine.name] = machine
+    return MappingProxyType(index)
+
+
+_BY_NAME = index_by_name(LIFECYCLES)
+
+
+def by_name(name: str) -> AnyMachine:
+    """The lifecycle of this name; `UnknownLifecycle` where there is none."""
+    machine = _BY_NAME.get(name)
+    if machine is None:
+        raise UnknownLifecycle(name, tuple(_BY_NAME))
+    return machine

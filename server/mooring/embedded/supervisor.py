@@ -1,0 +1,349 @@
+"""Keeps one PostgreSQL server alive for as long as the process that needs it.
+
+A thread of its own does all the work: it takes the lock, clears what a killed predecessor left, starts the
+postmaster and looks after it until it is told to stop. The asynchronous methods only talk to that thread. The
+thread is the postmaster's parent in the eyes of the kernel, which ends the postmaster (fast shutdown) when
+the thread goes, that is, when the process ends in any way; so nothing survives a `kill -9` of the supervisor,
+and an event loop that comes and goes does not take the database with it.
+
+A postmaster that dies is started again after a growing, bounded pause, for ever: the pool of the server
+reconnects and no restart by hand is needed. Its orphaned children are waited for first, because they are
+attached to the old shared memory; those that do not leave by themselves are ended. What an acknowledged
+commit wrote is in the log that recovery replays.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from mooring.embedded import binaries, cluster, processes
+from mooring.embedded.errors import AlreadyRunning, DataDirectoryUnusable, EmbeddedPostgresError, StartFailed
+
+READY_SECONDS_MAX = 300.0
+"""Generous: recovery after a crash replays the log written since the last checkpoint, on whatever disk."""
+OLD_SERVER_SECONDS_MAX = 20.0
+ORPHAN_SECONDS_MAX = 5.0
+FAST_SHUTDOWN_SECONDS_MAX = 30.0
+LOOK_EVERY_SECONDS = 0.1
+REMOVE_LOGS_EVERY_SECONDS = 10.0
+PAUSE_SECONDS_FIRST = 0.1
+PAUSE_SECONDS_MAX = 30.0
+STEADY_AFTER_SECONDS = 30.0
+
+
+class Log(Protocol):
+    """Where the supervisor says what happened: a structlog logger, or anything that is called like one."""
+
+    def info(self, event: str, /, **fields: object) -> object: ...
+
+    def warning(self, event: str, /, **fields: object) -> object: ...
+
+    def error(self, event: str, /, **fields: object) -> object: ...
+
+
+class EmbeddedPostgres:
+    """A PostgreSQL server of our own: `await start()` gives a DSN, `await stop()` ends it."""
+
+    def __init__(
+        self,
+        data_directory: Path,
+        *,
+        log: Log,
+        settings: Mapping[str, str] | None = None,
+        roles: Sequence[str] = (),
+        on_restart: Callable[[int], None] | None = None,
+    ) -> None:
+        """`roles` are roles besides the superuser that may connect (needed before PostgreSQL 16 only).
+
+        `on_restart` is called in the event loop of `start`, with the count of restarts, each time the server
+        is back after it had died.
+        """
+        self._layout = cluster.Layout(Path(os.path.abspath(data_directory)))
+        self._configuration = cluster.Configuration(dict(settings or {}), tuple(roles))
+        self._log = log
+        self._on_restart = on_restart
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = threading.Event()
+        self._started: Future[str] = Future()
+        self._finished: Future[None] = Future()
+        self._thread: threading.Thread | None = None
+        self.restarts = 0
+        self.postmaster_pid: int | None = None
+
+    @property
+    def dsn(self) -> str:
+        """How to connect as the superuser `mooring` to the database `mooring`; contains no secret."""
+        return self._layout.dsn
+
+    @property
+    def log_directory(self) -> Path:
+        """Where the server's own log files are."""
+        return self._layout.log
+
+    async def start(self) -> str:
+        """Start the server, on a new cluster if there is none; returns the DSN once it takes connections."""
+        if self._thread is not None:
+            raise RuntimeError("an EmbeddedPostgres is started once; make a new one")
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._live, name="embedded-postgres", daemon=True)
+        self._thread.start()
+        try:
+            return await asyncio.shield(asyncio.wrap_future(self._started))
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End the server and give the data directory free. May be called twice, or after a failed start."""
+        self._stopping.set()
+        if self._thread is not None:
+            await asyncio.shield(asyncio.wrap_future(self._finished))
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def _live(self) -> None:
+        """The whole life of the thread."""
+        try:
+            cluster.make_home(self._layout)
+            with _held(self._layout.lock, self._layout.home):
+                server = _Server(self._layout, self._configuration, self._stopping, self._log)
+                try:
+                    server.prepare()
+                    server.start()
+                    self.postmaster_pid = server.pid
+                    self._started.set_result(self.dsn)
+                    self._watch(server)
+                finally:
+                    server.shut_down()
+        except Exception as error:  # noqa: BLE001 - handed to whoever waits, or logged: a thread has no caller
+            if self._started.done():
+                self._log.error("embedded_postgres.supervisor_failed", error=repr(error))
+            else:
+                self._started.set_exception(error)
+        finally:
+            self.postmaster_pid = None
+            self._finished.set_result(None)
+
+    def _watch(self, server: "_Server") -> None:
+        """Look after the running server; returns when it is to stop."""
+        logs_removed_at = time.monotonic()
+        pause_seconds = PAUSE_SECONDS_FIRST
+        while not self._stopping.wait(LOOK_EVERY_SECONDS):
+            if time.monotonic() - logs_removed_at > REMOVE_LOGS_EVERY_SECONDS:
+                logs_removed_at = time.monotonic()
+                cluster.remove_old_logs(self._layout)
+            if (ended := server.ended()) is None:
+                continue
+            self._log.warning("embedded_postgres.died", pid=self.postmaster_pid, how=ended, log=str(self._layout.log))
+            self.postmaster_pid = None
+            if time.monotonic() - server.started_at > STEADY_AFTER_SECONDS:
+                pause_seconds = PAUSE_SECONDS_FIRST
+            pause_seconds = self._start_again(server, pause_seconds)
+
+    def _start_again(self, server: "_Server", pause_seconds: float) -> float:
+        """Try until the server is back or nobody wants it any more; returns the pause for the next time."""
+        died_at = time.monotonic()
+        while not self._stopping.wait(pause_seconds):
+            pause_seconds = min(pause_seconds * 2, PAUSE_SECONDS_MAX)
+            try:
+                server.start()
+            except (EmbeddedPostgresError, OSError) as error:
+                if self._stopping.is_set():
+                    break
+                self._log.error(
+                    "embedded_postgres.restart_failed", error=str(error), next_attempt_seconds=pause_seconds
+                )
+                continue
+            self.restarts += 1
+            self.postmaster_pid = server.pid
+            took = round(time.monotonic() - died_at, 3)
+            self._log.warning("embedded_postgres.restarted", pid=server.pid, down_seconds=took, restarts=self.restarts)
+            self._tell_restart()
+            break
+        return pause_seconds
+
+    def _tell_restart(self) -> None:
+        if self._on_restart is not None and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                self._loop.call_soon_threadsafe(self._on_restart, self.restarts)
+
+
+@contextlib.contextmanager
+def _held(lock: Path, home: Path) -> Iterator[None]:
+    """Hold the lock of the data directory. The kernel releases it however we end."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise DataDirectoryUnusable(lock, error.strerror or str(error)) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 32).strip()
+            raise AlreadyRunning(home, int(holder) if holder.isdigit() else None) from None
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            raise DataDirectoryUnusable(lock, error.strerror or str(error)) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class _Server:
+    """One cluster and its postmaster, seen from the supervising thread. Methods block, within a bound."""
+
+    def __init__(
+        self,
+        layout: cluster.Layout,
+        configuration: cluster.Configuration,
+        stopping: threading.Event,
+        log: Log,
+    ) -> None:
+        self._layout = layout
+        self._configuration = configuration
+        self._stopping = stopping
+        self._log = log
+        self._account = processes.account_for(layout.cluster)
+        self._installation = binaries.find_installation(layout.cluster)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.started_at = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def ended(self) -> str | None:
+        """How the postmaster ended, or None while it lives."""
+        code = self._process.poll() if self._process else None
+        if code is None:
+            return None
+        return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+
+    def prepare(self) -> None:
+        """Make everything that a start needs and that is not there yet."""
+        layout, account = self._layout, self._account
+        cluster.check_reachable(layout, account)
+        self._installation = binaries.readable_by(self._installation, account, layout.home, layout.binaries)
+        if binaries.data_version(layout.cluster) is None:
+            self._log.info("embedded_postgres.creating", directory=str(layout.cluster), account=account.name)
+            cluster.make_cluster(layout, self._installation, account, durable=self._configuration.durable)
+        cluster.make_private(layout.log, account)
+        cluster.make_private(layout.socket, account)
+
+    def start(self) -> None:
+        """Start the postmaster and return when it takes connections."""
+        self._clear_old_server()
+        layout = self._layout
+        cluster.write_configuration(layout, self._account, self._installation.major, self._configuration)
+        arguments = ["-D", str(layout.home), "-c", f"cluster_name={layout.cluster_name()}"]
+        program = self._installation.program("postgres")
+        launch = processes.Launch(self._account, layout.home, program, arguments, signal.SIGINT)
+        try:
+            with layout.start_log.open("wb") as output:
+                self._process = launch.spawn(output)
+        except OSError as error:
+            raise DataDirectoryUnusable(layout.start_log, error.strerror or str(error)) from error
+        self.started_at = time.monotonic()
+        try:
+            self._wait_until_ready(self._process)
+        except BaseException:
+            self.shut_down()
+            raise
+        self._log.info(
+            "embedded_postgres.ready",
+            pid=self._process.pid,
+            version=self._installation.version,
+            account=self._account.name,
+            directory=str(layout.cluster),
+            start_seconds=round(time.monotonic() - self.started_at, 3),
+        )
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
+        """The postmaster says in its pid file when it is ready; until then it may be replaying the log."""
+        begun = time.time()
+        while not _is_ready(self._layout.cluster / "postmaster.pid", process.pid):
+            if ended := self.ended():
+                raise StartFailed(
+                    f"PostgreSQL in {self._layout.cluster} did not start ({ended}): "
+                    f"{cluster.last_words(self._layout, begun)}; its log is in {self._layout.log}"
+                )
+            if time.monotonic() - self.started_at > READY_SECONDS_MAX:
+                raise StartFailed(
+                    f"PostgreSQL in {self._layout.cluster} was not ready after {READY_SECONDS_MAX:.0f} s; "
+                    f"its log is in {self._layout.log}"
+                )
+            if self._stopping.wait(0.02):
+                raise StartFailed("stopped while PostgreSQL was starting")
+
+    def _clear_old_server(self) -> None:
+        """See to it that no process of an earlier server is left, then remove the pid file it may have left.
+
+        We hold the lock, so the supervisor of that server is dead. The server is shutting down, or its
+        postmaster was killed and the children are about to notice; both end by themselves in the usual case.
+        """
+        name, account = self._layout.cluster_name(), self._account
+        remaining = processes.living(name, account)
+        if remaining:
+            self._log.warning("embedded_postgres.waiting_for_old_server", pids=remaining)
+            patience = ORPHAN_SECONDS_MAX if self._process else OLD_SERVER_SECONDS_MAX
+            remaining = processes.wait_until_gone(name, account, timeout_seconds=patience)
+        for number in (signal.SIGQUIT, signal.SIGKILL):
+            if remaining:
+                self._log.warning("embedded_postgres.ending_old_server", pids=remaining, signal=number.name)
+                processes.signal_all(remaining, number)
+                remaining = processes.wait_until_gone(name, account, timeout_seconds=ORPHAN_SECONDS_MAX)
+        if remaining:
+            raise StartFailed(
+                f"an earlier server in {self._layout.cluster} does not end: processes {', '.join(map(str, remaining))}"
+            )
+        try:
+            (self._layout.cluster / "postmaster.pid").unlink(missing_ok=True)
+        except OSError as error:
+            raise DataDirectoryUnusable(self._layout.cluster, error.strerror or str(error)) from error
+
+    def shut_down(self) -> None:
+        """End the postmaster: a fast shutdown, then an immediate one, then by force, its children too."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        for number, timeout_seconds in (
+            (signal.SIGINT, FAST_SHUTDOWN_SECONDS_MAX),
+            (signal.SIGQUIT, ORPHAN_SECONDS_MAX),
+        ):
+            process.send_signal(number)
+            try:
+                process.wait(timeout_seconds)
+            except subprocess.TimeoutExpired:
+                self._log.warning("embedded_postgres.shutdown_is_slow", pid=process.pid, signal=number.name)
+                continue
+            self._log.info("embedded_postgres.stopped", pid=process.pid, how=self.ended())
+            return
+        processes.signal_all(processes.living(self._layout.cluster_name(), self._account), signal.SIGKILL)
+        process.wait()
+
+
+def _is_ready(pid_file: Path, pid: int) -> bool:
+    try:
+        lines = pid_file.read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return False
+    return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready"

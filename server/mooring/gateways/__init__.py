@@ -1,0 +1,1 @@
+"""Systems outside of us: time, chance, secrets, telemetry, the network."""

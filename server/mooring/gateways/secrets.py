@@ -1,0 +1,175 @@
+"""Secrets at rest: an envelope for each, and the master key that opens the envelopes.
+
+Each secret is encrypted with a data key of its own (AES-256-GCM), and the data key with the master key. Both are
+bound to the secret's id, tenant and purpose, so that a ciphertext moved to another row does not open. The master key
+lies in a file outside of the database, mode 0600, one key a line, the newest first: `<key id> <base64 of 32 bytes>`.
+A rotation puts a new key in front, wraps every data key anew, and drops the keys before the last; a crash in between
+leaves a file that opens everything. A running process notices that the file changed when it seals, and reads it again
+when it meets a key id that it does not know.
+"""
+
+import base64
+import os
+import secrets as chance
+import stat
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from mooring.core.secret import Sealed
+
+KEY_BYTES: Final = 32
+NONCE_BYTES: Final = 12
+
+
+class MasterKeyRefused(Exception):
+    """The master key file cannot be used; the message says why and what to do, and never holds a key."""
+
+
+class CannotUnseal(Exception):
+    """A sealed secret does not open: another master key, or it was tampered with."""
+
+
+class SecretBox:
+    """Seals and unseals with the keys of one master key file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._keys: dict[str, AESGCM] = {}
+        self._current = ""
+        self._read_at = 0
+        self._read()
+
+    @property
+    def current_key_id(self) -> str:
+        """The key that new secrets are sealed with."""
+        return self._current
+
+    def seal(self, secret: bytes, *, id: str, tenant_id: str | None, purpose: str) -> Sealed:
+        """Encrypt under a new data key."""
+        if self._path.stat().st_mtime_ns != self._read_at:
+            self._read()  # rotated: nothing new is sealed with an old key
+        bound = _bound(id, tenant_id, purpose)
+        data_key = chance.token_bytes(KEY_BYTES)
+        return Sealed(
+            id=id,
+            tenant_id=tenant_id,
+            purpose=purpose,
+            master_key_id=self._current,
+            wrapped_key=_encrypt(self._keys[self._current], data_key, bound),
+            ciphertext=_encrypt(AESGCM(data_key), secret, bound),
+        )
+
+    def unseal(self, sealed: Sealed) -> bytes:
+        """Decrypt, or raise CannotUnseal."""
+        bound = _bound(sealed.id, sealed.tenant_id, sealed.purpose)
+        data_key = self._unwrap(sealed, bound)
+        try:
+            return AESGCM(data_key).decrypt(sealed.ciphertext[:NONCE_BYTES], sealed.ciphertext[NONCE_BYTES:], bound)
+        except InvalidTag as error:
+            raise CannotUnseal(f"secret {sealed.id} was changed after it was sealed") from error
+
+    def rewrap(self, sealed: Sealed) -> Sealed:
+        """The same secret under the current master key; the secret itself is not touched."""
+        bound = _bound(sealed.id, sealed.tenant_id, sealed.purpose)
+        wrapped = _encrypt(self._keys[self._current], self._unwrap(sealed, bound), bound)
+        return Sealed(sealed.id, sealed.tenant_id, sealed.purpose, self._current, wrapped, sealed.ciphertext)
+
+    def _unwrap(self, sealed: Sealed, bound: bytes) -> bytes:
+        if sealed.master_key_id not in self._keys:
+            self._read()
+        key = self._keys.get(sealed.master_key_id)
+        if key is None:
+            raise CannotUnseal(
+                f"secret {sealed.id} is sealed with master key {sealed.master_key_id}, which {self._path} does not "
+                "have; put that key back as a further line"
+            )
+        try:
+            return key.decrypt(sealed.wrapped_key[:NONCE_BYTES], sealed.wrapped_key[NONCE_BYTES:], bound)
+        except InvalidTag as error:
+            raise CannotUnseal(f"secret {sealed.id} was moved or changed after it was sealed") from error
+
+    def _read(self) -> None:
+        self._read_at = self._path.stat().st_mtime_ns
+        keys = read_keys(self._path)
+        self._keys = {key_id: AESGCM(key) for key_id, key in keys}
+        self._current = keys[0][0]
+
+
+def read_keys(path: Path) -> list[tuple[str, bytes]]:
+    """The keys of the file, the current one first."""
+    try:
+        mode = path.stat().st_mode
+        text = path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MasterKeyRefused(f"cannot read the master key file {path}: {error}") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise MasterKeyRefused(f"others may read the master key file {path}; run: chmod 600 {path}")
+    keys = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        key_id, _, encoded = line.strip().partition(" ")
+        try:
+            key = base64.b64decode(encoded.strip(), validate=True)
+        except ValueError as error:
+            raise MasterKeyRefused(f"line {number} of {path} is not `<key id> <base64>`") from error
+        if len(key) != KEY_BYTES:
+            raise MasterKeyRefused(f"line {number} of {path} holds {len(key)} bytes, not {KEY_BYTES}")
+        keys.append((key_id, key))
+    if not keys:
+        raise MasterKeyRefused(f"the master key file {path} holds no key; restore it from a backup")
+    return keys
+
+
+def make_key_file(path: Path) -> bool:
+    """Make the file with one key where there is none; returns whether it was made."""
+    if path.exists():
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_keys(path, [new_key()], exclusive=True)
+    return True
+
+
+def new_key() -> tuple[str, bytes]:
+    """A new master key with its id."""
+    return f"mk_{chance.token_hex(6)}", chance.token_bytes(KEY_BYTES)
+
+
+def write_keys(path: Path, keys: list[tuple[str, bytes]], *, exclusive: bool = False) -> None:
+    """Put the file in place whole: a crash leaves the old one or the new one, never half of one."""
+    lines = "".join(f"{key_id} {base64.b64encode(key).decode()}\n" for key_id, key in keys)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".master-key-")
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        if exclusive:
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return  # another process of a first start was faster: its key is the one that counts
+        else:
+            os.replace(temporary, path)
+            temporary = ""
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    finally:
+        if temporary:
+            os.unlink(temporary)
+
+
+def _bound(id: str, tenant_id: str | None, purpose: str) -> bytes:
+    return f"{id}|{tenant_id or ''}|{purpose}".encode()
+
+
+def _encrypt(key: AESGCM, plain: bytes, bound: bytes) -> bytes:
+    nonce = chance.token_bytes(NONCE_BYTES)
+    return nonce + key.encrypt(nonce, plain, bound)

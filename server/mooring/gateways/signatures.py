@@ -1,0 +1,23 @@
+"""Ed25519: checking what others signed, and the platform's own keys."""
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+
+def verifies(public_key: bytes, signature: bytes, signed: bytes) -> bool:
+    """Whether this key signed these bytes."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, signed)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def new_key_pair() -> tuple[bytes, bytes]:
+    """A new private key and its public half, raw."""
+    private = Ed25519PrivateKey.generate()
+    return (
+        private.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption()),
+        private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw),
+    )

@@ -1,0 +1,139 @@
+"""Settings: read once from the environment, checked, and handed down.
+
+Every setting has a default that is right for a laptop, and one line of explanation, from which `docs/settings.md` is
+made. A value that is not taken stops the start with its name, the value's form, and what is taken.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+PREFIX: Final = "MOORING_"
+
+
+class SettingRefused(Exception):
+    """A setting has a value that is not taken."""
+
+
+def _setting(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+def default_data_dir() -> Path:
+    """Where the embedded database and the master key live when nobody says otherwise."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/mooring")
+    home = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
+    return Path(home) / "mooring"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All that can be set."""
+
+    database_url: str = _setting(
+        "", "A PostgreSQL server (15 or newer) of your own. Empty: the embedded one is started."
+    )
+    data_dir: str = _setting(
+        "",
+        "Directory of the embedded database. Empty: `~/.local/share/mooring`, or `/var/lib/mooring` as root.",
+    )
+    master_key_file: str = _setting(
+        "",
+        "File of the master key. Empty: `master.key` in the directory `<data_dir>-keys`, made on first start.",
+    )
+    listen_host: str = _setting("127.0.0.1", "Address that the API listens on.")
+    listen_port: int = _setting(7420, "Port that the API listens on; 0 takes a free one.")
+    public_url: str = _setting(
+        "",
+        "Address under which callers reach the API: the audience of assertions. Empty: the listening address.",
+    )
+    database_connections: int = _setting(8, "Connections in each of the two pools of one process.")
+    statement_timeout_seconds: float = _setting(30.0, "Longest time that one database statement may take.")
+    token_cache_seconds: float = _setting(5.0, "How long a process may go on using a token that another one revoked.")
+    body_limit_bytes: int = _setting(1_048_576, "Largest request body.")
+    header_limit_bytes: int = _setting(32_768, "Largest sum of request headers.")
+    page_size_max: int = _setting(500, "Most items on one page of a list.")
+    wait_seconds_max: float = _setting(60.0, "Longest time that a read waits for a change.")
+    rate_limit_per_second: float = _setting(100.0, "Requests per second that one caller may keep up.")
+    rate_limit_burst: int = _setting(400, "Requests that one caller may send at once.")
+    sign_in_limit_per_minute: float = _setting(10.0, "Failed sign-ins and unknown tokens per minute from one address.")
+    streams_per_principal: int = _setting(32, "Event streams that one caller may hold open in one process.")
+    idempotency_retention_hours: float = _setting(
+        48.0, "How long an answer is kept under its Idempotency-Key; at least 24."
+    )
+    event_retention_days: float = _setting(90.0, "How long events are kept.")
+    audit_retention_days: float = _setting(0.0, "How long audit rows are kept; 0 keeps them for ever.")
+    outbox_retention_days: float = _setting(30.0, "How long ended deliveries are kept.")
+    token_retention_days: float = _setting(30.0, "How long expired and revoked tokens are kept, for the audit trail.")
+    webhook_attempts_max: int = _setting(12, "How often a delivery is tried before it is a dead letter.")
+    webhook_timeout_seconds: float = _setting(10.0, "How long a webhook's receiver may take.")
+    webhook_allow_networks: str = _setting(
+        "", "Networks (CIDR, comma-separated) that tenants' addresses may reach although they are private."
+    )
+    shutdown_seconds: float = _setting(20.0, "How long a stop waits for requests that are under way.")
+    log_level: str = _setting("info", "debug, info, warning or error.")
+    log_format: str = _setting("json", "json, or console for people.")
+    otlp_endpoint: str = _setting(
+        "", "OTLP/HTTP endpoint for traces; empty: `OTEL_EXPORTER_OTLP_ENDPOINT`, or no traces."
+    )
+
+    @property
+    def data_path(self) -> Path:
+        """The directory of the embedded database."""
+        return Path(self.data_dir) if self.data_dir else default_data_dir()
+
+    @property
+    def master_key_path(self) -> Path:
+        """The file of the master key, outside of the database's directory."""
+        if self.master_key_file:
+            return Path(self.master_key_file)
+        return self.data_path.with_name(self.data_path.name + "-keys") / "master.key"
+
+
+def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """The settings that the environment names."""
+    source = os.environ if environment is None else environment
+    given: dict[str, Any] = {}
+    for each in fields(Settings):
+        text = source.get(PREFIX + each.name.upper())
+        if text is not None and text != "":
+            given[each.name] = _value(each, text)
+    settings = Settings(**given)
+    _check(settings)
+    return settings
+
+
+def _value(each: Field[Any], text: str) -> Any:
+    kind: type[Any] = type(each.default)
+    try:
+        value = kind(text)
+    except ValueError as error:
+        raise SettingRefused(f"{PREFIX}{each.name.upper()} must be {_form(kind)}; it is {text!r}") from error
+    if kind in (int, float) and value < 0:
+        raise SettingRefused(f"{PREFIX}{each.name.upper()} must not be negative; it is {text!r}")
+    return value
+
+
+def _form(kind: type) -> str:
+    return {int: "a whole number", float: "a number"}.get(kind, "text")
+
+
+def _check(settings: Settings) -> None:
+    if settings.idempotency_retention_hours < 24:
+        raise SettingRefused(f"{PREFIX}IDEMPOTENCY_RETENTION_HOURS must be at least 24")
+    if settings.log_level not in ("debug", "info", "warning", "error"):
+        raise SettingRefused(f"{PREFIX}LOG_LEVEL must be debug, info, warning or error; it is {settings.log_level!r}")
+    if settings.log_format not in ("json", "console"):
+        raise SettingRefused(f"{PREFIX}LOG_FORMAT must be json or console; it is {settings.log_format!r}")
+    if not settings.database_url and _below(settings.master_key_path, settings.data_path):
+        raise SettingRefused(
+            f"{PREFIX}MASTER_KEY_FILE must lie outside of the database's directory {settings.data_path}, "
+            "so that a copy of one is not a copy of both"
+        )
+
+
+def _below(path: Path, directory: Path) -> bool:
+    return path.absolute().is_relative_to(directory.absolute())

@@ -1,0 +1,177 @@
+"""The hub: wakes whoever waits for events, in this process, and keeps the newest ones at hand.
+
+A writer pokes the hub of its own process after the commit; the hub sends one NOTIFY for many pokes, so that other
+processes look as well. NOTIFY is only a hint, sent outside of any transaction; each hub also looks by itself every
+second, so that a hint lost in a crash delays and never loses. What the hub reads goes into a ring of the newest
+events. A follower whose place is in the ring is served from memory; one that is further behind reads from the
+database until it has caught up. Both ways give the same events in the same order.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import asyncpg
+
+from mooring.core.errors import Refusal
+from mooring.core.event import BEGINNING, Event, Position
+from mooring.storage import event as events
+from mooring.storage.database import BROKEN, PLATFORM, Database
+
+CHANNEL: Final = "mooring_event"
+RING_SIZE: Final = 10_000
+BATCH: Final = 1_000
+LOOK_SECONDS: Final = 1.0
+UNSETTLED_SECONDS: Final = 0.01
+NOTIFY_SECONDS: Final = 0.002
+
+log = logging.getLogger("mooring.hub")
+
+
+class Hub:
+    """One per process."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._ring: deque[Event] = deque(maxlen=RING_SIZE)
+        self._ring_after = BEGINNING  # the ring holds everything after this place
+        self._head = BEGINNING
+        self._look = asyncio.Event()
+        self._notify = asyncio.Event()
+        self._grown: asyncio.Future[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._hooks: list[Callable[[Event], None]] = []
+        self._closed = False
+
+    @property
+    def head(self) -> Position:
+        """The newest place that this process has seen."""
+        return self._head
+
+    @property
+    def closed(self) -> bool:
+        """Whether the process is stopping: followers should end."""
+        return self._closed
+
+    def on_event(self, hook: Callable[[Event], None]) -> None:
+        """Call this with every event that this process sees, in order."""
+        self._hooks.append(hook)
+
+    async def open(self) -> None:
+        """Begin at the present head."""
+        self._head = self._ring_after = await events.head(self._database)
+        self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._listen())]
+
+    async def close(self) -> None:
+        """End every follower's wait, then the hub."""
+        self._closed = True
+        self._wake()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def poke(self) -> None:
+        """Something was committed here: look now, and tell the other processes."""
+        self._look.set()
+        self._notify.set()
+
+    async def read(self, selection: events.Selection, after: Position, limit: int) -> tuple[list[Event], Position]:
+        """The next events of a selection after a place, and the place up to which that is all there is."""
+        if after >= self._ring_after:
+            found: list[Event] = []
+            reached = max(after, self._head)
+            for event in self._newer(after):
+                if selection.takes(event):
+                    found.append(event)
+                    if len(found) == limit:
+                        reached = event.position
+                        break
+            return found, reached
+        known = self._head
+        found = await events.read(self._database, PLATFORM, selection, after, limit)
+        if len(found) == limit:
+            return found, found[-1].position
+        return found, max(known, found[-1].position) if found else max(known, after)
+
+    async def wait(self, after: Position, timeout_seconds: float) -> bool:
+        """Wait until there is something after this place; False when the time is over first."""
+        if self._head > after or self._closed:
+            return True
+        if self._grown is None or self._grown.done():
+            self._grown = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait_for(asyncio.shield(self._grown), timeout_seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def _newer(self, after: Position) -> list[Event]:
+        """The events of the ring after a place; most followers are at its end, so look from there."""
+        newer = []
+        for event in reversed(self._ring):
+            if event.position <= after:
+                break
+            newer.append(event)
+        newer.reverse()
+        return newer
+
+    async def _follow(self) -> None:
+        pause = LOOK_SECONDS
+        while True:
+            with contextlib.suppress(TimeoutError):  # nobody said anything: look all the same
+                await asyncio.wait_for(self._look.wait(), pause)
+            self._look.clear()
+            try:
+                await self._take()
+                pause = UNSETTLED_SECONDS if await events.unsettled(self._database) else LOOK_SECONDS
+            except Refusal as refusal:
+                log.warning("the event stream cannot be read now: %s", refusal.detail)
+                pause = LOOK_SECONDS
+
+    async def _take(self) -> None:
+        """Read what is new into the ring."""
+        while True:
+            batch = await events.read(self._database, PLATFORM, events.Selection(), self._head, BATCH)
+            for event in batch:
+                if len(self._ring) == RING_SIZE:
+                    self._ring_after = self._ring[0].position
+                self._ring.append(event)
+                self._head = event.position
+                for hook in self._hooks:
+                    hook(event)
+            if batch:
+                self._wake()
+            if len(batch) < BATCH:
+                return
+
+    def _wake(self) -> None:
+        if self._grown is not None and not self._grown.done():
+            self._grown.set_result(None)
+
+    async def _listen(self) -> None:
+        """Hear the other processes, and let them hear this one; without the connection, looking goes on."""
+        while True:
+            try:
+                connection = await self._database.listener()
+                try:
+                    await connection.add_listener(CHANNEL, lambda *_: self._look.set())
+                    await self._speak(connection)
+                finally:
+                    connection.terminate()
+            except (*BROKEN, asyncpg.PostgresError, TimeoutError) as error:
+                log.warning("listening for events was interrupted: %s", type(error).__name__)
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def _speak(self, connection: asyncpg.Connection) -> None:
+        while True:
+            try:
+                await asyncio.wait_for(self._notify.wait(), 30)
+            except TimeoutError:
+                await connection.fetchval("SELECT 1")  # notices a connection that is gone
+                continue
+            self._notify.clear()
+            await connection.execute(f"NOTIFY {CHANNEL}")
+            await asyncio.sleep(NOTIFY_SECONDS)

@@ -1,0 +1,1 @@
+"""Forward-only, numbered migrations."""

@@ -1,0 +1,145 @@
+"""Puts the parts together: the one place that knows all of them.
+
+A platform is opened from settings and a database address, and closed again, in that order: requests first, then
+workers, then the hub, then the database. What it needs from outside, it is given; what it starts, it stops.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import asyncpg
+
+from mooring.api.app import Application
+from mooring.api.auth import Authenticator
+from mooring.api.call import Tools
+from mooring.api.limits import RateLimit
+from mooring.commands.first_start import make_first_admin, make_signing_key
+from mooring.commands.work import Services
+from mooring.core.errors import Refusal
+from mooring.core.event import Event
+from mooring.gateways.clock import SystemClock
+from mooring.gateways.passwords import Passwords
+from mooring.gateways.secrets import SecretBox, make_key_file
+from mooring.gateways.telemetry import Telemetry
+from mooring.settings import Settings
+from mooring.storage.database import BROKEN, PLATFORM, Database, PoolSettings
+from mooring.storage.hub import Hub
+from mooring.storage.migrate import missing
+from mooring.workers.loop import Loop
+from mooring.workers.roster import roster
+
+LAST_USED_SECONDS = 30.0
+
+log = logging.getLogger("mooring")
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """A running platform, without a listening socket."""
+
+    services: Services
+    tools: Tools
+    application: Application
+    first_admin_code: str | None
+
+
+@asynccontextmanager
+async def platform(settings: Settings, database_url: str, telemetry: Telemetry) -> AsyncIterator[Platform]:
+    """Open everything that the API and the workers share."""
+    made = make_key_file(settings.master_key_path)
+    if made:
+        log.warning(
+            "a master key was made in %s: keep a copy of it apart from the database's",
+            settings.master_key_path,
+        )
+    database = Database(
+        PoolSettings(
+            database_url,
+            settings.database_connections,
+            statement_timeout_seconds=settings.statement_timeout_seconds,
+        )
+    )
+    passwords = Passwords()
+    hub = Hub(database)
+    try:
+        await database.open()
+        await hub.open()
+        clock = SystemClock()
+        services = Services(settings, database, clock, SecretBox(settings.master_key_path), passwords, hub)
+        code = await make_first_admin(services)
+        await make_signing_key(services)
+        authenticator = Authenticator(database, clock, settings.token_cache_seconds)
+        hub.on_event(authenticator.forget)
+        tools = Tools(
+            services=services,
+            authenticator=authenticator,
+            failures=RateLimit(settings.sign_in_limit_per_minute / 60, max(5.0, settings.sign_in_limit_per_minute)),
+            telemetry=telemetry,
+            readiness=lambda: _readiness(database, hub),
+        )
+        async with _kept(tools):
+            yield Platform(services, tools, Application(tools), code)
+    finally:
+        await hub.close()
+        await database.close()
+        passwords.close()
+
+
+async def _readiness(database: Database, hub: Hub) -> list[str]:
+    """Why requests cannot be served now; empty when they can."""
+    if hub.closed:
+        return ["the process is stopping"]
+    try:
+        async with database.connection(PLATFORM) as connection:
+            lacking = await missing(connection)
+    except Refusal as refusal:
+        return [refusal.detail]
+    except (*BROKEN, asyncpg.PostgresError, TimeoutError) as error:
+        return [f"the database does not answer: {type(error).__name__}"]
+    return [f"the migration {name} is missing" for name in lacking]
+
+
+@asynccontextmanager
+async def _kept(tools: Tools) -> AsyncIterator[None]:
+    """Write down now and then which tokens were used."""
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(LAST_USED_SECONDS)
+            try:
+                await tools.authenticator.flush_last_used()
+            except Refusal as refusal:
+                log.warning("when tokens were last used could not be written: %s", refusal.detail)
+
+    task = asyncio.create_task(keep())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def workers(running: Platform, telemetry: Telemetry) -> AsyncIterator[None]:
+    """Run every worker; on the way out each finishes its tick and hands its leases back."""
+    loops = [Loop(worker, telemetry.worker_tick) for worker in roster(running.services)]
+
+    def wake(_: Event) -> None:
+        for loop in loops:
+            loop.wake()
+
+    running.services.hub.on_event(wake)
+    tasks = [asyncio.create_task(loop.run()) for loop in loops]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.stop()
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=running.services.settings.shutdown_seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,82 @@
+"""Write the generated parts of the SDK and the CLI from the OpenAPI document, or compare them with it.
+
+    python -m tools.generate_sdk            writes python -m tools.generate_sdk --check    writes nothing;
+    exit code 1, with the difference printed, when a file is not what the document says
+
+Every file is put in order by ruff, as a person's would be.
+"""
+
+import argparse
+import difflib
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # when this file is run by its path
+    sys.path.insert(0, str(ROOT))
+
+from tools.generation.commands import table_module  # noqa: E402
+from tools.generation.document import Document  # noqa: E402
+from tools.generation.errors import errors_module  # noqa: E402
+from tools.generation.methods import ASYNC, SYNC, methods_module, operations_module  # noqa: E402
+from tools.generation.models import models_module  # noqa: E402
+
+SOURCE = ROOT / "openapi" / "openapi.json"
+
+
+def generated(document: Document) -> dict[str, str]:
+    """Every generated file by its path, as it should be."""
+    raw = {
+        "sdk/mooring_sdk/models.py": models_module(document),
+        "sdk/mooring_sdk/error_codes.py": errors_module(document),
+        "sdk/mooring_sdk/operations.py": operations_module(document),
+        "sdk/mooring_sdk/sync_methods.py": methods_module(document, SYNC),
+        "sdk/mooring_sdk/async_methods.py": methods_module(document, ASYNC),
+        "cli/mooring_cli/table.py": table_module(document),
+    }
+    return {path: formatted(path, text) for path, text in raw.items()}
+
+
+def formatted(path: str, text: str) -> str:
+    """The text as ruff writes it, without imports that nothing uses."""
+    ruff = str(Path(sys.executable).parent / "ruff")
+    fix = [ruff, "check", "--quiet", "--fix-only", "--select", "F401,I", "--stdin-filename", path, "-"]
+    for command in (fix, [ruff, "format", "--quiet", "--stdin-filename", path, "-"]):
+        text = subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    return text
+
+
+def differences(root: Path, wanted: Mapping[str, str]) -> list[str]:
+    """The lines in which the stored files differ from the wanted ones."""
+    lines: list[str] = []
+    for path, text in wanted.items():
+        stored = root / path
+        found = stored.read_text(encoding="utf-8") if stored.exists() else ""
+        if found != text:
+            before, after = found.splitlines(keepends=True), text.splitlines(keepends=True)
+            lines += difflib.unified_diff(before, after, f"{path} (stored)", "openapi/openapi.json")
+    return lines
+
+
+def main(arguments: Sequence[str], source: Path = SOURCE, root: Path = ROOT) -> int:
+    """Write or check the files; the exit code."""
+    parser = argparse.ArgumentParser(description="Write the SDK's and the CLI's generated files.")
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    checks = parser.parse_args(arguments).check
+    wanted = generated(Document(json.loads(source.read_text(encoding="utf-8"))))
+    if checks:
+        found = differences(root, wanted)
+        sys.stderr.writelines(found)
+        if found:
+            sys.stderr.write("generated files are not what the document says; run python -m tools.generate_sdk\n")
+        return 1 if found else 0
+    for path, text in wanted.items():
+        (root / path).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,3 @@
+"""Code made from the OpenAPI document: the SDK's models, methods and exceptions, and the CLI's table of
+commands.
+"""

@@ -1,0 +1,107 @@
+"""Writes the lock: every third-party package with its hashes, in requirements.txt and requirements-uv.txt.
+
+uv resolves the workspace in a temporary copy of its pyproject.toml files and prints what it found as
+requirements, which pip and uv both install. uv's own lock file is not kept, because it names the registry
+that was asked.
+
+`--check` asks nobody: it only compares that every dependency of the workspace is in the lock, by name, that
+every package has a hash, and that no line names a place.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools import set_up
+
+HEAD = "# Written by `make lock`: every third-party package, with its hashes.\n"
+
+
+def resolve(uv: Path, workspace: Path) -> str:
+    """The packages of the whole workspace and of its development group."""
+    for part in (set_up.ROOT, *set_up.workspace_parts()):
+        target = workspace / part.relative_to(set_up.ROOT)
+        target.mkdir(parents=True, exist_ok=True)
+        (target / "pyproject.toml").write_bytes((part / "pyproject.toml").read_bytes())
+    options = ["--all-packages", "--all-groups", "--no-emit-workspace", "--no-header", "--no-annotate"]
+    return _output([str(uv), "export", "--quiet", *options, "--format", "requirements.txt"], workspace)
+
+
+def resolve_uv(uv: Path, workspace: Path) -> str:
+    """uv itself, which is fetched before anything else."""
+    wanted = workspace / "uv.in"
+    wanted.write_text("uv\n", encoding="utf-8")
+    options = ["--generate-hashes", "--no-header", "--no-annotate", "--python-version", "3.11"]
+    return _output([str(uv), "pip", "compile", "--quiet", *options, str(wanted)], workspace)
+
+
+def without_host(text: str) -> str:
+    """The same requirements, refused if a line says where they came from."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    for line in lines:
+        if "://" in line or line.lstrip().startswith(("--index-url", "--extra-index-url", "--find-links", "-e")):
+            raise SystemExit(f"lock: a line names a place instead of a package: {line.split()[0]}")
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def _output(command: list[str], directory: Path) -> str:
+    done = subprocess.run(command, cwd=directory, stdout=subprocess.PIPE, text=True, env=os.environ, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"lock: {Path(command[0]).name} {command[1]} failed")
+    return done.stdout
+
+
+def wanted_names() -> Iterator[str]:
+    """What the pyproject.toml files of the workspace ask for."""
+    for part in (set_up.ROOT, *set_up.workspace_parts()):
+        document = tomllib.loads((part / "pyproject.toml").read_text(encoding="utf-8"))
+        groups = document.get("dependency-groups", {}).values()
+        extras = document["project"].get("optional-dependencies", {}).values()
+        for requirement in sum([*groups, *extras], document["project"].get("dependencies", [])):
+            yield normal(re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0])
+
+
+def normal(name: str) -> str:
+    """A package's name in the one spelling that registries compare."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def complaints(lock: str, wanted: set[str]) -> list[str]:
+    """What is wrong with a lock, without asking a registry."""
+    entries = without_host(lock).replace("\\\n", " ").splitlines()
+    locked = {normal(entry.split("==")[0]): entry for entry in entries if "==" in entry and entry[0] != "#"}
+    missing = [f"{name} is not in the lock; run `make lock`" for name in sorted(wanted - locked.keys())]
+    return missing + [f"{name} has no hash" for name, entry in locked.items() if "--hash=sha256:" not in entry]
+
+
+def check() -> int:
+    ours = {normal(f"mooring-{part.name}") for part in set_up.workspace_parts()}
+    found = complaints(set_up.LOCK.read_text(encoding="utf-8"), set(wanted_names()) - ours)
+    found += complaints(set_up.UV_LOCK.read_text(encoding="utf-8"), {"uv"})
+    print("\n".join(found) or "the lock has every dependency")
+    return 1 if found else 0
+
+
+def main() -> int:
+    if sys.argv[1:] == ["--check"]:
+        return check()
+    uv = set_up.uv()
+    if uv is None:
+        raise SystemExit("lock: uv is needed to resolve the dependencies")
+    with tempfile.TemporaryDirectory() as directory:
+        packages = without_host(resolve(uv, Path(directory)))
+        uv_itself = without_host(resolve_uv(uv, Path(directory)))
+    set_up.LOCK.write_text(packages, encoding="utf-8")
+    set_up.UV_LOCK.write_text(uv_itself, encoding="utf-8")
+    count = sum(not line.startswith((" ", "#")) for line in packages.splitlines())
+    print(f"lock: {count} packages", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""The lock: complete, hashed, and silent about where packages come from."""
+
+import pytest
+
+from tools.lock import complaints, without_host
+
+ENTRY = "httpx==0.28.1 ; sys_platform == 'linux' \\\n    --hash=sha256:00\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--index-url https://registry.example/simple",
+        "httpx @ https://registry.example/httpx.whl",
+        "-e ./server",
+        "--find-links /srv",
+    ],
+)
+def test_a_line_that_names_a_place_is_refused(line: str) -> None:
+    with pytest.raises(SystemExit, match="names a place"):
+        without_host(f"{ENTRY}{line}\n")
+
+
+def test_a_dependency_that_is_not_locked_is_named() -> None:
+    assert complaints(ENTRY, {"httpx", "asyncpg"}) == ["asyncpg is not in the lock; run `make lock`"]
+
+
+def test_a_package_without_a_hash_is_named() -> None:
+    assert complaints("httpx==0.28.1\n", {"httpx"}) == ["httpx has no hash"]
+
+
+def test_a_whole_lock_passes() -> None:
+    assert complaints(ENTRY, {"httpx"}) == []
