@@ -10,16 +10,17 @@ import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from mooring_sdk.calls import Call, Draft, Operation, perform, read_answer, retrying
 from mooring_sdk.flow import Flow, Request
 from mooring_sdk.secret import Secret
 from mooring_sdk.session import AccessToken, Session
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 TOKEN_PATH: Final = "/api/v1/oauth/token"
 SIGN_IN: Final = Operation("sign_in", "POST", "/api/v1/sign-in", is_public=True)
@@ -91,14 +92,14 @@ class ServiceAccountCredentials:
         self,
         service_account_id: str,
         key_id: str,
-        private_key: bytes | Ed25519PrivateKey,
+        private_key: "bytes | Ed25519PrivateKey",
         *,
         audience: str | None = None,
     ) -> None:
         self.service_account_id = service_account_id
         self.key_id = key_id
         self.audience = audience
-        self._key = private_key if isinstance(private_key, Ed25519PrivateKey) else private_key_from(private_key)
+        self._key = private_key_from(private_key) if isinstance(private_key, bytes) else private_key
 
     @classmethod
     def from_file(
@@ -141,8 +142,12 @@ def _segment(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode("ascii")
 
 
-def private_key_from(content: bytes) -> Ed25519PrivateKey:
+def private_key_from(content: bytes) -> "Ed25519PrivateKey":
     """An Ed25519 private key out of PEM, or out of its 32 bytes."""
+    # Here and not above: most programs hold a token, and this library takes long to import.
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
     if len(content) == 32:
         return Ed25519PrivateKey.from_private_bytes(content)
     try:

@@ -107,8 +107,7 @@ async def _run(command: str, settings: Settings) -> int:
     async with AsyncExitStack() as stack:
         stack.callback(telemetry.close)
         url = settings.database_url or await stack.enter_async_context(_embedded(settings))
-        if command != "worker":
-            await migrate(url)
+        await migrate(url)
         if command == "migrate":
             return 0
         if command == "rotate-master-key":
@@ -144,9 +143,13 @@ async def _listen(settings: Settings, running: Platform) -> int:
         lifespan="off",
         log_config=None,
         access_log=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=settings.trusted_proxies or None,
         server_header=False,
         timeout_graceful_shutdown=int(settings.shutdown_seconds),
     )
+    if not settings.public_url:
+        running.tools.addresses.extend((address, f"http://localhost:{port}"))
     server = Server(config, running.services.hub)
     _welcome(address, running.first_admin_code)
     await server.serve(sockets=[listening])

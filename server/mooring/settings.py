@@ -4,6 +4,7 @@ Every setting has a default that is right for a laptop, and one line of explanat
 made. A value that is not taken stops the start with its name, the value's form, and what is taken.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
@@ -49,6 +50,9 @@ class Settings:
     public_url: str = _setting(
         "",
         "Address under which callers reach the API: the audience of assertions. Empty: the listening address.",
+    )
+    trusted_proxies: str = _setting(
+        "", "Addresses of proxies (comma-separated) whose X-Forwarded-For names the caller's address. Empty: none."
     )
     database_connections: int = _setting(8, "Connections in each of the two pools of one process.")
     statement_timeout_seconds: float = _setting(30.0, "Longest time that one database statement may take.")
@@ -112,6 +116,8 @@ def _value(each: Field[Any], text: str) -> Any:
         value = kind(text)
     except ValueError as error:
         raise SettingRefused(f"{PREFIX}{each.name.upper()} must be {_form(kind)}; it is {text!r}") from error
+    if kind is float and not math.isfinite(value):
+        raise SettingRefused(f"{PREFIX}{each.name.upper()} must be {_form(kind)}; it is {text!r}")
     if kind in (int, float) and value < 0:
         raise SettingRefused(f"{PREFIX}{each.name.upper()} must not be negative; it is {text!r}")
     return value
@@ -124,6 +130,10 @@ def _form(kind: type) -> str:
 def _check(settings: Settings) -> None:
     if settings.idempotency_retention_hours < 24:
         raise SettingRefused(f"{PREFIX}IDEMPOTENCY_RETENTION_HOURS must be at least 24")
+    if settings.listen_port > 65_535:
+        raise SettingRefused(f"{PREFIX}LISTEN_PORT must be at most 65535; it is {settings.listen_port}")
+    if settings.database_connections < 1:
+        raise SettingRefused(f"{PREFIX}DATABASE_CONNECTIONS must be at least 1")
     if settings.log_level not in ("debug", "info", "warning", "error"):
         raise SettingRefused(f"{PREFIX}LOG_LEVEL must be debug, info, warning or error; it is {settings.log_level!r}")
     if settings.log_format not in ("json", "console"):
@@ -136,4 +146,4 @@ def _check(settings: Settings) -> None:
 
 
 def _below(path: Path, directory: Path) -> bool:
-    return path.absolute().is_relative_to(directory.absolute())
+    return path.resolve().is_relative_to(directory.resolve())

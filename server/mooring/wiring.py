@@ -15,6 +15,7 @@ import asyncpg
 from mooring.api.app import Application
 from mooring.api.auth import Authenticator
 from mooring.api.call import Tools
+from mooring.api.homes import Homes
 from mooring.api.limits import RateLimit
 from mooring.commands.first_start import make_first_admin, make_signing_key
 from mooring.commands.work import Services
@@ -72,12 +73,16 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
         code = await make_first_admin(services)
         await make_signing_key(services)
         authenticator = Authenticator(database, clock, settings.token_cache_seconds)
+        homes = Homes(database)
         hub.on_event(authenticator.forget)
+        hub.on_event(homes.forget)
         tools = Tools(
             services=services,
             authenticator=authenticator,
             failures=RateLimit(settings.sign_in_limit_per_minute / 60, max(5.0, settings.sign_in_limit_per_minute)),
             telemetry=telemetry,
+            projects=homes,
+            addresses=[settings.public_url.rstrip("/")] if settings.public_url else [],
             readiness=lambda: _readiness(database, hub),
         )
         async with _kept(tools):

@@ -130,6 +130,7 @@ async def running_platform(settings: Settings, *, with_workers: bool = False) ->
         while not server.started:  # noqa: ASYNC110  uvicorn has no event for it
             await asyncio.sleep(0.005)
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        opened.tools.addresses.append(address)
         served = Running(opened, address, opened.first_admin_code or "", settings)
         try:
             if with_workers:

@@ -162,7 +162,8 @@ def test_probes_are_lines_only_for_whoever_debugs_and_when_they_fail(
 
 @pytest.mark.usefixtures("_logging_restored")
 async def test_lines_from_deep_inside_carry_the_labels_of_their_own_request(stream: io.StringIO) -> None:
-    telemetry = Telemetry(lines=configure_logging("info", "json", stream))
+    configure_logging("info", "json", stream)
+    telemetry = Telemetry()
     both = asyncio.Barrier(2)
 
     async def deep(number: int) -> None:

@@ -85,7 +85,7 @@ def test_a_stream_is_measured_to_its_beginning(telemetry: Telemetry, monkeypatch
 
 
 def test_gauges_ask_whoever_knows_when_they_are_read(telemetry: Telemetry) -> None:
-    deliveries = {("queued",): 3.0, ("dead",): 0.0}
+    deliveries: dict[tuple[str, ...], float] = {("queued",): 3.0, ("dead",): 0.0}
     telemetry.watch("mooring_outbox_deliveries", lambda: deliveries)
     telemetry.watch("mooring_database_connections", lambda: {("platform", "idle"): 2})
     assert samples(telemetry, "mooring_outbox_deliveries") == {("queued",): 3, ("dead",): 0}

@@ -110,7 +110,6 @@ class Application:
             token=token,
             idempotency=_idempotency(route, headers, caller, scope, body),
             headers=headers,
-            base_url=self._settings.public_url or f"{scope.get('scheme', 'http')}://{headers.get('host', '')}",
         )
         return _answer(route, await route.handler(call, **arguments))
 
@@ -135,16 +134,13 @@ class Application:
     async def _caller(self, route: Route, token: str | None, origin: Origin, traced: trace.Traced) -> Caller:
         if route.scope is Scope.PUBLIC:
             return ANONYMOUS
-        remote = f"address {origin.remote_address}"
         try:
             if token is None:
                 raise Refusal(Code.UNAUTHENTICATED, "a token is needed: send `Authorization: Bearer …`")
-            if self._tools.failures.left(remote) < 1:
-                self._tools.failures.take(remote)
             return await self._tools.authenticator.caller(token)
         except Refusal as refusal:
-            if refusal.code is Code.UNAUTHENTICATED and self._tools.failures.left(remote) >= 1:
-                self._tools.failures.take(remote)
+            if refusal.code is Code.UNAUTHENTICATED:
+                self._tools.failures.take(f"address {origin.remote_address}")  # too many: 429, and no audit row
                 await self._record(ANONYMOUS, route, Place(Scope.PUBLIC), (traced, origin, "refused"))
             raise
 
@@ -152,9 +148,12 @@ class Application:
         if route.scope is Scope.PUBLIC:
             return
         access = caller.authority.access(route.action, place)
-        if access is Access.ALLOWED:
+        if access is Access.ALLOWED and not await self._tools.projects.is_foreign(caller, place):
             return
-        audited = Audited(route.action, route.noun, None, _known_tenant(caller, place), _known_project(caller, place))
+        if access is Access.ALLOWED:
+            access = Access.HIDDEN
+        # A denial belongs to the trail of the caller's own home: a stranger writes into nobody else's.
+        audited = Audited(route.action, route.noun, None, caller.tenant_id, _known_project(caller, place))
         await record_refusal(self._tools.services.database, context, audited, access.value, origin)
         if access is Access.HIDDEN:
             raise Refusal(Code.NOT_FOUND, f"there is no such {place.scope}, or it is not yours to see")
@@ -253,11 +252,6 @@ def _acting(place: Place, caller: Caller) -> Acting:
     if place.scope is Scope.TENANT:
         return Acting(place.tenant_id)
     return Acting(caller.tenant_id)
-
-
-def _known_tenant(caller: Caller, place: Place) -> str | None:
-    """Whose trail a denial belongs to: that of the caller's home. A stranger writes into nobody else's."""
-    return caller.tenant_id if caller.tenant_id is not None or place.scope is Scope.PLATFORM else None
 
 
 def _known_project(caller: Caller, place: Place) -> str | None:

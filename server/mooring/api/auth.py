@@ -24,6 +24,7 @@ CHANGES_AUTHORITY: Final = frozenset(
         EventType.TOKEN_REVOKED,
         EventType.MEMBERSHIP_CREATED,
         EventType.MEMBERSHIP_DELETED,
+        EventType.PROJECT_DELETED,
         EventType.USER_UPDATED,
         EventType.SERVICE_ACCOUNT_UPDATED,
         EventType.SERVICE_ACCOUNT_DISABLED,

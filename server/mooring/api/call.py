@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mooring.api.auth import Authenticator
+from mooring.api.homes import Homes
 from mooring.api.limits import RateLimit
 from mooring.api.route import Route
 from mooring.commands.work import IdempotencyRequest, Presented, Services, Work
@@ -30,6 +31,8 @@ class Tools:
     failures: RateLimit
     telemetry: Telemetry
     readiness: Callable[[], Awaitable[list[str]]]
+    projects: Homes
+    addresses: list[str] = field(default_factory=list)  # under which callers reach this platform: the audiences
     streams: dict[str, int] = field(default_factory=dict)  # open streams by principal
 
 
@@ -47,7 +50,6 @@ class Call:
     token: str | None = None
     idempotency: IdempotencyRequest | None = None
     headers: dict[str, str] = field(default_factory=dict)
-    base_url: str = ""
 
     @property
     def services(self) -> Services:

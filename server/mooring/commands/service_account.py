@@ -72,7 +72,9 @@ async def create_key(
         keys = await accounts.keys(work.database, work.acting, account.id)
         return account, sum(1 for key in keys if key.revoked_at is None)
 
-    return await work.execute(load, lambda seen: add_key(work.context, *seen, public_key, expires_at))
+    return await work.execute(
+        load, lambda seen: add_key(work.context, *seen, public_key, expires_at, giver=work.authority)
+    )
 
 
 async def revoke(work: Work[ServiceAccountKey], ids: tuple[str, str], key_id: str) -> Answered:

@@ -15,10 +15,8 @@ from mooring.storage import tenant as tenants
 from mooring.storage import token as tokens
 
 
-async def create_personal(
-    work: Work[Token], secret: str, name: str, lifetime: timedelta, actions: list[str] | None
-) -> Answered:
-    """Make a personal access token; it can be narrower than its maker, never wider."""
+async def create_personal(work: Work[Token], secret: str, wanted: tuple[str, timedelta, list[str] | None]) -> Answered:
+    """Make a personal access token, narrower than its maker or equal: `wanted` is its name, lifetime and list."""
     holder = (work.context.actor.id, work.acting.tenant_id)
 
     async def load() -> int:
@@ -32,7 +30,7 @@ async def create_personal(
                 {"limit": PERSONAL_TOKENS_MAX},
             )
         fresh = FreshToken(work.context.mint(Prefix.TOKEN), digest(secret))
-        token = personal_token(work.context, fresh, holder, (name, lifetime, actions))
+        token = personal_token(work.context, fresh, holder, wanted, limit=work.authority.limit)
         return issue(token, fresh, action="token.create")
 
     return await work.execute(load, decide)

@@ -65,7 +65,7 @@ def check_assertion(assertion: Assertion, audiences: Iterable[str], now: datetim
     """For us, now, and not for long."""
     wanted = tuple(audiences)
     if not set(wanted) & set(assertion.audience):
-        raise refused(f"aud must be {wanted[0]}")
+        raise refused(f"aud must be {wanted[0]}" if wanted else "this platform does not know its own address")
     if assertion.expires_at <= now - CLOCK_SKEW:
         raise refused("the assertion has expired")
     if assertion.issued_at > now + CLOCK_SKEW:

@@ -5,8 +5,20 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from mooring.core.decision import Actor, PrincipalKind
-from mooring.core.permissions import ROLE_ACTIONS, Authority, Binding, Role, Scope, authority_of
+from mooring.core.permissions import ROLE_ACTIONS, Authority, Binding, Role, Scope, authority_of, on_an_account
 from mooring.core.token import TokenKind
+
+OUTLIVES_AN_ENTRY = frozenset(
+    {
+        "membership.create",
+        "service_account.create",
+        "service_account.enable",
+        "service_account.key.create",
+        "service_account.update",
+        "user.create",
+    }
+)
+"""What a break-glass entry never holds: access that would be left when the entry is over."""
 
 _OWN_THINGS = frozenset({"token.create", "self.update"})
 
@@ -55,15 +67,17 @@ def caller_of(facts: TokenFacts, now: datetime) -> Caller | None:
     if facts.service_account_id is not None:
         if facts.account_status != "active" or not facts.key_counts or facts.account_project_id is None:
             return None
-        bindings = [Binding(Scope.PROJECT, frozenset(facts.account_actions or ()), facts.account_project_id)]
+        bindings = [Binding(Scope.PROJECT, on_an_account(facts.account_actions or ()), facts.account_project_id)]
         actor = Actor(PrincipalKind.SERVICE_ACCOUNT, facts.service_account_id, facts.token_id)
         return _caller(facts, actor, bindings, limit, ())
     if facts.user_id is None or facts.user_disabled:
         return None
     actor = Actor(PrincipalKind.USER, facts.user_id, facts.token_id, facts.break_glass_id)
     if facts.kind == TokenKind.BREAK_GLASS:
+        if not any("break_glass.open" in binding.actions for binding in bindings_of(facts.roles)):
+            return None  # whoever may no longer enter is outside again
         role = Role(str(facts.break_glass_role))
-        held = [Binding(Scope.TENANT, ROLE_ACTIONS[role])]
+        held = [Binding(Scope.TENANT, ROLE_ACTIONS[role] - OUTLIVES_AN_ENTRY)]
         return _caller(facts, actor, held, limit, ((role.value, None),))
     roles = tuple((role, project) for role, project in facts.roles)
     return _caller(facts, actor, bindings_of(roles), limit, roles)

@@ -1,7 +1,7 @@
 """The closed catalogue of errors.
 
 Few errors, named by meaning. Each entry says whether trying again can help and what the caller should do; the HTTP
-status is no business of the core and lives in `api/errors.py`. `docs/errors.md`, the SDK's exception classes and
+status is no business of the core and lives in `api/problem.py`. `docs/errors.md`, the SDK's exception classes and
 `mooring explain` are made from this table, and a test compares them.
 
 A `Refusal` carries the public message. What only an operator should read goes to the log, never into `detail`.

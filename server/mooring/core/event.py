@@ -38,7 +38,11 @@ def read_cursor(text: str) -> Position:
     except (ValueError, binascii.Error, UnicodeError) as error:
         raise _not_ours() from error
     position = Position(epoch, tx, seq)
-    if form != "e1" or any(value > largest for value, largest in zip(position, _LARGEST, strict=True)):
+    if (
+        form != "e1"
+        or position.cursor() != text
+        or any(value > largest for value, largest in zip(position, _LARGEST, strict=True))
+    ):
         raise _not_ours()
     return position
 

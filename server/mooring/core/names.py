@@ -22,7 +22,7 @@ def invalid(path: str, detail: str) -> Refusal:
 
 def slug(text: str, path: str = "slug") -> str:
     """A name for machines: in addresses, on the command line."""
-    if not _SLUG.match(text):
+    if not _SLUG.fullmatch(text):
         raise invalid(
             path,
             "3 to 40 lower-case letters, digits and hyphens, beginning with a letter, not ending with a hyphen",
@@ -56,7 +56,7 @@ def reason(text: str, path: str = "reason") -> str:
 def email(text: str, path: str = "email") -> str:
     """An e-mail address, lower case: it names a user within a tenant."""
     address = text.strip().lower()
-    if not _EMAIL.match(address):
+    if not _EMAIL.fullmatch(address):
         raise invalid(path, "an e-mail address such as name@example.org")
     return _printable(address, path)
 

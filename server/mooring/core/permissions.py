@@ -9,6 +9,7 @@ Three answers: allowed; denied (the caller belongs here and lacks the key: 403);
 here and learns nothing: 404).
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -201,6 +202,9 @@ SERVICE_ACCOUNT_CEILING: Final = frozenset(
 SELF_ACTIONS: Final = frozenset({"self.read", "token.read", "token.revoke"})
 """What any principal with a token may do with its own things."""
 
+APP_ACTION_PATTERN: Final = r"^app\.[a-z][a-z0-9-]{1,38}[a-z0-9](\.[a-z][a-z0-9_-]{0,39}){1,3}$"
+_APP_ACTION: Final = re.compile(APP_ACTION_PATTERN)
+
 _NOTHING: Final[frozenset[str]] = frozenset()
 _TENANT_WIDE: Final = frozenset({"tenant.read"})
 
@@ -241,6 +245,7 @@ class Authority:
     platform: frozenset[str] = _NOTHING
     tenant: frozenset[str] = _NOTHING
     projects: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    limit: frozenset[str] | None = None  # what the token was narrowed to, already counted in all of the above
 
     def at(self, place: Place) -> frozenset[str]:
         """The keys that count at this place."""
@@ -252,7 +257,7 @@ class Authority:
             if self._is_home(place):
                 return self.tenant | self._tenant_wide()
             return self.platform if place.platform_too else _NOTHING
-        if place.scope is Scope.PROJECT and place.project_id is not None:
+        if place.scope is Scope.PROJECT and place.project_id is not None and not self._is_foreign(place):
             return self.tenant | self.projects.get(place.project_id, _NOTHING)
         return _NOTHING
 
@@ -265,6 +270,10 @@ class Authority:
     def _is_home(self, place: Place) -> bool:
         return self.tenant_id is not None and self.tenant_id == place.tenant_id
 
+    def _is_foreign(self, place: Place) -> bool:
+        """Whether the place is known to be another tenant's; a route below a project does not say whose it is."""
+        return place.tenant_id is not None and place.tenant_id != self.tenant_id
+
     def _tenant_wide(self) -> frozenset[str]:
         """Whoever may read the tenant in one of its projects may read it as such: its name is no secret there."""
         return _TENANT_WIDE if any("tenant.read" in keys for keys in self.projects.values()) else _NOTHING
@@ -273,7 +282,7 @@ class Authority:
         if place.scope is Scope.TENANT:
             return self._is_home(place) or (place.platform_too and bool(self.platform))
         if place.scope is Scope.PROJECT:
-            return bool(self.tenant) or place.project_id in self.projects
+            return not self._is_foreign(place) and (bool(self.tenant) or place.project_id in self.projects)
         return True  # that the platform's own collections exist is no secret
 
 
@@ -291,7 +300,18 @@ def authority_of(tenant_id: str | None, bindings: Iterable[Binding], limit: froz
         platform=held.get((Scope.PLATFORM, None), _NOTHING),
         tenant=held.get((Scope.TENANT, None), _NOTHING),
         projects={project: keys for (scope, project), keys in held.items() if scope is Scope.PROJECT and project},
+        limit=limit,
     )
+
+
+def is_app_action(key: str) -> bool:
+    """Whether this is the form of an app's own key: `app.<slug>.<action>`."""
+    return _APP_ACTION.fullmatch(key) is not None
+
+
+def on_an_account(actions: Iterable[str]) -> frozenset[str]:
+    """Those of the keys that may count for a service account, whatever its list says."""
+    return frozenset(key for key in actions if key in SERVICE_ACCOUNT_CEILING or is_app_action(key))
 
 
 def beyond_ceiling(wanted: Iterable[str], held: frozenset[str]) -> tuple[str, ...]:

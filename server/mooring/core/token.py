@@ -15,13 +15,14 @@ from mooring.core import names
 from mooring.core.decision import Audited, Change, Context, Decision, Happened, Insert
 from mooring.core.errors import Code, Refusal
 from mooring.core.events import EventType
-from mooring.core.permissions import ACTIONS
+from mooring.core.permissions import ACTIONS, beyond_ceiling, is_app_action
 
-SESSION_LIFETIME: Final = timedelta(hours=8)
+SESSION_LIFETIME: Final = timedelta(hours=1)
 SERVICE_ACCOUNT_LIFETIME: Final = timedelta(minutes=15)
 BREAK_GLASS_LIFETIME: Final = timedelta(minutes=30)
 PERSONAL_LIFETIME_MAX: Final = timedelta(days=90)
 PERSONAL_TOKENS_MAX: Final = 50
+ACTIONS_MAX: Final = 200
 
 
 class TokenKind(StrEnum):
@@ -80,13 +81,26 @@ def personal_token(
     fresh: FreshToken,
     holder: tuple[str, str | None],
     wanted: tuple[str, timedelta, list[str] | None],
+    *,
+    limit: frozenset[str] | None,
 ) -> Token:
-    """A person's own token; `holder` is user and tenant, `wanted` its name, lifetime and narrower list."""
+    """A person's own token; `holder` is user and tenant, `wanted` its name, lifetime and narrower list.
+
+    `limit` is what the token that asks for it was narrowed to: a narrow token makes no wider one.
+    """
     name, lifetime, actions = wanted
     if not timedelta(minutes=1) <= lifetime <= PERSONAL_LIFETIME_MAX:
         raise names.invalid("expires_in_seconds", f"60 to {int(PERSONAL_LIFETIME_MAX.total_seconds())}")
     token = _token(context, fresh, TokenKind.PERSONAL, lifetime, tenant_id=holder[1], user_id=holder[0])
+    if actions is None and limit is not None:
+        actions = sorted(limit)
     listed = None if actions is None else sorted(check_actions(actions))
+    if limit is not None and (beyond := beyond_ceiling(listed or (), limit)):
+        raise Refusal(
+            Code.GRANT_EXCEEDS_CEILING,
+            "a token that was narrowed makes none that is wider",
+            {"missing_actions": list(beyond)},
+        )
     return replace(token, name=names.display_name(name, "name", 100), actions=listed)
 
 
@@ -165,7 +179,9 @@ def revoke_token(context: Context, token: Token, *, action: str = "token.revoke"
 def check_actions(actions: Iterable[str], path: str = "actions") -> frozenset[str]:
     """Only keys of the table, and an app's own (`app.<slug>.<action>`), are taken."""
     wanted = frozenset(actions)
-    unknown = sorted(key for key in wanted if key not in ACTIONS and not key.startswith("app."))
+    if len(wanted) > ACTIONS_MAX:
+        raise names.invalid(path, f"at most {ACTIONS_MAX} action keys")
+    unknown = sorted(key for key in wanted if key not in ACTIONS and not is_app_action(key))
     if unknown:
         raise Refusal(
             Code.VALIDATION_FAILED,

@@ -124,6 +124,8 @@ def check_password_form(password: str) -> str:
 def _changed(user: User, after: User, *, action: str, change: str) -> Decision[User]:
     columns = ("password_hash", "one_time_hash", "one_time_expires_at", "disabled_at")
     changed = {name: getattr(after, name) for name in columns if getattr(after, name) != getattr(user, name)}
+    if not changed:
+        return Decision(result=user)
     disabled = {"disabled": after.disabled_at is not None}
     return Decision(
         result=replace(after, revision=user.revision + 1),

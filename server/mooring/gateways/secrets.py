@@ -40,7 +40,7 @@ class SecretBox:
         self._path = path
         self._keys: dict[str, AESGCM] = {}
         self._current = ""
-        self._read_at = 0
+        self._version = (0, 0)
         self._read()
 
     @property
@@ -50,7 +50,7 @@ class SecretBox:
 
     def seal(self, secret: bytes, *, id: str, tenant_id: str | None, purpose: str) -> Sealed:
         """Encrypt under a new data key."""
-        if self._path.stat().st_mtime_ns != self._read_at:
+        if _version(self._path) != self._version:
             self._read()  # rotated: nothing new is sealed with an old key
         bound = _bound(id, tenant_id, purpose)
         data_key = chance.token_bytes(KEY_BYTES)
@@ -69,7 +69,7 @@ class SecretBox:
         data_key = self._unwrap(sealed, bound)
         try:
             return AESGCM(data_key).decrypt(sealed.ciphertext[:NONCE_BYTES], sealed.ciphertext[NONCE_BYTES:], bound)
-        except InvalidTag as error:
+        except (InvalidTag, ValueError) as error:  # ValueError: cut so short that not even the nonce is whole
             raise CannotUnseal(f"secret {sealed.id} was changed after it was sealed") from error
 
     def rewrap(self, sealed: Sealed) -> Sealed:
@@ -89,14 +89,24 @@ class SecretBox:
             )
         try:
             return key.decrypt(sealed.wrapped_key[:NONCE_BYTES], sealed.wrapped_key[NONCE_BYTES:], bound)
-        except InvalidTag as error:
+        except (InvalidTag, ValueError) as error:
             raise CannotUnseal(f"secret {sealed.id} was moved or changed after it was sealed") from error
 
     def _read(self) -> None:
-        self._read_at = self._path.stat().st_mtime_ns
+        version = _version(self._path)
         keys = read_keys(self._path)
+        self._version = version
         self._keys = {key_id: AESGCM(key) for key_id, key in keys}
         self._current = keys[0][0]
+
+
+def _version(path: Path) -> tuple[int, int]:
+    """Tells one state of the file from another: it is always put in place whole, as a new file."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise MasterKeyRefused(f"cannot read the master key file {path}: {error}") from error
+    return found.st_mtime_ns, found.st_ino
 
 
 def read_keys(path: Path) -> list[tuple[str, bytes]]:
@@ -108,7 +118,7 @@ def read_keys(path: Path) -> list[tuple[str, bytes]]:
         raise MasterKeyRefused(f"cannot read the master key file {path}: {error}") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise MasterKeyRefused(f"others may read the master key file {path}; run: chmod 600 {path}")
-    keys = []
+    keys: list[tuple[str, bytes]] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -119,6 +129,8 @@ def read_keys(path: Path) -> list[tuple[str, bytes]]:
             raise MasterKeyRefused(f"line {number} of {path} is not `<key id> <base64>`") from error
         if len(key) != KEY_BYTES:
             raise MasterKeyRefused(f"line {number} of {path} holds {len(key)} bytes, not {KEY_BYTES}")
+        if key_id in (known for known, _ in keys):
+            raise MasterKeyRefused(f"line {number} of {path} names the key {key_id} a second time")
         keys.append((key_id, key))
     if not keys:
         raise MasterKeyRefused(f"the master key file {path} holds no key; restore it from a backup")

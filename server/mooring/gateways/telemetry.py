@@ -30,6 +30,7 @@ from mooring.gateways.telemetry_log import (
     Fields,
     Lines,
     configure_logging,
+    configured_lines,
     error_fields,
 )
 from mooring.gateways.telemetry_metrics import Metrics, Source, bounded_method, template_of
@@ -280,8 +281,8 @@ class Telemetry:
     """Log lines, metrics and traces of one process."""
 
     def __init__(self, *, lines: Lines | None = None, otlp_endpoint: str = "") -> None:
-        """`lines` is what `configure_logging` returned; none: lines go to the standard error output."""
-        self.lines = lines or Lines()
+        """`lines` is what `configure_logging` returned, here or earlier; else the standard error output."""
+        self.lines = lines or configured_lines() or Lines()
         self.numbers = Metrics()
         self.in_flight = 0
         self.streams = 0

@@ -226,7 +226,7 @@ class _Handler(logging.Handler):
 
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines.threshold)
-        self._lines = lines
+        self.lines = lines
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
@@ -238,7 +238,7 @@ class _Handler(logging.Handler):
             message = record.getMessage()
         except (TypeError, ValueError):
             message = f"{record.msg} (its arguments do not fit)"
-        self._lines.write(_level_of(record.levelno), message, fields)
+        self.lines.write(_level_of(record.levelno), message, fields)
 
 
 def _level_of(number: int) -> str:
@@ -248,6 +248,12 @@ def _level_of(number: int) -> str:
 _OWN_HANDLERS: Final = ("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio", "asyncpg")
 _TELLS_ADDRESSES: Final = ("httpx", "httpcore", "urllib3", "hpack")
 """They log whole addresses at their lower levels, and a receiver's address may hold a credential."""
+
+
+def configured_lines() -> Lines | None:
+    """Where the lines of this process go, if that was configured."""
+    handlers = logging.getLogger().handlers
+    return next((each.lines for each in handlers if isinstance(each, _Handler)), None)
 
 
 def configure_logging(level: str = "info", format: str = "json", stream: TextIO | None = None) -> Lines:

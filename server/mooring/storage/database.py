@@ -27,7 +27,7 @@ BROKEN: Final = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
     asyncpg.CannotConnectNowError,
-    asyncpg.TooManyConnectionsError,
+    asyncpg.InsufficientResourcesError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     ConnectionError,
@@ -176,6 +176,8 @@ class Database:
             try:
                 async with self.connection(acting) as connection:
                     return await getattr(connection, way)(statement, *arguments)
+            except asyncpg.QueryCanceledError as error:
+                raise unavailable("the database took too long") from error
             except BROKEN as error:
                 if last_try:
                     raise unavailable("the database does not answer") from error

@@ -19,7 +19,7 @@ import asyncpg
 from mooring.core.errors import Refusal
 from mooring.core.event import BEGINNING, Event, Position
 from mooring.storage import event as events
-from mooring.storage.database import BROKEN, PLATFORM, Database
+from mooring.storage.database import BROKEN, PLATFORM, Acting, Database
 
 CHANNEL: Final = "mooring_event"
 RING_SIZE: Final = 10_000
@@ -91,7 +91,7 @@ class Hub:
                         break
             return found, reached
         known = self._head
-        found = await events.read(self._database, PLATFORM, selection, after, limit)
+        found = await events.read(self._database, Acting(selection.tenant_id), selection, after, limit)
         if len(found) == limit:
             return found, found[-1].position
         return found, max(known, found[-1].position) if found else max(known, after)
@@ -130,6 +130,9 @@ class Hub:
             except Refusal as refusal:
                 log.warning("the event stream cannot be read now: %s", refusal.detail)
                 pause = LOOK_SECONDS
+            except Exception:  # the hub must live: without it nobody is woken; the log has the cause
+                log.exception("reading the event stream failed; looking again")
+                pause = LOOK_SECONDS
 
     async def _take(self) -> None:
         """Read what is new into the ring."""
@@ -161,7 +164,7 @@ class Hub:
                     await self._speak(connection)
                 finally:
                     connection.terminate()
-            except (*BROKEN, asyncpg.PostgresError, TimeoutError) as error:
+            except (*BROKEN, asyncpg.PostgresError) as error:
                 log.warning("listening for events was interrupted: %s", type(error).__name__)
                 await asyncio.sleep(LOOK_SECONDS)
 

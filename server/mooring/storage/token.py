@@ -19,14 +19,17 @@ SELECT t.id AS token_id, t.kind, t.tenant_id, t.user_id, t.service_account_id, t
        u.disabled_at IS NOT NULL AS user_disabled,
        a.status AS account_status, a.project_id AS account_project_id, a.actions AS account_actions,
        (k.id IS NOT NULL AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())) AS key_counts,
-       coalesce((SELECT array_agg(m.role ORDER BY m.id) FROM membership m WHERE m.user_id = t.user_id), '{}') AS roles,
-       coalesce((SELECT array_agg(m.project_id ORDER BY m.id) FROM membership m WHERE m.user_id = t.user_id), '{}')
-         AS role_projects
+       held.roles, held.role_projects
   FROM token t
   LEFT JOIN "user" u ON u.id = t.user_id
   LEFT JOIN service_account a ON a.id = t.service_account_id
   LEFT JOIN service_account_key k ON k.id = t.key_id
   LEFT JOIN break_glass b ON b.id = t.break_glass_id
+ CROSS JOIN LATERAL (
+   SELECT coalesce(array_agg(m.role ORDER BY m.id), '{}') AS roles,
+          coalesce(array_agg(m.project_id ORDER BY m.id), '{}') AS role_projects
+     FROM membership m LEFT JOIN project p ON p.id = m.project_id
+    WHERE m.user_id = t.user_id AND p.deleted_at IS NULL) held
  WHERE t.hash = $1 AND t.revoked_at IS NULL AND t.expires_at > now()"""
 FIND_OWN: Final = f"SELECT {_COLUMNS} FROM token WHERE id = $1 AND (user_id = $2 OR service_account_id = $2)"
 LIST_OWN: Final = f"""

@@ -115,7 +115,7 @@ def _meaning(error: asyncpg.PostgresError) -> Exception:
     if constraint in REFUSALS:
         code, detail = REFUSALS[constraint]
         return Refusal(code, detail)
-    if isinstance(error, BROKEN):
+    if isinstance(error, (*BROKEN, asyncpg.QueryCanceledError)):
         return unavailable("the database went away; whether the change was made is not known")
     return error
 

@@ -86,8 +86,7 @@ async def exchange_assertion(call: Call, body: TokenGrant) -> AccessToken:
     who = f"address {call.origin.remote_address}"
     if call.tools.failures.left(who) < 1:
         call.tools.failures.take(who)
-    address = call.base_url.rstrip("/")
-    audiences = (f"{address}/api/v1{EXCHANGE}", address)
+    audiences = tuple(f"{address}/api/v1{EXCHANGE}" for address in call.tools.addresses)
     try:
         exchanged = await signing_in.exchange(call.services, call.context, body.assertion, audiences, call.origin)
     except Refusal as refusal:
@@ -143,7 +142,7 @@ async def create_token(call: Call, body: CreateToken) -> Answered:
     secret = new_token(TokenKind.PERSONAL)
     work = call.work(partial(token_created, secret=secret))
     lifetime = timedelta(seconds=body.expires_in_seconds)
-    return await commands.create_personal(work, secret, body.name, lifetime, body.actions)
+    return await commands.create_personal(work, secret, (body.name, lifetime, body.actions))
 
 
 @route("GET", "/tokens/{token_id}", Scope.SELF, Declared("token", "get", "token.read", answer=TokenView))

@@ -189,6 +189,8 @@ CREATE TABLE audit (
 );
 CREATE INDEX audit_by_tenant ON audit (tenant_id, id);
 CREATE INDEX audit_by_project ON audit (project_id, id) WHERE project_id IS NOT NULL;
+CREATE INDEX audit_of_platform ON audit (id)
+  WHERE tenant_id IS NULL OR break_glass_id IS NOT NULL OR action = 'break_glass.open';
 CREATE INDEX audit_by_correlation ON audit (correlation_id, id);
 SELECT tenant_lock('audit');
 GRANT SELECT, INSERT ON audit TO mooring_tenant;

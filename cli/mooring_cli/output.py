@@ -1,0 +1,214 @@
+"""What a command shows: a table for people; JSON and YAML, whole and exact, for programs; names for pipes.
+
+A table shows the fields of a resource that a person looks for, times as "3 minutes ago", and no colours unless it
+goes to a terminal. Which columns there are follows from the fields themselves, so that a new noun needs no entry
+here. What came from a server is printed without its control characters: a name must not move the cursor.
+"""
+
+import json
+import os
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import click
+
+FORMS = ("table", "json", "yaml", "name")
+COLUMNS_MAX = 7
+BOOKKEEPING = {
+    "revision", "generation", "etag", "allowed_actions", "tenant_id", "project_id", "org_id", "trace_id", "cursor",
+}  # fmt: skip
+GOOD = {"active", "running", "ready", "healthy", "succeeded", "verified", "released", "delivered", "done"}
+BAD = {"failed", "dead", "deleted", "rejected", "revoked", "release_failed", "denied", "refused", "expired", "hidden"}
+UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
+
+Row = Mapping[str, Any]
+
+
+def on_terminal() -> bool:
+    """Whether colours and a screen's width make sense."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def show(form: str, value: Any, columns: Sequence[str] = ()) -> None:
+    """Print one resource, or a list of them."""
+    if form == "json":
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    elif form == "yaml":
+        click.echo(as_yaml(value), nl=False)
+    elif form == "name":
+        for row in value if isinstance(value, list) else [value]:
+            click.echo(plain(name_of(row)))
+    elif isinstance(value, list):
+        show_table(value, columns or columns_of(value))
+    else:
+        show_record(value)
+
+
+def as_yaml(value: Any) -> str:
+    """YAML in the order of the fields."""
+    import yaml
+
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    return text
+
+
+def name_of(row: Any) -> str:
+    """What names a resource in another command: its id."""
+    if isinstance(row, Mapping):
+        for field in ("id", "slug", "name", "key", "code"):
+            if row.get(field):
+                return str(row[field])
+    return str(row)
+
+
+def columns_of(rows: Sequence[Row]) -> list[str]:
+    """The fields that a person looks for: plain values that somebody filled in, and no bookkeeping."""
+    found: dict[str, bool] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name not in BOOKKEEPING and not isinstance(value, dict | list):
+                found[name] = found.get(name, False) or value not in (None, "")
+    return [name for name, is_filled in found.items() if is_filled][:COLUMNS_MAX]
+
+
+def show_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
+    """Rows below their headings."""
+    now = datetime.now(timezone.utc)
+    cells = [[cell(name, row.get(name), now) for name in columns] for row in rows]
+    heads = [heading(name) for name in columns]
+    if on_terminal():
+        _rich_table(heads, cells)
+        return
+    for line in plain_lines(heads, cells):
+        click.echo(line)
+
+
+def plain_lines(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
+    """Columns held together by spaces, never cut."""
+    widths = [max(width(row[number]) for row in [heads, *cells]) for number in range(len(heads))]
+    lines = []
+    for row in [heads, *cells]:
+        padded = [text + " " * (size - width(text)) for text, size in zip(row, widths, strict=True)]
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def _rich_table(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for head in heads:
+        table.add_column(head, overflow="fold", no_wrap=head == "ID")
+    for row in cells:
+        table.add_row(*(Text(text, style=style_of(text)) for text in row))
+    Console(highlight=False).print(table)
+
+
+def show_record(row: Any) -> None:
+    """One resource, a field a line."""
+    if not isinstance(row, Mapping):
+        click.echo(plain(str(row)))
+        return
+    now = datetime.now(timezone.utc)
+    pairs = [(heading(name), cell(name, value, now, whole=True)) for name, value in row.items() if name != "etag"]
+    size = max((width(name) for name, _ in pairs), default=0)
+    coloured = on_terminal()
+    for name, text in pairs:
+        lines = text.split("\n")
+        shown = click.style(lines[0], fg=colour_of(lines[0])) if coloured and colour_of(lines[0]) else lines[0]
+        head = click.style(name, bold=True) if coloured else name
+        click.echo((head + " " * (size - width(name) + 2) + shown).rstrip())
+        for line in lines[1:]:
+            click.echo(" " * (size + 2) + line)
+
+
+def heading(name: str) -> str:
+    """A field's name as a heading."""
+    return name.removesuffix("_at").replace("_", " ").upper() if name.endswith("_at") else name.replace("_", " ").upper()
+
+
+def cell(name: str, value: Any, now: datetime, *, whole: bool = False) -> str:
+    """A value as a person reads it."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return "\n".join(plain(nested(each)) for each in value) or "-"
+    if isinstance(value, dict):
+        return plain(nested(value)) if value else "-"
+    if name.endswith("_at") and isinstance(value, str) and (moment := read_time(value)) is not None:
+        return f"{relative(moment, now)} ({plain(value)})" if whole else relative(moment, now)
+    return plain(str(value))
+
+
+def nested(value: Any) -> str:
+    """A value inside of a value."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def plain(text: str) -> str:
+    """Text without anything that would act on a terminal."""
+    return "".join(each if unicodedata.category(each) not in ("Cc", "Cf", "Cs") else "�" for each in text)
+
+
+def width(text: str) -> int:
+    """The columns that a text takes on a screen."""
+    return sum(
+        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text
+    )
+
+
+def read_time(text: str) -> datetime | None:
+    """A time of the API's; None where it is none."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+def relative(moment: datetime, now: datetime) -> str:
+    """How long ago, or how long until."""
+    seconds = (now - moment).total_seconds()
+    if abs(seconds) < 1:
+        return "now"
+    for size, unit in UNITS:
+        count = int(abs(seconds) // size)
+        if count:
+            words = f"{count} {unit}{'s' if count != 1 else ''}"
+            return f"{words} ago" if seconds > 0 else f"in {words}"
+    return "now"
+
+
+def style_of(text: str) -> str:
+    """The colour of a state in a table; none for anything else."""
+    return colour_of(text) or ""
+
+
+def colour_of(text: str) -> str | None:
+    """Green for what is well, red for what is not."""
+    return "green" if text in GOOD else "red" if text in BAD else None
+
+
+def note(text: str) -> None:
+    """A remark for people, beside the output and not in it."""
+    click.echo(text, err=True)
+
+
+def show_lines(form: str, rows: Iterable[Row], line: Any) -> None:
+    """Print items as they come, each complete: a JSON object a line, a YAML document each, or a line of words."""
+    for row in rows:
+        if form == "json":
+            click.echo(json.dumps(row, ensure_ascii=False))
+        elif form == "yaml":
+            click.echo("---\n" + as_yaml(row), nl=False)
+        elif form == "name":
+            click.echo(plain(name_of(row)))
+        else:
+            click.echo(line(row))

@@ -1,0 +1,115 @@
+"""Where a command acts: a project, a tenant, or the platform.
+
+An option decides. Without one it is the narrowest place of the context in which the noun exists (its project, then
+its tenant), and without a context the caller's home: the one project of a service account, the tenant of a user, the
+platform for those who belong to it. Tenants and projects are named by id or by slug; a slug has no underscore, an id
+has one.
+"""
+
+from typing import Any
+
+import click
+
+from mooring_cli.invocation import Invocation
+from mooring_cli.nouns import Endpoint
+
+
+class NoSuchName(click.ClickException):
+    """A slug that names nothing the caller can see."""
+
+
+class Chosen:
+    """What the options say about the place."""
+
+    def __init__(self, project: str | None = None, tenant: str | None = None, platform: bool = False) -> None:
+        named = [name for name, value in (("--project", project), ("--tenant", tenant), ("--platform", platform)) if value]
+        if len(named) > 1:
+            raise click.UsageError(f"{' and '.join(named)}: choose one place")
+        self.project, self.tenant, self.platform = project, tenant, platform
+
+
+class Places:
+    """Finds places, and asks the server as rarely as it can."""
+
+    def __init__(self, invocation: Invocation) -> None:
+        self._invocation = invocation
+        self._whoami: dict[str, Any] | None = None
+
+    def choose(self, endpoints: tuple[Endpoint, ...], chosen: Chosen) -> tuple[Endpoint, dict[str, str]]:
+        """The endpoint of the place, and the path parameter that names it."""
+        by_scope = {endpoint.scope: endpoint for endpoint in endpoints}
+        scope = self._scope(by_scope, chosen)
+        endpoint = by_scope[scope]
+        if not endpoint.place:
+            return endpoint, {}
+        if endpoint.place == "project_id":
+            return endpoint, {"project_id": self.project_id(chosen.project)}
+        return endpoint, {"tenant_id": self.tenant_id(chosen.tenant)}
+
+    def _scope(self, by_scope: dict[str, Endpoint], chosen: Chosen) -> str:
+        for scope, given in (("project", chosen.project), ("tenant", chosen.tenant), ("platform", chosen.platform)):
+            if given:
+                if scope not in by_scope:
+                    raise click.UsageError(f"this has nothing to do with a {scope}; it is for {' or '.join(by_scope)}")
+                return scope
+        if len(by_scope) == 1:
+            return next(iter(by_scope))
+        if "project" in by_scope and self._invocation.project:
+            return "project"
+        if "tenant" in by_scope and (self._invocation.tenant or self._invocation.project):
+            return "tenant"
+        return self._home(by_scope)
+
+    def _home(self, by_scope: dict[str, Endpoint]) -> str:
+        caller = self.whoami()
+        if "project" in by_scope and caller["kind"] == "service_account":
+            return "project"
+        if "tenant" in by_scope and caller["tenant_id"] is not None:
+            return "tenant"
+        if "platform" in by_scope:
+            return "platform"
+        raise click.UsageError(f"say where: {' or '.join(f'--{scope}' for scope in by_scope)}")
+
+    def project_id(self, named: str | None = None) -> str:
+        """The id of a project: of the one that is named, of the context's, or of the only one there can be."""
+        name = named or self._invocation.project
+        if name is None:
+            caller = self.whoami()
+            if caller["kind"] == "service_account" and len(caller["project_actions"]) == 1:
+                return str(next(iter(caller["project_actions"])))
+            raise click.UsageError("say which project: --project NAME, or mooring context set --project NAME")
+        if "_" in name:
+            return name
+        from mooring_cli.invocation import plain_call
+
+        found = [each for each in self._invocation.client.pages(plain_call("list_projects", query={"limit": 500})) if each["slug"] == name]
+        if not found:
+            raise NoSuchName(f"there is no project {name!r} that you can see; mooring projects list shows them")
+        if len(found) > 1:
+            raise click.UsageError(f"{name!r} is the name of {len(found)} projects; give an id")
+        return str(found[0]["id"])
+
+    def tenant_id(self, named: str | None = None) -> str:
+        """The id of a tenant: of the one that is named, of the context's, or of the caller's home."""
+        name = named or self._invocation.tenant
+        if name is not None and "_" in name:
+            return name
+        home = self.whoami()["tenant_id"]
+        if home is not None:
+            if name is None or self._invocation.call("get_tenant", {"tenant_id": home})["slug"] == name:
+                return str(home)
+            raise NoSuchName(f"there is no tenant {name!r} that you can see")
+        if name is None:
+            raise click.UsageError("say which tenant: --tenant NAME, or mooring context set --tenant NAME")
+        from mooring_cli.invocation import plain_call
+
+        for each in self._invocation.client.pages(plain_call("list_tenants", query={"limit": 500})):
+            if each["slug"] == name:
+                return str(each["id"])
+        raise NoSuchName(f"there is no tenant {name!r}; mooring tenants list shows them")
+
+    def whoami(self) -> dict[str, Any]:
+        """Who the caller is; asked once."""
+        if self._whoami is None:
+            self._whoami = self._invocation.call("get_whoami")
+        return self._whoami

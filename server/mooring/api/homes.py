@@ -1,0 +1,44 @@
+"""Which project belongs to which tenant, remembered.
+
+A tenant's admin may name any project's id, and holds his keys in each project of his tenant: so the id must be one of
+them. Whoever has a role in the project itself needs no look-up, and a project never changes its tenant, so one
+look-up answers for good; a deletion is heard of by its event.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+from mooring.core.caller import Caller
+from mooring.core.event import Event
+from mooring.core.events import EventType
+from mooring.core.permissions import Place
+from mooring.storage import project as projects
+from mooring.storage.database import Acting, Database
+
+REMEMBERED_MAX: Final = 50_000
+
+
+class Homes:
+    """Knows whose a project is."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._home: OrderedDict[str, str] = OrderedDict()
+
+    def forget(self, event: Event) -> None:
+        """A deleted project is nobody's."""
+        if event.type == EventType.PROJECT_DELETED:
+            self._home.pop(event.subject_id, None)
+
+    async def is_foreign(self, caller: Caller, place: Place) -> bool:
+        """Whether the place is a project that the caller's tenant does not have."""
+        if place.project_id is None or place.project_id in caller.authority.projects:
+            return False
+        if self._home.get(place.project_id) == caller.tenant_id:
+            return False
+        if await projects.find(self._database, Acting(caller.tenant_id), place.project_id) is None:
+            return True
+        self._home[place.project_id] = str(caller.tenant_id)
+        if len(self._home) > REMEMBERED_MAX:
+            self._home.popitem(last=False)
+        return False
