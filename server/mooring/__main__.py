@@ -10,8 +10,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import uvloop
 
 from mooring.api.call import encode_json
 from mooring.api.openapi import document
-from mooring.commands.first_start import FIRST_ADMIN_EMAIL
+from mooring.commands.first_start import FIRST_ADMIN_EMAIL, recover_first_admin
 from mooring.commands.master_key import rotate_master_key
 from mooring.core.errors import Refusal
 from mooring.embedded import EmbeddedPostgres, EmbeddedPostgresError
@@ -35,6 +35,8 @@ from mooring.storage.migrate import MigrationRefused, migrate
 from mooring.wiring import Platform, platform, workers
 
 CODE_FILE = "MOORING_FIRST_ADMIN_CODE_FILE"
+ALONE = ("up", "migrate", "rotate-master-key", "recover-admin")
+"""What also works with the embedded database."""
 
 
 class Server(uvicorn.Server):
@@ -43,6 +45,29 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
         super().__init__(config)
         self._hub = hub
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End on SIGTERM and SIGINT, and do not raise them again: what stands below the server is to be closed too."""
+        loop = asyncio.get_running_loop()
+        told = (signal.SIGTERM, signal.SIGINT)
+        for number in told:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in told:
+                loop.remove_signal_handler(number)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take the signals without raising them again: what was opened around the server is closed after it."""
+        earlier = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in earlier.items():
+                signal.signal(number, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more, end the streams, finish the rest."""
@@ -61,6 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
         ("worker", "the workers"),
         ("migrate", "bring the database to this version"),
         ("rotate-master-key", "make a new master key and wrap every secret with it"),
+        ("recover-admin", "give the platform's first admin a new one-time sign-in"),
         ("openapi", "print the OpenAPI document"),
     ):
         command = commands.add_parser(name, help=text, description=text)
@@ -99,20 +125,24 @@ def _settings(options: Any) -> Settings:
 
 
 async def _run(command: str, settings: Settings) -> int:
-    if command != "up" and not settings.database_url:
+    if command not in ALONE and not settings.database_url:
         raise SettingRefused(
             f"`{command}` needs a PostgreSQL of your own: set {PREFIX}DATABASE_URL, or run `up` for the embedded one"
         )
     telemetry = Telemetry(otlp_endpoint=settings.otlp_endpoint)
     async with AsyncExitStack() as stack:
         stack.callback(telemetry.close)
-        url = settings.database_url or await stack.enter_async_context(_embedded(settings))
+        url = settings.database_url or await stack.enter_async_context(_embedded(settings, joins=command != "up"))
         await migrate(url)
         if command == "migrate":
             return 0
         if command == "rotate-master-key":
             count = await rotate_master_key(url, settings.master_key_path)
             sys.stdout.write(f"{count} secrets are sealed with a new master key\n")
+            return 0
+        if command == "recover-admin":
+            async with platform(settings, url, telemetry) as opened:
+                _welcome("", opened.first_admin_code or await recover_first_admin(opened.services))
             return 0
         running = await stack.enter_async_context(platform(settings, url, telemetry))
         if command in ("up", "serve", "worker"):
@@ -124,9 +154,23 @@ async def _run(command: str, settings: Settings) -> int:
 
 
 @asynccontextmanager
-async def _embedded(settings: Settings) -> AsyncIterator[str]:
-    async with EmbeddedPostgres(settings.data_path, log=structlog.get_logger("mooring.embedded")) as database:
+async def _embedded(settings: Settings, *, joins: bool) -> AsyncIterator[str]:
+    """The embedded database: one of our own, or (for a short command) the one that `up` runs already."""
+    database = EmbeddedPostgres(settings.data_path, log=structlog.get_logger("mooring.embedded"))
+    if joins and await _answers(database.dsn):
         yield database.dsn
+        return
+    async with database:
+        yield database.dsn
+
+
+async def _answers(url: str) -> bool:
+    try:
+        connection = await asyncpg.connect(url, timeout=5)
+    except (OSError, asyncpg.PostgresError):
+        return False
+    await connection.close()
+    return True
 
 
 async def _listen(settings: Settings, running: Platform) -> int:
@@ -158,7 +202,7 @@ async def _listen(settings: Settings, running: Platform) -> int:
 
 def _welcome(address: str, code: str | None) -> None:
     """Tell where it listens and, on the first start only, the one-time sign-in; neither goes to the log."""
-    lines = [f"Mooring listens on {address}", f"API reference: {address}/docs"]
+    lines = [f"Mooring listens on {address}", f"API reference: {address}/docs"] if address else []
     if code is not None:
         place = os.environ.get(CODE_FILE)
         if place:
@@ -170,7 +214,7 @@ def _welcome(address: str, code: str | None) -> None:
             lines += [
                 f"First admin: {FIRST_ADMIN_EMAIL}",
                 f"One-time sign-in code, shown only now: {code}",
-                f"Sign in: mooring login --url {address} --email {FIRST_ADMIN_EMAIL} --one-time-code",
+                f"Sign in: mooring login --url {address or 'ADDRESS'} --email {FIRST_ADMIN_EMAIL} --one-time-code",
             ]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()

@@ -9,7 +9,7 @@ from mooring.core.errors import Code, Refusal
 from mooring.core.events import EventType
 from mooring.core.ids import Prefix
 from mooring.core.permissions import Role
-from mooring.core.user import ONE_TIME_LIFETIME, OneTime, new_user
+from mooring.core.user import ONE_TIME_LIFETIME, OneTime, UserChange, change_user, new_user
 from mooring.gateways.passwords import digest, new_one_time_code
 from mooring.gateways.signatures import new_key_pair
 from mooring.storage import platform_key as platform_keys
@@ -53,6 +53,21 @@ async def make_first_admin(services: Services) -> str | None:
         if refusal.code is Code.NAME_TAKEN:
             return None
         raise
+    return code
+
+
+async def recover_first_admin(services: Services) -> str:
+    """A new one-time code for the first admin, for whoever has the database in his hands and lost the sign-in."""
+    user = await users.find_for_sign_in(services.database, None, FIRST_ADMIN_EMAIL)
+    if user is None:
+        raise Refusal(Code.NOT_FOUND, f"the platform has admins, but no user {FIRST_ADMIN_EMAIL}")
+    context = system_context(services)
+    code = new_one_time_code()
+    fresh = OneTime(digest(code), context.now + ONE_TIME_LIFETIME)
+    if user.disabled_at is not None:
+        raise Refusal(Code.CONFLICT, f"{FIRST_ADMIN_EMAIL} is disabled; another platform admin can enable it")
+    decision = change_user(context, user, UserChange.RESET, fresh)
+    await apply(services.database, PLATFORM, context, decision)
     return code
 
 

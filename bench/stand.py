@@ -1,0 +1,173 @@
+"""The stand: one throwaway PostgreSQL, one server process on it, and what the measurements are taken on.
+
+PostgreSQL runs with the settings of the embedded default: it is durable, every commit reaches the disk. The server is
+the program itself in one process with its default settings, but for the limits on how much one caller may send. All
+that is measured is made through the public API: two tenants, a personal access token of each one's admin, and
+projects.
+"""
+
+import asyncio
+import os
+import re
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import structlog
+
+from mooring.embedded import EmbeddedPostgres
+from mooring.embedded.binaries import Installation, find_installation
+
+PASSWORD = "correct horse battery staple"
+START_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 30.0
+LISTENS = re.compile(r"Mooring listens on http://([0-9.]+):(\d+)")
+UNLIMITED = {
+    "MOORING_RATE_LIMIT_PER_SECOND": "1000000",
+    "MOORING_RATE_LIMIT_BURST": "1000000",
+    "MOORING_STREAMS_PER_PRINCIPAL": "10000",
+}
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """A tenant with the token of its admin and its projects."""
+
+    id: str
+    admin_id: str
+    token: str
+    projects: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Stand:
+    """Everything that runs."""
+
+    host: str
+    port: int
+    dsn: str
+    connections: int
+    installation: Installation
+    directory: Path
+    server_pid: int
+    postmaster_pid: int
+    tenants: tuple[Tenant, ...]
+
+    @property
+    def url(self) -> str:
+        """The address of the API."""
+        return f"http://{self.host}:{self.port}"
+
+
+class StandFailed(Exception):
+    """Something that is to be measured did not start."""
+
+
+@asynccontextmanager
+async def stand(connections: int) -> AsyncIterator[Stand]:
+    """Start everything, and leave nothing behind."""
+    # Not in memory: a commit that reaches no disk would flatter both sides, and unequally.
+    with tempfile.TemporaryDirectory(prefix="mooring-bench-", dir="/var/tmp") as name:
+        directory = Path(name)
+        directory.chmod(0o711)  # the account that PostgreSQL runs as passes through
+        silent = structlog.wrap_logger(structlog.PrintLogger(sys.stderr), wrapper_class=_only_warnings())
+        async with EmbeddedPostgres(directory / "data", log=silent) as postgres:
+            async with _server(directory, postgres.dsn, connections) as (process, host, port):
+                tenants = await _seed(f"http://{host}:{port}", directory / "code", connections)
+                yield Stand(
+                    host=host,
+                    port=port,
+                    dsn=postgres.dsn,
+                    connections=connections,
+                    installation=find_installation(),
+                    directory=directory,
+                    server_pid=process.pid,
+                    postmaster_pid=int(postgres.postmaster_pid or 0),
+                    tenants=tenants,
+                )
+
+
+def _only_warnings() -> type[structlog.typing.BindableLogger]:
+    return structlog.make_filtering_bound_logger(30)
+
+
+@asynccontextmanager
+async def _server(
+    directory: Path, dsn: str, connections: int
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str, int]]:
+    """The server as a process of its own; its log goes to a file, as it would to a collector."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MOORING_", "OTEL_"))}
+    environment |= UNLIMITED | {
+        "MOORING_DATABASE_URL": dsn,
+        "MOORING_DATABASE_CONNECTIONS": str(connections),
+        "MOORING_MASTER_KEY_FILE": str(directory / "keys" / "master.key"),
+        "MOORING_FIRST_ADMIN_CODE_FILE": str(directory / "code"),
+        "MOORING_LISTEN_PORT": "0",
+    }
+    with (directory / "server.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "mooring", "serve", env=environment, stdout=asyncio.subprocess.PIPE, stderr=log
+        )
+    try:
+        host, port = await asyncio.wait_for(_address(process), START_SECONDS_MAX)
+        yield process, host, port
+    except (TimeoutError, StandFailed) as error:
+        said = (directory / "server.log").read_text(errors="replace")[-2000:]
+        raise StandFailed(f"the server did not start: {error}\n{said}") from error
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), STOP_SECONDS_MAX)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+
+async def _address(process: asyncio.subprocess.Process) -> tuple[str, int]:
+    if process.stdout is None:
+        raise StandFailed("the server has no output")
+    async for line in process.stdout:
+        found = LISTENS.search(line.decode())
+        if found:
+            return found[1], int(found[2])
+    raise StandFailed(f"it ended with exit code {await process.wait()}")
+
+
+async def _seed(url: str, code_file: Path, connections: int) -> tuple[Tenant, ...]:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+        body = {
+            "email": "admin@mooring.local",
+            "one_time_code": code_file.read_text().strip(),
+            "new_password": PASSWORD,
+        }
+        client.headers["Authorization"] = f"Bearer {(await _post(client, '/sign-in', body))['token']}"
+        return tuple([await _tenant(client, slug, connections) for slug in ("first", "second")])
+
+
+async def _tenant(platform: httpx.AsyncClient, slug: str, projects: int) -> Tenant:
+    email = f"admin@{slug}.example"
+    first_admin = {"email": email, "display_name": "Admin"}
+    body = {"slug": slug, "display_name": slug.title(), "first_admin": first_admin}
+    made = await _post(platform, "/tenants", body)
+    async with httpx.AsyncClient(base_url=platform.base_url, timeout=60) as client:
+        body = {"tenant": slug, "email": email, "one_time_code": made["one_time_code"], "new_password": PASSWORD}
+        client.headers["Authorization"] = f"Bearer {(await _post(client, '/sign-in', body))['token']}"
+        token = await _post(client, "/tokens", {"name": "bench"})
+        ids = []
+        for number in range(projects):
+            body = {"slug": f"project-{number}", "display_name": f"Project {number}"}
+            ids.append(str((await _post(client, f"/tenants/{made['id']}/projects", body))["id"]))
+    return Tenant(str(made["id"]), str(made["first_admin"]["id"]), str(token["token"]), tuple(ids))
+
+
+async def _post(client: httpx.AsyncClient, path: str, body: dict[str, object]) -> dict[str, object]:
+    answer = await client.post(f"/api/v1{path}", json=body)
+    if answer.status_code not in (200, 201):
+        raise StandFailed(f"POST {path} was answered {answer.status_code}: {answer.text[:500]}")
+    found: dict[str, object] = answer.json()
+    return found

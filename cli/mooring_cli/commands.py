@@ -1,0 +1,247 @@
+"""Click commands out of the table of nouns: one group for each noun, one command for each verb.
+
+A command gathers its values, finds its place, calls the operation through the SDK, and shows the answer. What is
+removed is asked about first.
+"""
+
+from typing import Any
+
+import click
+
+from mooring_cli import keys, output, values
+from mooring_cli.invocation import Invocation, current, plain_call
+from mooring_cli.main import MooringCommand, MooringGroup, close_to
+from mooring_cli.nouns import Endpoint, Field, Noun, Verb
+from mooring_cli.places import Chosen, Places
+
+PLACES = ("tenant_id", "project_id")
+PLACE_HELP = {
+    "project": "The project, by id or slug.",
+    "tenant": "The tenant, by id or slug.",
+    "platform": "The platform itself.",
+}
+LIMIT = 100
+PAGE_MAX = 500
+
+
+class NounGroup(MooringGroup):
+    """The commands of one noun, made when they are called."""
+
+    def __init__(self, noun: Noun) -> None:
+        super().__init__(name=noun.name, help=noun.summary, no_args_is_help=True)
+        self._verbs = {verb.name: verb for verb in noun.verbs}
+        self._below = {each.name: each for each in noun.below}
+        self._noun = noun
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self._verbs, *self._below]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in self._verbs:
+            return command_of(self._noun, self._verbs[name])
+        return group_of(self._below[name]) if name in self._below else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = close_to(args[0], self.list_commands(ctx))
+            listed = ", ".join(self.list_commands(ctx))
+            hint = f"did you mean {near}?" if near else f"there is {listed}"
+            raise click.UsageError(f"{ctx.command_path} has no {args[0]!r}; {hint}", ctx) from error
+
+
+def group_of(noun: Noun) -> click.Group:
+    """The group of a noun."""
+    return NounGroup(noun)
+
+
+def command_of(noun: Noun, verb: Verb) -> click.Command:
+    """The command of a verb."""
+
+    def run(**given: Any) -> None:
+        perform(current(), noun, verb, given)
+
+    return MooringCommand(
+        name=verb.name,
+        callback=run,
+        params=parameters_of(verb),
+        help="\n\n".join(text for text in (f"{verb.summary}.", verb.description, place_text(verb)) if text),
+        short_help=verb.summary,
+    )
+
+
+def parameters_of(verb: Verb) -> list[click.Parameter]:
+    """Arguments and options of a verb, over all its places."""
+    first = verb.endpoints[0]
+    parameters: list[click.Parameter] = [
+        click.Argument([name], metavar=name.removesuffix("_id").upper(), required=name not in PLACES)
+        for name in first.arguments
+    ]
+    parameters += place_options(verb)
+    for field in fields_of(verb):
+        parameters.append(values.option_of(field))
+    if any(endpoint.takes_body for endpoint in verb.endpoints):
+        about = "The whole body from a file in JSON or YAML; - is stdin. Options win over it."
+        parameters.append(click.Option(["-f", "--from-file"], metavar="FILE", help=about))
+    if takes_public_key(verb):
+        about = "Make an Ed25519 key pair: the private half goes to this new file, only the public half is sent."
+        parameters.append(click.Option(["--generate-key"], metavar="FILE", help=about))
+    if first.deletes:
+        parameters.append(click.Option(["-y", "--yes"], is_flag=True, help="Do not ask."))
+    if first.pages:
+        about = f"At the most so many; 0 for all. [default: {LIMIT}]"
+        parameters.append(click.Option(["--limit"], type=click.IntRange(min=0), default=LIMIT, help=about))
+    if mutates(verb):
+        about = "Repeats under this key have one effect. [default: a new one]"
+        parameters.append(click.Option(["--idempotency-key"], metavar="KEY", help=about))
+    return parameters
+
+
+def place_options(verb: Verb) -> list[click.Parameter]:
+    """Options that choose the place, where there is something to choose."""
+    options: list[click.Parameter] = []
+    for endpoint in verb.endpoints:
+        if endpoint.place:
+            name = endpoint.place.removesuffix("_id")
+            options.append(click.Option([f"--{name}", f"place_{name}"], metavar="NAME", help=PLACE_HELP[name]))
+        elif endpoint.scope == "platform" and len(verb.endpoints) > 1:
+            options.append(click.Option(["--platform", "place_platform"], is_flag=True, help=PLACE_HELP["platform"]))
+    return options
+
+
+def place_text(verb: Verb) -> str:
+    """How the place is found, for the help."""
+    if len(verb.endpoints) < 2:
+        return ""
+    return "Without an option for the place it is the context's project, else its tenant, else where you are at home."
+
+
+def fields_of(verb: Verb) -> list[Field]:
+    """The fields of all endpoints, each once."""
+    found: dict[str, Field] = {}
+    for endpoint in verb.endpoints:
+        for field in (*endpoint.query, *endpoint.body):
+            found.setdefault(field.option, field)
+    return list(found.values())
+
+
+def takes_public_key(verb: Verb) -> bool:
+    """Whether the private half of a key could be made here."""
+    return any(field.path == ("public_key",) for field in fields_of(verb))
+
+
+def mutates(verb: Verb) -> bool:
+    """Whether it changes something."""
+    return not verb.endpoints[0].lists and verb.name not in ("list", "get")
+
+
+def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any]) -> None:
+    """Do what a command says."""
+    places = Places(invocation)
+    chosen = Chosen(given.get("place_project"), given.get("place_tenant"), given.get("place_platform", False))
+    endpoint, path = places.choose(verb.endpoints, chosen)
+    for name in endpoint.arguments:
+        path[name] = named(places, name, given.get(name))
+    if endpoint.lists:
+        show_list(invocation, noun, endpoint, (path, values.gather_query(endpoint.query, given), given.get("limit")))
+        return
+    if endpoint.deletes:
+        confirm(invocation, f"{verb.name} {noun.singular} {path[endpoint.arguments[-1]]}", given["yes"])
+    with keys.offered(given.get("generate_key")) as key:
+        if key is not None:
+            given[values.destination(Field(("public_key",), "text", False))] = key.public
+        body = gather(invocation, places, endpoint, given) if endpoint.takes_body else None
+        answer = send(invocation, endpoint, path, (values.gather_query(endpoint.query, given), body), given)
+    show_answer(invocation, noun, verb, endpoint, answer)
+    if key is not None:
+        keys.explain(invocation, key, path, answer)
+
+
+def gather(invocation: Invocation, places: Places, endpoint: Endpoint, given: dict[str, Any]) -> dict[str, Any]:
+    """The body, with the names of places made ids."""
+    body = values.gather_body(invocation, endpoint.body, given, given.get("from_file"))
+    for field in endpoint.body:
+        if field.kind in ("tenant", "project") and values.has(body, field.path):
+            plain = given.get(values.destination(field)) or body[field.path[-1]]
+            found = places.tenant_id(plain) if field.kind == "tenant" else places.project_id(plain)
+            values.put(body, field.path, found)
+    return body
+
+
+def send(
+    invocation: Invocation, endpoint: Endpoint, path: dict[str, str], sent: tuple[dict[str, Any], Any], given: dict[str, Any]
+) -> Any:
+    """Call the operation."""
+    from mooring_sdk import CallOptions
+
+    options = CallOptions(idempotency_key=given.get("idempotency_key"))
+    query, body = sent
+    return invocation.call(endpoint.operation, path, query, body, options=options)
+
+
+def named(places: Places, name: str, value: str | None) -> str:
+    """A path parameter; tenants and projects may be named by slug, and come from the context."""
+    if name == "tenant_id":
+        return places.tenant_id(value)
+    if name == "project_id":
+        return places.project_id(value)
+    if not value:
+        raise click.UsageError(f"{name} is empty")
+    return value
+
+
+def confirm(invocation: Invocation, what: str, agreed: bool) -> None:
+    """Ask before something is removed."""
+    if agreed:
+        return
+    if not invocation.may_ask:
+        raise click.UsageError(f"{what}: say --yes, since nobody can be asked")
+    if not click.confirm(f"{what}?", err=True):
+        raise click.exceptions.Exit(1)
+
+
+def show_list(
+    invocation: Invocation, noun: Noun, endpoint: Endpoint, asked: tuple[dict[str, str], dict[str, Any], int | None]
+) -> None:
+    """Show the items of a list, and say so when there are none, or more."""
+    path, query, limit = asked
+    if endpoint.pages:
+        most = limit + 1 if limit else None
+        sized = {**query, "limit": PAGE_MAX if most is None else min(most, PAGE_MAX)}
+        items = list(invocation.client.pages(plain_call(endpoint.operation, path, sized), most=most))
+    else:
+        items = invocation.call(endpoint.operation, path, query)["items"]
+    shown = items[:limit] if limit else items
+    if shown or invocation.output != "table":
+        output.show(invocation.output, shown)
+    else:
+        output.note(empty_text(noun))
+    if len(shown) < len(items):
+        output.note(f"There are more than {limit}; --limit 0 shows all.")
+
+
+def empty_text(noun: Noun) -> str:
+    """What to say when there is nothing, and how to change that."""
+    words = noun.name.replace("-", " ")
+    making = next((verb for verb in noun.verbs if verb.name == "create"), None)
+    if making is None:
+        return f"No {words}."
+    context = click.get_current_context()
+    group = context.parent.command_path if context.parent else f"mooring {noun.name}"
+    needed = [f"--{field.option.removesuffix('s') if field.kind == 'list' else field.option} …" for field in making.endpoints[0].body if field.required]
+    arguments = [name.removesuffix("_id").upper() for name in making.endpoints[0].arguments]
+    return f"No {words} yet. Make the first one: {' '.join([group, 'create', *arguments, *needed])}"
+
+
+def show_answer(invocation: Invocation, noun: Noun, verb: Verb, endpoint: Endpoint, answer: Any) -> None:
+    """Show what came back, with a word about what is told once."""
+    if answer is None:
+        if invocation.output == "table":
+            output.note(f"{verb.name}: done.")
+        return
+    output.show(invocation.output, answer)
+    if endpoint.one_time_secret:
+        output.note("This is told once: keep what is secret in it now, it is not shown again.")

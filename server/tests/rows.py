@@ -1,0 +1,204 @@
+"""Rows of every noun that has a lifecycle, put legally into any state of it, through the one write path.
+
+The tests of the database's own refusals begin here: a row that stands in the state they need, by transitions that the
+lifecycle has, with the columns and the closing records that its states require.
+"""
+
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final
+
+import asyncpg
+
+from mooring.core.decision import Actor, Audited, Context, Decision, Insert, Move, PrincipalKind, Write
+from mooring.core.errors import Refusal
+from mooring.core.ids import Prefix
+from mooring.core.lifecycles import LIFECYCLES
+from mooring.core.machine import AnyMachine, Edge, Who
+from mooring.core.project import create_project
+from mooring.core.tenant import FirstAdmin, create_tenant
+from mooring.core.user import OneTime
+from mooring.gateways.clock import SystemClock
+from mooring.storage.database import PLATFORM, Acting, Database
+from mooring.storage.unit_of_work import STATUS_COLUMNS, apply
+
+NOUNS_OF: Final = {"promotion": ("artifact", "app_version"), "trust": ("artifact",)}
+"""Which nouns go through a machine, where they are not called by its name."""
+
+HOMES: Final[tuple[tuple[str, AnyMachine], ...]] = tuple(
+    (noun, machine) for machine in LIFECYCLES for noun in NOUNS_OF.get(machine.name, (machine.name,))
+)
+"""Every noun with every machine that it goes through."""
+
+CLOCK: Final = SystemClock()
+LATER: Final = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+def machines_of(noun: str) -> tuple[AnyMachine, ...]:
+    """The machines that a noun goes through: two, in the case of the artifact."""
+    return tuple(machine for each, machine in HOMES if each == noun)
+
+
+def columns_of(machine: AnyMachine) -> tuple[str, str]:
+    """Where a machine keeps its status and its generation."""
+    return STATUS_COLUMNS.get(machine.name, ("status", "generation"))
+
+
+def context() -> Context:
+    """The platform acts, now."""
+    actor = Actor(PrincipalKind.SYSTEM, "system")
+    return Context(actor, CLOCK.now(), CLOCK.mint(Prefix.CORRELATION), "a" * 32, CLOCK.mint)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A row that goes through a machine, and where it stands."""
+
+    noun: str
+    machine: AnyMachine
+    id: str
+    state: StrEnum
+    generation: int = 0
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A tenant with a project, and what rows of a project refer to."""
+
+    database: Database
+    tenant_id: str
+    project_id: str
+    node_id: str = ""
+    allocation_id: str = ""
+    instance_id: str = ""
+
+    @property
+    def acting(self) -> Acting:
+        return Acting(self.tenant_id)
+
+    async def write(self, *writes: Write, acting: Acting | None = None) -> None:
+        """Apply these writes, as a decision of anybody's is applied."""
+        decision = Decision(result=None, writes=writes, audits=(Audited("test", "test", None, self.tenant_id),))
+        await apply(self.database, acting or self.acting, context(), decision)
+
+    async def birth(self, noun: str, **columns: object) -> str:
+        """A new row of the noun, in the first state of each of its machines."""
+        row: dict[str, object] = {"id": CLOCK.mint(prefix_of(noun)), "created_at": CLOCK.now()}
+        if noun == "node":
+            await self.write(Insert(noun, row, machines_of(noun)), acting=PLATFORM)
+            return str(row["id"])
+        row["tenant_id"] = self.tenant_id
+        if noun not in ("artifact", "app_version"):
+            row["project_id"] = self.project_id
+        if noun == "member":
+            row["instance_id"] = self.instance_id
+        if noun == "service_account":
+            row |= {"name": str(row["id"]).replace("_", "-")[:40], "actions": []}
+        await self.write(Insert(noun, row | columns, machines_of(noun)))
+        return str(row["id"])
+
+    async def subject(self, noun: str, machine: AnyMachine, state: StrEnum) -> Subject:
+        """A row that came to this state by transitions that the lifecycle has."""
+        subject = Subject(noun, machine, await self.birth(noun), machine.initial)
+        for edge in path(machine, state):
+            subject = await self.move(subject, edge)
+        return subject
+
+    async def move(self, subject: Subject, edge: Edge[Any, Any], **columns: object) -> Subject:
+        """Take the edge, with all that its target requires."""
+        owner = None if subject.noun == "node" else self.tenant_id
+        move = Move(
+            subject.noun, subject.id, subject.machine, edge, subject.generation, owner,
+            set=self.required(subject.machine, edge.target) | columns,
+        )  # fmt: skip
+        closing = [Insert("closing_record", self.receipt(subject.id))] if self._closes(subject, edge) else []
+        await self.write(*closing, move, acting=PLATFORM if owner is None else None)
+        return replace(subject, state=edge.target, generation=subject.generation + 1)
+
+    def required(self, machine: AnyMachine, state: StrEnum) -> dict[str, object]:
+        """A value for each column that the machine requires in the state."""
+        columns = {column: self._value(column) for column in machine.requires.get(state, ())}
+        if machine.name == "task" and state not in ("queued", "cancelled", "expired"):
+            columns["first_claimed_at"] = CLOCK.now()
+        return columns
+
+    def receipt(self, member_id: str) -> dict[str, object]:
+        """The closing record of a member whose node looked and found nothing."""
+        return self.closing_record(member_id, kind="receipt", receipt={"found": []})
+
+    def closing_record(self, member_id: str, **columns: object) -> dict[str, object]:
+        """A closing record of a member of this project."""
+        row: dict[str, object] = {
+            "id": CLOCK.mint(Prefix.CLOSING_RECORD), "tenant_id": self.tenant_id, "project_id": self.project_id,
+            "member_id": member_id, "created_at": CLOCK.now(),
+        }  # fmt: skip
+        return row | columns
+
+    def _value(self, column: str) -> object:
+        if column.endswith("_at"):
+            return CLOCK.now()
+        known = {"node_id": self.node_id, "allocation_id": self.allocation_id, "teardown_proof": "receipts"}
+        return known.get(column, "for a reason")
+
+    def _closes(self, subject: Subject, edge: Edge[Any, Any]) -> bool:
+        return subject.noun == "member" and edge.target in subject.machine.needs_closing_records
+
+
+async def make_ground(database: Database, slug: str = "acme") -> Ground:
+    """A tenant with a project, a node, an allocation and an instance."""
+    beginning = context()
+    made = create_tenant(beginning, slug, slug, FirstAdmin(f"a@{slug}.example", "A"), OneTime(b"h" * 32, LATER))
+    await apply(database, PLATFORM, beginning, made)
+    tenant_id = made.result.tenant.id
+    project = create_project(beginning, tenant_id, "train", "Train")
+    await apply(database, Acting(tenant_id), beginning, project)
+    bare = Ground(database, tenant_id, project.result.id)
+    return replace(
+        bare,
+        node_id=await bare.birth("node"),
+        allocation_id=await bare.birth("allocation"),
+        instance_id=await bare.birth("instance"),
+    )
+
+
+def prefix_of(noun: str) -> Prefix:
+    """The prefix of a noun's ids."""
+    return Prefix[noun.upper()]
+
+
+def path(machine: AnyMachine, state: StrEnum) -> list[Edge[Any, Any]]:
+    """The shortest way from the first state to this one."""
+    ways: dict[StrEnum, list[Edge[Any, Any]]] = {machine.initial: []}
+    todo = [machine.initial]
+    while todo:
+        here = todo.pop(0)
+        for edge in machine.edges:
+            if edge.source is here and edge.target not in ways:
+                ways[edge.target] = [*ways[here], edge]
+                todo.append(edge.target)
+    return ways[state]
+
+
+def every_cell(machine: AnyMachine) -> Iterator[Edge[Any, Any]]:
+    """Every (state, trigger, target), whether the machine has such an edge or not."""
+    for source in machine.states:
+        for trigger in machine.triggers:
+            for target in machine.states:
+                yield Edge(source, trigger, target, Who.SYSTEM, "tried")
+
+
+async def refused_by(attempt: Awaitable[object]) -> str:
+    """The name of the constraint by which the database refuses the attempt; empty when it does not."""
+    try:
+        await attempt
+    except asyncpg.PostgresError as error:
+        return _constraint(error)
+    except Refusal as refusal:
+        return _constraint(refusal.__cause__)
+    return ""
+
+
+def _constraint(error: BaseException | None) -> str:
+    return str(getattr(error, "constraint_name", None) or f"no constraint, but {error!r}")
