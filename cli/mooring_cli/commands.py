@@ -1,7 +1,7 @@
 """Click commands out of the table of nouns: one group for each noun, one command for each verb.
 
-A command gathers its values, finds its place, calls the operation through the SDK, and shows the answer. What is
-removed is asked about first.
+A command gathers its values, finds its place, calls the operation through the SDK, and shows the answer.
+What is removed is asked about first.
 """
 
 from typing import Any
@@ -172,7 +172,11 @@ def gather(invocation: Invocation, places: Places, endpoint: Endpoint, given: di
 
 
 def send(
-    invocation: Invocation, endpoint: Endpoint, path: dict[str, str], sent: tuple[dict[str, Any], Any], given: dict[str, Any]
+    invocation: Invocation,
+    endpoint: Endpoint,
+    path: dict[str, str],
+    sent: tuple[dict[str, Any], Any],
+    given: dict[str, Any],
 ) -> Any:
     """Call the operation."""
     from mooring_sdk import CallOptions
@@ -231,7 +235,11 @@ def empty_text(noun: Noun) -> str:
         return f"No {words}."
     context = click.get_current_context()
     group = context.parent.command_path if context.parent else f"mooring {noun.name}"
-    needed = [f"--{field.option.removesuffix('s') if field.kind == 'list' else field.option} …" for field in making.endpoints[0].body if field.required]
+    needed = [
+        f"--{field.option.removesuffix('s') if field.kind == 'list' else field.option} …"
+        for field in making.endpoints[0].body
+        if field.required
+    ]
     arguments = [name.removesuffix("_id").upper() for name in making.endpoints[0].arguments]
     return f"No {words} yet. Make the first one: {' '.join([group, 'create', *arguments, *needed])}"
 

@@ -1,14 +1,14 @@
 """Contexts: which server, as whom, and in which tenant and project.
 
-They live in one JSON file below the user's configuration directory, readable by the user alone, for it holds personal
-access tokens. It is written whole and put in place by a rename, so that nobody ever reads half of it. A file that
-others may read is refused, not repaired: whoever opened it should know that the tokens may be known.
+They live in one JSON file below the user's configuration directory, readable by the user alone, for it holds
+personal access tokens. It is written whole and put in place by a rename, so that nobody ever reads half of
+it. A file that others may read is refused, not repaired: whoever opened it should know that the tokens may
+be known.
 """
 
 import json
 import os
 import stat
-import tempfile
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,8 @@ def load(path: Path) -> Contexts:
 
 def save(path: Path, contexts: Contexts) -> None:
     """Write the contexts, for the user's eyes only."""
+    import tempfile  # only here: it is slow to import, and most runs only read
+
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     content = {
         "current": contexts.current,

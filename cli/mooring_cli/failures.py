@@ -1,8 +1,8 @@
 """How a run ends: exit codes, and errors for people and for programs.
 
-0 done · 1 usage, or a value that the server does not take · 2 the server or the network failed · 3 not signed in or
-not allowed · 4 not found · 5 in conflict with what is there · 130 interrupted. With `-o json` an error is one JSON
-object on stderr.
+0 done · 1 usage, or a value that the server does not take · 2 the server or the network failed · 3 not
+signed in or not allowed · 4 not found · 5 in conflict with what is there · 130 interrupted. With `-o json`
+an error is one JSON object on stderr.
 """
 
 import json

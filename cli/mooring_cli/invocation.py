@@ -1,8 +1,8 @@
 """One run of the command: its global options, its context, and the client that follows from them.
 
-What decides, from the strongest to the weakest: an option, a variable of the environment, the context. A token goes
-only where it belongs: the one that a context holds is not sent to an address that somebody gave instead of the
-context's own.
+What decides, from the strongest to the weakest: an option, a variable of the environment, the context. A
+token goes only where it belongs: the one that a context holds is not sent to an address that somebody gave
+instead of the context's own.
 """
 
 import os
@@ -161,11 +161,11 @@ class Invocation:
         options: "CallOptions | None" = None,
     ) -> Any:
         """One operation of the API by its name; its answer as plain data."""
-        return self.client.call(plain_call(operation, path, query, body, options=options), Any)  # type: ignore[arg-type]
+        return self.client.call(plain_call(operation, path, query, body, options=options), Any)
 
     def public_call(self, operation: str, body: Any = None) -> Any:
         """One operation that needs no token."""
-        return self.public_client.call(plain_call(operation, None, None, body), Any)  # type: ignore[arg-type]
+        return self.public_client.call(plain_call(operation, None, None, body), Any)
 
     def _told(self, exchange: "Exchange") -> None:
         outcome = exchange.failure if exchange.status is None else str(exchange.status)
@@ -189,10 +189,13 @@ def plain_call(
 ) -> Any:
     """A call with plain data; a body of None is no body."""
     import msgspec
+
     from mooring_sdk.calls import UNCHANGED, Call
     from mooring_sdk.operations import BY_NAME
 
-    return Call(BY_NAME[operation], path or {}, query or {}, msgspec.UNSET if body is None else body, options or UNCHANGED)
+    return Call(
+        BY_NAME[operation], path or {}, query or {}, msgspec.UNSET if body is None else body, options or UNCHANGED
+    )
 
 
 def current() -> Invocation:

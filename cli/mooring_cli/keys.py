@@ -1,7 +1,7 @@
 """Ed25519 key pairs, made here: the private half goes to a new file that only its owner may read.
 
-The file is written before the public half is sent, so that no key is ever known to the server and lost here; when the
-server refuses, the file is taken away again.
+The file is written before the public half is sent, so that no key is ever known to the server and lost here;
+when the server refuses, the file is taken away again.
 """
 
 import base64

@@ -1,12 +1,15 @@
 """The root of the command: its global options, and which command is where.
 
-Start-up is what people feel most, so that nothing is imported before it is needed: the list below says for each
-command written by hand in which module it stands and what the help says of it; the nouns of the API come from the
-generated table; plug-ins are entry points of the group `mooring.cli_plugins`, loaded when they are called.
+Start-up is what people feel most, so that nothing is imported before it is needed: the list below says for
+each command written by hand in which module it stands and what the help says of it; the nouns of the API
+come from the generated table; plug-ins are entry points of the group `mooring.cli_plugins`, loaded when they
+are called.
 """
 
+import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -49,16 +52,32 @@ def _remember(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]
 
 def global_options(*, hidden: bool) -> list[click.Option]:
     """The options of every command; below the root they are taken too, and shown only here."""
-    text = "table, json, yaml or name"
     described: list[tuple[list[str], str, dict[str, Any]]] = [
-        (["-o", "--output"], "output", {"type": click.Choice(["table", "json", "yaml", "name"]), "help": f"Form of the output: {text}.", "is_eager": True, "hidden": False}),
+        (
+            ["-o", "--output"],
+            "output",
+            {
+                "type": click.Choice(["table", "json", "yaml", "name"]),
+                "help": "Form of the output.",
+                "is_eager": True,
+                "hidden": False,
+            },
+        ),
         (["--context"], "context_name", {"metavar": "NAME", "help": "The context to work in."}),
         (["--url"], "url_option", {"metavar": "URL", "help": "The server's address."}),
         (["--correlation-id"], "correlation_id", {"metavar": "ID", "help": "A label for everything that this does."}),
-        (["--timeout"], "timeout_seconds", {"type": click.FloatRange(min=0.1), "metavar": "SECONDS", "help": "Longest time for one request with its retries."}),
+        (
+            ["--timeout"],
+            "timeout_seconds",
+            {
+                "type": click.FloatRange(min=0.1),
+                "metavar": "SECONDS",
+                "help": "Longest time for one request with its retries.",
+            },
+        ),
         (["--no-input"], "no_input", {"is_flag": True, "help": "Never ask; a missing value is an error."}),
         (["-v", "--verbose"], "verbose", {"is_flag": True, "help": "Show requests and correlation ids on stderr."}),
-    ]  # fmt: skip
+    ]
     return [
         click.Option(names, callback=_remember(name), expose_value=False, **{"hidden": hidden, **extra})
         for names, name, extra in described
@@ -129,7 +148,9 @@ class Root(click.Group):
             with formatter.section("Plug-ins"):
                 formatter.write_dl([(name, f"from {plugins()[name].module}") for name in others])
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:
+    def main(  # type: ignore[override]  # the form of the exit is not for the caller to choose
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> Any:
         """Run, and end with one of the exit codes that are promised."""
         arguments = list(sys.argv[1:] if args is None else args)
         invocation = extra.pop("obj", None) or Invocation()
@@ -151,7 +172,7 @@ class Root(click.Group):
 
 def _told(error: Exception, *, as_json: bool) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError) and not as_json:
-        click.echo(error.ctx.get_help() if error.ctx else "", err=True)
+        click.echo(error.ctx.get_help(), err=True)
         return failures.USAGE
     return failures.report(error, as_json=as_json)
 
@@ -175,16 +196,33 @@ def _is_expected(error: Exception) -> bool:
 
 def _forget_stdout() -> None:
     """Whoever read the output has gone; the interpreter must not complain about it at its end."""
-    import os
-
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+@cache
 def plugins() -> dict[str, Any]:
     """The commands that other distributions bring, by name."""
+    if not any(_brings_plugins(directory) for directory in sys.path):
+        return {}
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=PLUGINS)}
+
+
+def _brings_plugins(directory: str) -> bool:
+    """Whether anything that is installed there may have a plug-in: a look that is cheaper than importlib's."""
+    try:
+        installed = [entry.path for entry in os.scandir(directory or ".") if entry.name.endswith((".dist-info", ".egg-info"))]
+    except OSError:
+        return False
+    for path in installed:
+        try:
+            with open(os.path.join(path, "entry_points.txt"), encoding="utf-8") as file:
+                if PLUGINS in file.read():
+                    return True
+        except OSError:
+            continue  # most distributions have no entry points
+    return False
 
 
 def close_to(word: str, words: Sequence[str]) -> str | None:

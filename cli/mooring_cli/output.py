@@ -1,8 +1,9 @@
 """What a command shows: a table for people; JSON and YAML, whole and exact, for programs; names for pipes.
 
-A table shows the fields of a resource that a person looks for, times as "3 minutes ago", and no colours unless it
-goes to a terminal. Which columns there are follows from the fields themselves, so that a new noun needs no entry
-here. What came from a server is printed without its control characters: a name must not move the cursor.
+A table shows the fields of a resource that a person looks for, times as "3 minutes ago", and no colours
+unless it goes to a terminal. Which columns there are follows from the fields themselves, so that a new noun
+needs no entry here. What came from a server is printed without its control characters: a name must not move
+the cursor.
 """
 
 import json
@@ -10,7 +11,7 @@ import os
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -76,7 +77,7 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
 
 def show_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
     """Rows below their headings."""
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     cells = [[cell(name, row.get(name), now) for name in columns] for row in rows]
     heads = [heading(name) for name in columns]
     if on_terminal():
@@ -114,7 +115,7 @@ def show_record(row: Any) -> None:
     if not isinstance(row, Mapping):
         click.echo(plain(str(row)))
         return
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     pairs = [(heading(name), cell(name, value, now, whole=True)) for name, value in row.items() if name != "etag"]
     size = max((width(name) for name, _ in pairs), default=0)
     coloured = on_terminal()
@@ -129,7 +130,9 @@ def show_record(row: Any) -> None:
 
 def heading(name: str) -> str:
     """A field's name as a heading."""
-    return name.removesuffix("_at").replace("_", " ").upper() if name.endswith("_at") else name.replace("_", " ").upper()
+    return (
+        name.removesuffix("_at").replace("_", " ").upper() if name.endswith("_at") else name.replace("_", " ").upper()
+    )
 
 
 def cell(name: str, value: Any, now: datetime, *, whole: bool = False) -> str:
@@ -170,7 +173,7 @@ def read_time(text: str) -> datetime | None:
         moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def relative(moment: datetime, now: datetime) -> str:
@@ -202,7 +205,9 @@ def note(text: str) -> None:
 
 
 def show_lines(form: str, rows: Iterable[Row], line: Any) -> None:
-    """Print items as they come, each complete: a JSON object a line, a YAML document each, or a line of words."""
+    """Print items as they come, each complete: a JSON object a line, a YAML document each, or a line of
+    words.
+    """
     for row in rows:
         if form == "json":
             click.echo(json.dumps(row, ensure_ascii=False))

@@ -1,9 +1,9 @@
 """Where a command acts: a project, a tenant, or the platform.
 
-An option decides. Without one it is the narrowest place of the context in which the noun exists (its project, then
-its tenant), and without a context the caller's home: the one project of a service account, the tenant of a user, the
-platform for those who belong to it. Tenants and projects are named by id or by slug; a slug has no underscore, an id
-has one.
+An option decides. Without one it is the narrowest place of the context in which the noun exists (its
+project, then its tenant), and without a context the caller's home: the one project of a service account, the
+tenant of a user, the platform for those who belong to it. Tenants and projects are named by id or by slug; a
+slug has no underscore, an id has one.
 """
 
 from typing import Any
@@ -22,7 +22,9 @@ class Chosen:
     """What the options say about the place."""
 
     def __init__(self, project: str | None = None, tenant: str | None = None, platform: bool = False) -> None:
-        named = [name for name, value in (("--project", project), ("--tenant", tenant), ("--platform", platform)) if value]
+        named = [
+            name for name, value in (("--project", project), ("--tenant", tenant), ("--platform", platform)) if value
+        ]
         if len(named) > 1:
             raise click.UsageError(f"{' and '.join(named)}: choose one place")
         self.project, self.tenant, self.platform = project, tenant, platform
@@ -82,7 +84,11 @@ class Places:
             return name
         from mooring_cli.invocation import plain_call
 
-        found = [each for each in self._invocation.client.pages(plain_call("list_projects", query={"limit": 500})) if each["slug"] == name]
+        found = [
+            each
+            for each in self._invocation.client.pages(plain_call("list_projects", query={"limit": 500}))
+            if each["slug"] == name
+        ]
         if not found:
             raise NoSuchName(f"there is no project {name!r} that you can see; mooring projects list shows them")
         if len(found) > 1:

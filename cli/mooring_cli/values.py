@@ -1,14 +1,14 @@
 """From options to a body: types of values, files, and what is asked for when it is missing.
 
-A secret is never an option: the list of processes shows options to everybody. It is read from a file, from stdin, or
-at a prompt that does not echo.
+A secret is never an option: the list of processes shows options to everybody. It is read from a file, from
+stdin, or at a prompt that does not echo.
 """
 
 import json
 import re
 import sys
 from collections.abc import Iterable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ DURATION = re.compile(r"^(\d+)([smhdw])$")
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-class Seconds(click.ParamType):
+class Seconds(click.ParamType):  # type: ignore[type-arg]
     """A number of seconds, or a duration such as 30d."""
 
     name = "seconds|30d"
@@ -35,7 +35,7 @@ class Seconds(click.ParamType):
         return int(value) if seconds is None else seconds
 
 
-class Moment(click.ParamType):
+class Moment(click.ParamType):  # type: ignore[type-arg]
     """A time in ISO 8601, or a duration from now."""
 
     name = "time|30d"
@@ -43,15 +43,17 @@ class Moment(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         seconds = duration_seconds(value)
         if seconds is not None:
-            return (datetime.now(timezone.utc) + timedelta(seconds=seconds)).isoformat()
+            return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f"{value!r} is neither a time such as 2030-01-31T12:00:00Z nor a duration such as 30d", param, ctx)
+            self.fail(
+                f"{value!r} is neither a time such as 2030-01-31T12:00:00Z nor a duration such as 30d", param, ctx
+            )
         return (moment if moment.tzinfo else moment.astimezone()).isoformat()
 
 
-class JsonText(click.ParamType):
+class JsonText(click.ParamType):  # type: ignore[type-arg]
     """A JSON value."""
 
     name = "json"
@@ -92,30 +94,40 @@ def destination(field: Field) -> str:
     return "__".join(("value", *field.path))
 
 
-def type_of(field: Field) -> click.ParamType:
+def type_of(field: Field) -> "click.ParamType[Any]":
     """How the text of an option is read."""
     if field.kind == "integer":
         return Seconds() if field.path[-1].endswith("_seconds") else click.INT
-    kinds: dict[str, click.ParamType] = {"number": click.FLOAT, "time": Moment(), "json": JsonText()}
+    kinds: dict[str, click.ParamType[Any]] = {"number": click.FLOAT, "time": Moment(), "json": JsonText()}
     return kinds.get(field.kind, click.STRING)
 
 
 def gather_query(fields: Iterable[Field], given: dict[str, Any]) -> dict[str, Any]:
     """The values of a query."""
     values = {field.path[0]: given.get(destination(field)) for field in fields}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value not in (None, ())}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+        if value not in (None, ())
+    }
 
 
 def gather_body(
     invocation: Invocation, fields: tuple[Field, ...], given: dict[str, Any], file: str | None
 ) -> dict[str, Any]:
-    """A body out of a file and the options, which win; what is missing is asked for, where somebody can answer."""
+    """A body out of a file and the options, which win; what is missing is asked for, where somebody can
+    answer.
+    """
     body = read_body(file) if file else {}
     for field in fields:
         value = given.get(destination(field))
         if value in (None, ()):
             continue
-        put(body, field.path, secret_from(value) if field.kind == "secret" else list(value) if isinstance(value, tuple) else value)
+        put(
+            body,
+            field.path,
+            secret_from(value) if field.kind == "secret" else list(value) if isinstance(value, tuple) else value,
+        )
     missing = [field for field in fields if field.required and not has(body, field.path)]
     if missing and (not invocation.may_ask or file):
         names = ", ".join(f"--{field.option}{'-file' if field.kind == 'secret' else ''}" for field in missing)

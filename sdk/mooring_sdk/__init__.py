@@ -11,6 +11,7 @@ what the API shows. docs/sdk.md is the page to read.
 
 from mooring_sdk import error_codes as errors
 from mooring_sdk import models
+from mooring_sdk.calls import Call, Operation, ValueRefusedHere
 from mooring_sdk.client import AsyncClient, Client
 from mooring_sdk.credentials import (
     KeyUnusable,
@@ -26,6 +27,7 @@ from mooring_sdk.settings import CallOptions, ClientSettings, Exchange, RetryPol
 __all__ = [
     "AddressRefusedHere",
     "AsyncClient",
+    "Call",
     "CallOptions",
     "Client",
     "ClientSettings",
@@ -35,6 +37,7 @@ __all__ = [
     "Exchange",
     "KeyUnusable",
     "MooringError",
+    "Operation",
     "RetryPolicy",
     "Secret",
     "ServiceAccountCredentials",
@@ -42,6 +45,7 @@ __all__ = [
     "Timing",
     "TokenCredentials",
     "UnexpectedAnswer",
+    "ValueRefusedHere",
     "errors",
     "models",
 ]

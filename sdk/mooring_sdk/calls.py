@@ -33,6 +33,10 @@ FORM: Final = "application/x-www-form-urlencoded"
 UNCHANGED: Final = CallOptions()
 
 
+class ValueRefusedHere(ValueError):
+    """A value that cannot be sent: it would change the meaning of the address that it stands in."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One endpoint, as the OpenAPI document describes it."""
@@ -170,7 +174,7 @@ def target_of(template: str, path: Mapping[str, str], query: Mapping[str, Any]) 
             name = part[1:-1]
             value = path[name]
             if value in ("", ".", ".."):
-                raise ValueError(f"{name} is {value!r}: that names nothing")
+                raise ValueRefusedHere(f"{name} is {value!r}: that names nothing")
             parts.append(quote(value, safe=""))
         else:
             parts.append(part)

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -42,22 +42,15 @@ ALONE = ("up", "migrate", "rotate-master-key", "recover-admin")
 class Server(uvicorn.Server):
     """A server that ends its event streams before it waits for the requests that are left."""
 
-    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+    def __init__(self, config: uvicorn.Config, hub: Hub, welcome: Callable[[], None]) -> None:
         super().__init__(config)
         self._hub = hub
+        self._welcome = welcome
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """End on SIGTERM and SIGINT, and do not raise them again: what stands below the server is to be closed too."""
-        loop = asyncio.get_running_loop()
-        told = (signal.SIGTERM, signal.SIGINT)
-        for number in told:
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
-            yield
-        finally:
-            for number in told:
-                loop.remove_signal_handler(number)
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Say so once requests are served and signals are heeded, not earlier."""
+        await super().startup(sockets)
+        self._welcome()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -194,8 +187,7 @@ async def _listen(settings: Settings, running: Platform) -> int:
     )
     if not settings.public_url:
         running.tools.addresses.extend((address, f"http://localhost:{port}"))
-    server = Server(config, running.services.hub)
-    _welcome(address, running.first_admin_code)
+    server = Server(config, running.services.hub, lambda: _welcome(address, running.first_admin_code))
     await server.serve(sockets=[listening])
     return 0
 

@@ -58,6 +58,7 @@ class Settings:
     statement_timeout_seconds: float = _setting(30.0, "Longest time that one database statement may take.")
     token_cache_seconds: float = _setting(5.0, "How long a process may go on using a token that another one revoked.")
     body_limit_bytes: int = _setting(1_048_576, "Largest request body.")
+    body_timeout_seconds: float = _setting(30.0, "Longest time that a request's body may take to arrive.")
     header_limit_bytes: int = _setting(32_768, "Largest sum of request headers.")
     page_size_max: int = _setting(500, "Most items on one page of a list.")
     wait_seconds_max: float = _setting(60.0, "Longest time that a read waits for a change.")

@@ -10,7 +10,7 @@ import os
 import socket
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -60,13 +60,27 @@ def template() -> str:
     return asyncio.run(_make_template(test_cluster_dsn()))
 
 
-@pytest.fixture
-def database_url(template: str) -> Iterator[str]:
-    """The address of a database of the test's own."""
+@contextmanager
+def copied_database(template: str) -> Iterator[str]:
+    """The address of a copy of the template, dropped afterwards."""
     dsn, name = test_cluster_dsn(), f"test_{uuid.uuid4().hex[:16]}"
     asyncio.run(_statement(dsn, f'CREATE DATABASE "{name}" TEMPLATE "{template}"'))
     yield _named(dsn, name)
     asyncio.run(_statement(dsn, f'DROP DATABASE "{name}" WITH (FORCE)'))
+
+
+@pytest.fixture
+def database_url(template: str) -> Iterator[str]:
+    """The address of a database of the test's own."""
+    with copied_database(template) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def shared_database_url(template: str) -> Iterator[str]:
+    """The address of a database that the tests of one module share, each with rows of its own."""
+    with copied_database(template) as url:
+        yield url
 
 
 async def _statement(dsn: str, statement: str) -> None:

@@ -85,19 +85,26 @@ class Ground:
 
     async def birth(self, noun: str, **columns: object) -> str:
         """A new row of the noun, in the first state of each of its machines."""
+        row = self.row(noun) | columns
+        await self.write(Insert(noun, row, machines_of(noun)), acting=self.home(noun))
+        return str(row["id"])
+
+    def home(self, noun: str) -> Acting:
+        """For whom rows of the noun are written: nodes are the platform's."""
+        return PLATFORM if noun == "node" else self.acting
+
+    def row(self, noun: str) -> dict[str, object]:
+        """What a new row of the noun has, beside status and generation."""
         row: dict[str, object] = {"id": CLOCK.mint(prefix_of(noun)), "created_at": CLOCK.now()}
-        if noun == "node":
-            await self.write(Insert(noun, row, machines_of(noun)), acting=PLATFORM)
-            return str(row["id"])
-        row["tenant_id"] = self.tenant_id
-        if noun not in ("artifact", "app_version"):
+        if noun != "node":
+            row["tenant_id"] = self.tenant_id
+        if noun not in ("node", "artifact", "app_version"):
             row["project_id"] = self.project_id
         if noun == "member":
             row["instance_id"] = self.instance_id
         if noun == "service_account":
             row |= {"name": str(row["id"]).replace("_", "-")[:40], "actions": []}
-        await self.write(Insert(noun, row | columns, machines_of(noun)))
-        return str(row["id"])
+        return row
 
     async def subject(self, noun: str, machine: AnyMachine, state: StrEnum) -> Subject:
         """A row that came to this state by transitions that the lifecycle has."""
@@ -108,13 +115,13 @@ class Ground:
 
     async def move(self, subject: Subject, edge: Edge[Any, Any], **columns: object) -> Subject:
         """Take the edge, with all that its target requires."""
-        owner = None if subject.noun == "node" else self.tenant_id
+        owner = self.home(subject.noun).tenant_id
         move = Move(
             subject.noun, subject.id, subject.machine, edge, subject.generation, owner,
             set=self.required(subject.machine, edge.target) | columns,
         )  # fmt: skip
         closing = [Insert("closing_record", self.receipt(subject.id))] if self._closes(subject, edge) else []
-        await self.write(*closing, move, acting=PLATFORM if owner is None else None)
+        await self.write(*closing, move, acting=self.home(subject.noun))
         return replace(subject, state=edge.target, generation=subject.generation + 1)
 
     def required(self, machine: AnyMachine, state: StrEnum) -> dict[str, object]:
@@ -143,7 +150,8 @@ class Ground:
         return known.get(column, "for a reason")
 
     def _closes(self, subject: Subject, edge: Edge[Any, Any]) -> bool:
-        return subject.noun == "member" and edge.target in subject.machine.needs_closing_records
+        ends = subject.machine.needs_closing_records
+        return subject.noun == "member" and edge.target in ends and subject.state not in ends
 
 
 async def make_ground(database: Database, slug: str = "acme") -> Ground:

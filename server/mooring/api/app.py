@@ -14,6 +14,7 @@ import msgspec
 
 from mooring.api import trace
 from mooring.api.auth import bearer
+from mooring.api.body import read_body
 from mooring.api.call import Call, Tools, encode_json
 from mooring.api.limits import RateLimit
 from mooring.api.parse import decode_body, decode_form, decode_query, require_ids
@@ -171,25 +172,10 @@ class Application:
         await record_refusal(self._tools.services.database, context, audited, outcome, origin)
 
     async def _body(self, route: Route, headers: dict[str, str], receive: Receive) -> bytes:
-        limit = self._settings.body_limit_bytes
-        declared = headers.get("content-length", "")
-        if declared.isdigit() and int(declared) > limit:
-            raise _too_large(limit)
+        settings = self._settings
         if route.method == "GET":
             return b""
-        chunks, size = [], 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Refusal(Code.MALFORMED_REQUEST, "the request ended before its body was complete")
-            chunk = message.get("body", b"")
-            size += len(chunk)
-            if size > limit:
-                raise _too_large(limit)
-            chunks.append(chunk)
-            if not message.get("more_body"):
-                break
-        body = b"".join(chunks)
+        body = await read_body(receive, headers, settings.body_limit_bytes, settings.body_timeout_seconds)
         if route.body is not None:
             wanted = "application/x-www-form-urlencoded" if route.form else JSON
             given = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -235,10 +221,6 @@ class Application:
         raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": reply.status, "headers": raw})
         await send({"type": "http.response.body", "body": reply.body})
-
-
-def _too_large(limit: int) -> Refusal:
-    return Refusal(Code.BODY_TOO_LARGE, f"the body is larger than {limit} bytes", {"limit_bytes": limit})
 
 
 def _place(route: Route, parameters: dict[str, str]) -> Place:

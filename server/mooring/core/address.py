@@ -175,9 +175,9 @@ def refused_because(address: Address, reach: Reach, scheme: str = "https") -> st
     meant = plain(address)
     if any(meant in network for network in reach.allowed if network.version == meant.version):
         return None
-    if meant in reach.own:
-        return "the platform's own"
     kind = _kind_v4(meant) if isinstance(meant, IPv4Address) else _kind_v6(meant, reach, scheme)
+    if kind is None and meant in reach.own:
+        return "the platform's own"
     if kind is None and scheme != "https":
         return "not allowed without TLS"
     return kind

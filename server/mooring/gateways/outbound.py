@@ -23,11 +23,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from ipaddress import ip_address
 from typing import Final, Protocol
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 
-from mooring.core.address import Address, Reach, Target, dialled, read_networks, read_url
+from mooring.core.address import Address, Reach, Target, dialled, plain, read_networks, read_url
 from mooring.core.errors import Code, Refusal
+from mooring.settings import Settings
 
 ADDRESSES_MAX: Final = 4  # how many addresses of one host are tried
 CONNECT_SECONDS: Final = 5.0
@@ -219,7 +221,7 @@ class Outbound:
         except (OSError, UnicodeError) as error:
             raise OutboundFailed(Failure.UNRESOLVED, f"{target.host} does not resolve") from error
         await self._learn_own()
-        here = frozenset(each for each in found if is_this_machine(each))
+        here = frozenset(each for each in map(plain, found) if is_this_machine(each))
         taken, reasons = dialled(found, replace(self._reach, own=self._reach.own | here), target.scheme)
         if not taken and reasons:
             raise _refused(target, reasons)
@@ -273,9 +275,20 @@ class Outbound:
         )
 
 
-def outbound(settings_networks: str, own_hosts: Sequence[str]) -> Outbound:
-    """The dialer for tenants' addresses; `settings_networks` is what the admin allows beyond the internet."""
-    return Outbound(Reach(allowed=read_networks(settings_networks)), own_hosts=own_hosts)
+def outbound_for(settings: Settings, database_url: str) -> Outbound:
+    """The dialer for addresses that tenants give: the internet, and what the admin allows beyond it."""
+    reach = Reach(allowed=read_networks(settings.webhook_allow_networks))
+    return Outbound(reach, own_hosts=_own_hosts(settings.listen_host, database_url))
+
+
+def _own_hosts(listen_host: str, database_url: str) -> list[str]:
+    """Where the platform and its database are; a socket in the file system is out of reach anyhow."""
+    parts = urlsplit(database_url)
+    named = [each.partition("]")[0].strip("[") if each.startswith("[") else each.partition(":")[0]
+             for each in parts.netloc.rpartition("@")[2].split(",")]  # fmt: skip
+    given = parse_qs(parts.query).get("host", [])
+    hosts = [listen_host, *named, *(host for each in given for host in each.split(","))]
+    return [host for host in hosts if host and not host.startswith("/") and host not in ("0.0.0.0", "::")]
 
 
 def is_this_machine(address: Address) -> bool:

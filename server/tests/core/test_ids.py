@@ -4,7 +4,7 @@ import base64
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mooring.core.errors import Code, Refusal
@@ -26,6 +26,7 @@ prefixes = st.sampled_from(Prefix)
 positions = st.builds(Position, st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
 
 
+@settings(max_examples=40)
 @given(prefixes, times, chances)
 def test_an_id_names_its_noun_and_gives_its_time_back(prefix: Prefix, time: int, chance: bytes) -> None:
     text = encode(prefix, time, chance)
@@ -35,6 +36,7 @@ def test_an_id_names_its_noun_and_gives_its_time_back(prefix: Prefix, time: int,
     assert re.fullmatch(pattern(prefix), text)
 
 
+@settings(max_examples=40)
 @given(prefixes, st.tuples(times, chances), st.tuples(times, chances))
 def test_ids_sort_as_text_by_time_and_then_by_chance(
     prefix: Prefix, one: tuple[int, bytes], other: tuple[int, bytes]
@@ -57,6 +59,7 @@ def test_time_and_chance_out_of_bounds_make_no_id(time: int, chance: bytes) -> N
         encode(Prefix.TENANT, time, chance)
 
 
+@settings(max_examples=40)
 @given(st.one_of(st.text(max_size=40), st.from_regex(r"ten_[0-9a-zA-Z_]{24,28}", fullmatch=True)))
 def test_the_check_and_the_published_pattern_agree(text: str) -> None:
     assert is_id(text, Prefix.TENANT) == bool(re.fullmatch(pattern(Prefix.TENANT), text))
@@ -94,6 +97,7 @@ def test_prefixes_are_short_and_belong_to_one_noun_each() -> None:
 # Cursors of the event stream
 
 
+@settings(max_examples=40)
 @given(positions)
 def test_a_cursor_gives_its_place_back(position: Position) -> None:
     cursor = position.cursor()
@@ -102,11 +106,13 @@ def test_a_cursor_gives_its_place_back(position: Position) -> None:
     assert re.fullmatch("[A-Za-z0-9_-]+", cursor)
 
 
+@settings(max_examples=40)
 @given(positions, positions)
 def test_two_places_never_share_a_cursor(one: Position, other: Position) -> None:
     assert (one.cursor() == other.cursor()) == (one == other)
 
 
+@settings(max_examples=40)
 @given(positions, st.data())
 def test_a_cursor_that_was_touched_is_refused_or_another_whole_one(position: Position, data: st.DataObject) -> None:
     """There is one text for one place: nothing that is merely similar is taken."""

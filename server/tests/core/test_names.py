@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mooring.core import names
@@ -31,6 +31,7 @@ def test_what_is_no_slug_is_refused_and_named(text: str) -> None:
     assert refusal_of(lambda given: names.slug(given, "tenant.slug"), text).details == {"path": "tenant.slug"}
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=45))
 def test_the_check_of_slugs_and_the_published_pattern_agree(text: str) -> None:
     try:
@@ -104,6 +105,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
     assert refusal_of(names.email, text).details == {"path": "email"}
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=300))
 def test_whatever_is_taken_stays_as_it_is_when_it_is_checked_again(text: str) -> None:
     for check in (names.slug, names.display_name, names.reason, names.email):

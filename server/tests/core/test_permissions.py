@@ -5,7 +5,7 @@ import json
 
 import cedarpy
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mooring.core.caller import bindings_of
@@ -196,6 +196,7 @@ bindings = st.lists(
 )
 
 
+@settings(max_examples=40)
 @given(bindings, keys)
 def test_no_limit_of_a_token_ever_widens(held: list[Binding], limit: set[str]) -> None:
     whole, narrowed = authority_of(TENANT, held), authority_of(TENANT, held, frozenset(limit))
@@ -206,6 +207,7 @@ def test_no_limit_of_a_token_ever_widens(held: list[Binding], limit: set[str]) -
     assert (whole.limit, narrowed.limit) == (None, frozenset(limit))
 
 
+@settings(max_examples=40)
 @given(bindings)
 def test_what_counts_somewhere_was_given_for_there(held: list[Binding]) -> None:
     whole = authority_of(TENANT, held)
@@ -223,6 +225,7 @@ def test_what_counts_somewhere_was_given_for_there(held: list[Binding]) -> None:
     assert whole.at(PLACES["own things"]) >= SELF_ACTIONS
 
 
+@settings(max_examples=40)
 @given(keys, keys)
 def test_beyond_the_ceiling_is_what_is_wanted_and_not_held(wanted: set[str], held: set[str]) -> None:
     beyond = beyond_ceiling(wanted, frozenset(held))
@@ -232,6 +235,7 @@ def test_beyond_the_ceiling_is_what_is_wanted_and_not_held(wanted: set[str], hel
     assert (beyond == ()) == (wanted <= held)
 
 
+@settings(max_examples=40)
 @given(st.sets(st.sampled_from(sorted(ACTIONS)) | st.text(max_size=30)))
 def test_a_list_counts_for_a_service_account_up_to_its_ceiling_only(listed: set[str]) -> None:
     counted = on_an_account(listed)
@@ -287,7 +291,8 @@ def cedar_policies() -> cedarpy.PolicySet:
     ]
     for role in Role:
         if ROLE_SCOPE[role] is Scope.PLATFORM:
-            where = 'resource == Platform::"it" || (resource is Tenant && context.platform_too && principal.home != resource)'
+            elsewhere = "resource is Tenant && context.platform_too && principal.home != resource"
+            where = f'resource == Platform::"it" || ({elsewhere})'
         elif ROLE_SCOPE[role] is Scope.TENANT:
             where = "(resource is Tenant || resource is Project) && principal.home == resource.tenant"
         else:

@@ -1,0 +1,104 @@
+"""Contexts, as commands: list, show, use, set and delete them."""
+
+from dataclasses import replace
+
+import click
+
+from mooring_cli import output
+from mooring_cli.contexts import Context
+from mooring_cli.invocation import Invocation, current
+from mooring_cli.main import MooringGroup
+
+
+@click.group(cls=MooringGroup, no_args_is_help=True)
+def context() -> None:
+    """Choose between servers, tenants and projects.
+
+    A context names a server, a tenant, a project and a token. MOORING_URL, MOORING_TOKEN, MOORING_TENANT,
+    MOORING_PROJECT and MOORING_CONTEXT are stronger than what is stored.
+    """
+
+
+@context.command("list")
+def list_() -> None:
+    """List the contexts; the current one has a star."""
+    invocation = current()
+    rows = []
+    for name, each in sorted(invocation.contexts.by_name.items()):
+        shown = each.shown()
+        rows.append({"current": "*" if name == invocation.chosen_name else "", **shown})
+    if not rows and invocation.output == "table":
+        output.note("No contexts yet. Make the first one: mooring login --url URL --email ADDRESS")
+        return
+    columns = ("current", "name", "url", "tenant", "project", "email", "signed_in", "token_expires_at")
+    output.show(invocation.output, rows, columns)
+
+
+@context.command()
+def show() -> None:
+    """Show the context that is in use, without its token."""
+    invocation = current()
+    output.show(invocation.output, invocation.context.shown())
+
+
+@context.command()
+@click.argument("name")
+def use(name: str) -> None:
+    """Make another context the current one."""
+    invocation = current()
+    require(invocation, name)
+    invocation.save(invocation.contexts.using(name))
+    output.note(f"The current context is {name!r}.")
+
+
+@context.command("set")
+@click.argument("name", required=False)
+@click.option("--tenant", metavar="SLUG", help="The tenant to work in; empty for none.")
+@click.option("--project", metavar="SLUG", help="The project to work in; empty for none.")
+def set_(name: str | None, tenant: str | None, project: str | None) -> None:
+    """Change a context (the current one, unless another is named), or make a new one with --url.
+
+    Another address makes the token useless: it is forgotten, and one signs in again.
+    """
+    invocation = current()
+    chosen = name or invocation.chosen_name
+    address = invocation.url_option
+    if chosen is None:
+        raise click.UsageError("say which context, or sign in first: mooring login")
+    if chosen not in invocation.contexts.by_name and address is None:
+        require(invocation, chosen)
+    before = invocation.contexts.by_name.get(chosen, Context(chosen))
+    after = before
+    if address is not None and address.rstrip("/") != before.url:
+        after = replace(after, url=address.rstrip("/"), token=None, token_id=None, token_expires_at=None)
+    if tenant is not None:
+        after = replace(after, tenant=tenant or None)
+    if project is not None:
+        after = replace(after, project=project or None)
+    invocation.save(invocation.contexts.with_context(after, use=False))
+    output.show(invocation.output, after.shown())
+
+
+@context.command()
+@click.argument("name")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def delete(name: str, yes: bool) -> None:
+    """Forget a context. Its token stays good: say `mooring logout --context NAME` before."""
+    invocation = current()
+    found = require(invocation, name)
+    if found.token is not None and not yes:
+        if not invocation.may_ask:
+            raise click.UsageError(f"{name!r} is signed in; log out first, or say --yes")
+        if not click.confirm(f"forget {name!r}, and leave its token valid?", err=True):
+            raise click.exceptions.Exit(1)
+    invocation.save(invocation.contexts.without(name))
+    output.note(f"The context {name!r} is forgotten.")
+
+
+def require(invocation: Invocation, name: str) -> Context:
+    """The context of this name, which there must be."""
+    found = invocation.contexts.by_name.get(name)
+    if found is None:
+        known = ", ".join(sorted(invocation.contexts.by_name)) or "none"
+        raise click.UsageError(f"there is no context {name!r}; there is {known}")
+    return found

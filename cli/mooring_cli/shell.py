@@ -1,0 +1,54 @@
+"""The command itself: completion for shells, and versions."""
+
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from typing import Any
+
+import click
+
+from mooring_cli import output
+from mooring_cli.invocation import current
+from mooring_cli.main import MooringCommand
+
+
+@click.command(cls=MooringCommand)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script for a shell.
+
+    \b
+    eval "$(mooring completion bash)"          in ~/.bashrc
+    eval "$(mooring completion zsh)"           in ~/.zshrc, after compinit
+    mooring completion fish | source           in ~/.config/fish/config.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    from mooring_cli.main import mooring
+
+    kind: Any = get_completion_class(shell)
+    maker = kind(mooring, {}, "mooring", "_MOORING_COMPLETE")
+    click.echo(maker.source_template % maker.source_vars())
+
+
+@click.command(cls=MooringCommand)
+@click.option("--client", "client_only", is_flag=True, help="Do not ask the server.")
+def version(*, client_only: bool) -> None:
+    """Show the versions of the command and of the server."""
+    invocation = current()
+    shown = {"cli": installed("mooring-cli"), "sdk": installed("mooring-sdk")}
+    if not client_only:
+        from mooring_sdk import MooringError
+
+        try:
+            shown["server"] = str(invocation.public_call("get_openapi")["info"]["version"])
+        except MooringError as error:
+            shown["server"] = f"unknown: {error.detail}"
+    output.show(invocation.output, shown)
+
+
+def installed(name: str) -> str:
+    """The version of an installed distribution."""
+    try:
+        return version_of(name)
+    except PackageNotFoundError:
+        return "not installed as a distribution"

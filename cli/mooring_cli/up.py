@@ -1,0 +1,76 @@
+"""`mooring up`: the programs of Mooring on this machine, as children of this one.
+
+The command knows the other programs only as programs: it starts them, hands signals on, and ends when one of
+them does. A child is in a process group of its own, so that Ctrl-C reaches it once, from here; the kernel
+ends it when this process dies in whatever way.
+"""
+
+import ctypes
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from types import FrameType
+
+import click
+
+from mooring_cli import failures
+from mooring_cli.main import MooringCommand
+
+SERVER = "mooring"
+PR_SET_PDEATHSIG = 1
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@click.command(cls=MooringCommand)
+@click.option("--data-dir", metavar="DIR", help="Directory of the embedded database.")
+@click.option("--host", metavar="ADDRESS", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one.")
+def up(*, data_dir: str | None, host: str | None, port: int | None) -> int:
+    """Start Mooring on this machine: the database, the API and the workers.
+
+    It stays until it is interrupted. On the first start it prints the one-time sign-in of the first admin.
+    Settings come from the environment (MOORING_DATABASE_URL, …).
+    """
+    if find_spec(SERVER) is None:
+        raise click.ClickException(
+            "mooring-server is not installed where this command is; install it there, or work with a server elsewhere: "
+            "mooring login --url URL"
+        )
+    arguments = [sys.executable, "-m", SERVER, "up"]
+    for name, value in (("--data-dir", data_dir), ("--host", host), ("--port", port)):
+        if value is not None:
+            arguments += [name, str(value)]
+    return run(arguments)
+
+
+def run(arguments: list[str]) -> int:
+    """Run a program to its end, hand signals on to it, and give its end as ours."""
+    child = subprocess.Popen(arguments, process_group=0, preexec_fn=_die_with_parent)
+    with _handed_on(child):
+        code = child.wait()
+    if code in (0, -signal.SIGTERM, -signal.SIGINT):
+        return failures.DONE
+    return failures.USAGE if code == 1 else failures.SERVER
+
+
+def _die_with_parent() -> None:
+    """Runs in the child before the program: ask the kernel for SIGTERM when the parent is gone."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@contextmanager
+def _handed_on(child: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """While this lasts, the first signal asks the child to stop, and a second one insists."""
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+
+    before = {number: signal.signal(number, forward) for number in FORWARDED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,160 @@
+"""The server with a death built in: a program of the tests, which runs the product as it is.
+
+It imports everything once, holds the listening socket, and forks a child for each line `run` on its input; the child
+is `python -m mooring api` from there on, with two seams taken hold of and no line of the product changed. It prints
+`child <pid>` for each, and `ended <how>` once it is over.
+
+A request that carries the header `X-Doom` is the one during which the child kills itself, by SIGKILL:
+
+- `suspended:<n>`: the n-th time that the request, or a task that it started, waits for something;
+- `flying:<n>`: the same, one turn of the event loop later, when what it waits for was sent over the wire;
+- `before`: when the unit of work is about to send its one statement, which is the commit;
+- `after`: when the answer to that statement has come.
+
+Waiting is seen by driving the coroutine by hand: whatever it yields to the event loop is one suspension.
+"""
+
+import asyncio
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import ContextVar
+from typing import Any
+
+from mooring import __main__ as program
+from mooring import wiring
+from mooring.api.app import Application, Receive, Scope_, Send
+from mooring.storage.database import Connection
+
+PR_SET_PDEATHSIG = 1
+HEADER = b"x-doom"
+COMMIT = 'INSERT INTO "audit"'
+"""Every mutation writes an audit row, in the statement that is its transaction, and nothing else does."""
+
+
+def die() -> None:
+    """As sudden as it gets."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Doom:
+    """When this request kills its server."""
+
+    def __init__(self, text: str) -> None:
+        self.kind, _, number = text.partition(":")
+        self._left = int(number or 0)
+
+    def suspended(self) -> None:
+        """The request waits: is it time?"""
+        self._left -= 1
+        if self._left == 0:
+            if self.kind == "suspended":
+                die()
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, die)
+
+
+DOOM: ContextVar[Doom | None] = ContextVar("doom", default=None)
+
+
+class Driven:
+    """A coroutine whose every suspension is seen."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], doom: Doom) -> None:
+        self._coroutine = coroutine
+        self._doom = doom
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        resume: Callable[[], Any] = lambda: self._coroutine.send(None)  # noqa: E731
+        while True:
+            try:
+                waiting_for = resume()
+            except StopIteration as done:
+                return done.value
+            self._doom.suspended()
+            try:
+                answer = yield waiting_for
+                resume = lambda answer=answer: self._coroutine.send(answer)  # noqa: E731
+            except BaseException as error:  # noqa: BLE001  handed on to whom it is meant for
+                resume = lambda error=error: self._coroutine.throw(error)  # noqa: E731
+
+
+async def drive(coroutine: Coroutine[Any, Any, Any], doom: Doom) -> Any:
+    return await Driven(coroutine, doom)
+
+
+def make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> "asyncio.Task[Any]":
+    """Tasks that a doomed request starts count as part of it."""
+    doom = DOOM.get()
+    if doom is not None and asyncio.iscoroutine(coroutine):
+        coroutine = drive(coroutine, doom)
+    return asyncio.Task(coroutine, loop=loop, **options)
+
+
+class DoomedApplication(Application):
+    """The application, one of whose requests may be the last."""
+
+    async def __call__(self, scope: Scope_, receive: Receive, send: Send) -> None:
+        text = dict(scope["headers"]).get(HEADER)
+        if text is None:
+            await super().__call__(scope, receive, send)
+            return
+        doom = Doom(text.decode())
+        DOOM.set(doom)
+        asyncio.get_running_loop().set_task_factory(make_task)
+        request = super().__call__(scope, receive, send)
+        await (drive(request, doom) if doom.kind in ("suspended", "flying") else request)
+
+
+def doomed_fetchval(original: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """The call by which the unit of work commits."""
+
+    async def fetchval(self: Connection, query: str, *arguments: object, **options: Any) -> Any:
+        doom = DOOM.get()
+        kind = doom.kind if doom is not None and COMMIT in query else None
+        if kind == "before":
+            die()
+        value = await original(self, query, *arguments, **options)
+        if kind == "after":
+            die()
+        return value
+
+    return fetchval
+
+
+def end_with_parent() -> None:
+    """Nothing outlives the test that started it."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def become_server(listening: socket.socket) -> int:
+    """The child's life: the product's own program, on the socket that is there already."""
+    end_with_parent()
+    wiring.Application = DoomedApplication  # type: ignore[misc]
+    Connection.fetchval = doomed_fetchval(Connection.fetchval)  # type: ignore[method-assign]
+    socket.create_server = lambda *_, **__: listening.dup()  # type: ignore[assignment]
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115  ends with the process
+    return program.main(["api"])
+
+
+def main() -> None:
+    end_with_parent()
+    listening = socket.create_server(("127.0.0.1", 0), backlog=100)
+    gc.freeze()
+    print(f"listening {listening.getsockname()[1]}", flush=True)
+    for line in sys.stdin:
+        assert line == "run\n", line
+        child = os.fork()
+        if child == 0:
+            os._exit(become_server(listening))
+        print(f"child {child}", flush=True)
+        _, status = os.waitpid(child, 0)
+        print(f"ended {os.waitstatus_to_exitcode(status)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
