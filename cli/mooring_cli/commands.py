@@ -144,7 +144,7 @@ def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any
     chosen = Chosen(given.get("place_project"), given.get("place_tenant"), given.get("place_platform", False))
     endpoint, path = places.choose(verb.endpoints, chosen)
     for name in endpoint.arguments:
-        path[name] = named(places, name, given.get(name))
+        path[name] = named(places, name, given.get(name), path)
     if endpoint.lists:
         show_list(invocation, noun, endpoint, (path, values.gather_query(endpoint.query, given), given.get("limit")))
         return
@@ -153,22 +153,29 @@ def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any
     with keys.offered(given.get("generate_key")) as key:
         if key is not None:
             given[values.destination(Field(("public_key",), "text", False))] = key.public
-        body = gather(invocation, places, endpoint, given) if endpoint.takes_body else None
+        body = gather(invocation, places, endpoint, path, given) if endpoint.takes_body else None
         answer = send(invocation, endpoint, path, (values.gather_query(endpoint.query, given), body), given)
     show_answer(invocation, noun, verb, endpoint, answer)
     if key is not None:
         keys.explain(invocation, key, path, answer)
 
 
-def gather(invocation: Invocation, places: Places, endpoint: Endpoint, given: dict[str, Any]) -> dict[str, Any]:
-    """The body, with the names of places made ids."""
+def gather(
+    invocation: Invocation, places: Places, endpoint: Endpoint, path: dict[str, str], given: dict[str, Any]
+) -> dict[str, Any]:
+    """The body, with names made ids."""
     body = values.gather_body(invocation, endpoint.body, given, given.get("from_file"))
     for field in endpoint.body:
-        if field.kind in ("tenant", "project") and values.has(body, field.path):
-            plain = given.get(values.destination(field)) or body[field.path[-1]]
-            found = places.tenant_id(plain) if field.kind == "tenant" else places.project_id(plain)
-            values.put(body, field.path, found)
+        if field.kind in ("tenant", "project", "reference") and isinstance(named := values.get(body, field.path), str):
+            values.put(body, field.path, body_id(places, field, named, path))
     return body
+
+
+def body_id(places: Places, field: Field, named: str, path: dict[str, str]) -> str:
+    """The id for a name in a body."""
+    if field.kind == "reference":
+        return places.reference(field.path[-1], named, path)
+    return places.tenant_id(named) if field.kind == "tenant" else places.project_id(named)
 
 
 def send(
@@ -186,15 +193,15 @@ def send(
     return invocation.call(endpoint.operation, path, query, body, options=options)
 
 
-def named(places: Places, name: str, value: str | None) -> str:
-    """A path parameter; tenants and projects may be named by slug, and come from the context."""
+def named(places: Places, name: str, value: str | None, path: dict[str, str]) -> str:
+    """A path parameter, by id or by name; tenants and projects come from the context when they are not given."""
     if name == "tenant_id":
         return places.tenant_id(value)
     if name == "project_id":
         return places.project_id(value)
     if not value:
         raise click.UsageError(f"{name} is empty")
-    return value
+    return places.reference(name, value, path)
 
 
 def confirm(invocation: Invocation, what: str, agreed: bool) -> None:

@@ -24,6 +24,10 @@ BROKEN_PIPE = 141
 BY_STATUS = {401: AUTH, 403: AUTH, 404: NOT_FOUND, 410: NOT_FOUND, 409: CONFLICT, 429: SERVER}
 
 
+class NoSuchName(click.ClickException):
+    """A name that stands for nothing the caller can see."""
+
+
 def exit_code(status: int | None) -> int:
     """The exit code for an error of the API; without a status there was no answer."""
     if status is None or status >= 500 or status < 400:
@@ -55,6 +59,8 @@ def describe(error: Exception) -> tuple[dict[str, Any], int]:
     """An error as data, and its exit code."""
     if isinstance(error, NotSignedIn):
         return {"code": "not_signed_in", "detail": error.message}, AUTH
+    if isinstance(error, NoSuchName):
+        return {"code": "not_found", "detail": error.message}, NOT_FOUND
     if isinstance(error, click.ClickException):
         return {"code": "usage", "detail": error.format_message()}, USAGE
     if is_answer(error):

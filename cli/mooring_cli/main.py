@@ -212,7 +212,9 @@ def plugins() -> dict[str, Any]:
 def _brings_plugins(directory: str) -> bool:
     """Whether anything that is installed there may have a plug-in: a look that is cheaper than importlib's."""
     try:
-        installed = [entry.path for entry in os.scandir(directory or ".") if entry.name.endswith((".dist-info", ".egg-info"))]
+        installed = [
+            entry.path for entry in os.scandir(directory or ".") if entry.name.endswith((".dist-info", ".egg-info"))
+        ]
     except OSError:
         return False
     for path in installed:

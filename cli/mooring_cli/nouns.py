@@ -11,7 +11,7 @@ class Field(NamedTuple):
     """A value that a command takes: an option for a field of the body or of the query."""
 
     path: tuple[str, ...]  # where it stands in the body; one name for a query
-    kind: str  # text, integer, number, boolean, time, list, json, secret, tenant, project
+    kind: str  # text, integer, number, boolean, time, list, json, secret, reference, tenant, project
     required: bool
     help: str = ""
     choices: tuple[str, ...] = ()
@@ -20,7 +20,7 @@ class Field(NamedTuple):
     def option(self) -> str:
         """The name of its option, without the hyphens before it."""
         words = "-".join(self.path).replace("_", "-")
-        return words.removesuffix("-id") if self.kind in ("tenant", "project") else words
+        return words.removesuffix("-id") if self.kind in ("tenant", "project", "reference") else words
 
 
 class Endpoint(NamedTuple):

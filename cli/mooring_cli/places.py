@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from mooring_cli.invocation import Invocation
+from mooring_cli.failures import NoSuchName
+from mooring_cli.invocation import Invocation, plain_call
 from mooring_cli.nouns import Endpoint
+from mooring_cli.table import NOUNS
 
-
-class NoSuchName(click.ClickException):
-    """A slug that names nothing the caller can see."""
+NAME_FIELDS = ("slug", "name", "email")
 
 
 class Chosen:
@@ -82,8 +82,6 @@ class Places:
             raise click.UsageError("say which project: --project NAME, or mooring context set --project NAME")
         if "_" in name:
             return name
-        from mooring_cli.invocation import plain_call
-
         found = [
             each
             for each in self._invocation.client.pages(plain_call("list_projects", query={"limit": 500}))
@@ -107,12 +105,37 @@ class Places:
             raise NoSuchName(f"there is no tenant {name!r} that you can see")
         if name is None:
             raise click.UsageError("say which tenant: --tenant NAME, or mooring context set --tenant NAME")
-        from mooring_cli.invocation import plain_call
-
         for each in self._invocation.client.pages(plain_call("list_tenants", query={"limit": 500})):
             if each["slug"] == name:
                 return str(each["id"])
         raise NoSuchName(f"there is no tenant {name!r}; mooring tenants list shows them")
+
+    def reference(self, parameter: str, value: str, path: dict[str, str]) -> str:
+        """The id of anything that has a list: `service_account_id` may be given by name, `user_id` by address.
+
+        It is looked for in the place that `path` names, or else where the caller works.
+        """
+        singular = parameter.removesuffix("_id").replace("_", " ")
+        noun = next((each for each in NOUNS.values() if each.singular == singular), None)
+        listing = next((verb for verb in noun.verbs if verb.name == "list"), None) if noun else None
+        if ("_" in value and "@" not in value) or listing is None:
+            return value
+        chosen = Chosen()
+        if any(endpoint.place in path for endpoint in listing.endpoints if endpoint.place):
+            chosen = Chosen(path.get("project_id"), None if "project_id" in path else path.get("tenant_id"))
+        endpoint, place = self.choose(listing.endpoints, chosen)
+        call = plain_call(endpoint.operation, place, {"limit": 500} if endpoint.pages else {})
+        found = [
+            each for each in self._invocation.client.pages(call) if value in [each.get(field) for field in NAME_FIELDS]
+        ]
+        if len(found) != 1:
+            many = (
+                f"{value!r} names {len(found)} of them; give an id"
+                if found
+                else f"there is no {singular} {value!r} here"
+            )
+            raise NoSuchName(many)
+        return str(found[0]["id"])
 
     def whoami(self) -> dict[str, Any]:
         """Who the caller is; asked once."""

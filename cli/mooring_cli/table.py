@@ -91,7 +91,7 @@ NOUNS: dict[str, Noun] = {
                             "platform",
                             "",
                             body=(
-                                Field(("user_id",), "text", True),
+                                Field(("user_id",), "reference", True),
                                 Field(
                                     ("role",),
                                     "json",
@@ -114,7 +114,7 @@ NOUNS: dict[str, Noun] = {
                             "project",
                             "project_id",
                             body=(
-                                Field(("user_id",), "text", True),
+                                Field(("user_id",), "reference", True),
                                 Field(
                                     ("role",),
                                     "json",
@@ -137,7 +137,7 @@ NOUNS: dict[str, Noun] = {
                             "tenant",
                             "tenant_id",
                             body=(
-                                Field(("user_id",), "text", True),
+                                Field(("user_id",), "reference", True),
                                 Field(
                                     ("role",),
                                     "json",

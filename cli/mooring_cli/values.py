@@ -18,6 +18,7 @@ from mooring_cli.invocation import Invocation
 from mooring_cli.nouns import Field
 
 DURATION = re.compile(r"^(\d+)([smhdw])$")
+MISSING = object()
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -74,12 +75,13 @@ def duration_seconds(text: str) -> int | None:
 def option_of(field: Field) -> click.Option:
     """The click option of a field."""
     names = [f"--{field.option}", destination(field)]
-    text = field.help + (" [required]" if field.required else "")
+    about = field.help or ("By id or by name." if field.kind in ("tenant", "project", "reference") else "")
+    text = f"{about} [required]".strip() if field.required else about
     if field.kind == "boolean":
         return click.Option([f"--{field.option}/--no-{field.option}", destination(field)], default=None, help=text)
     if field.kind == "secret":
-        about = f"{field.help} Read from this file; - is stdin.".strip()
-        return click.Option([f"--{field.option}-file", destination(field)], metavar="FILE", help=about)
+        text = f"{text} Read from this file; - is stdin.".strip()
+        return click.Option([f"--{field.option}-file", destination(field)], metavar="FILE", help=text)
     if field.kind == "list":
         if field.option.endswith("s"):
             names.insert(0, f"--{field.option[:-1]}")
@@ -160,11 +162,16 @@ def put(body: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 def has(body: Any, path: tuple[str, ...]) -> bool:
     """Whether a value is there."""
+    return get(body, path, default=MISSING) is not MISSING
+
+
+def get(body: Any, path: tuple[str, ...], default: Any = None) -> Any:
+    """A value inside of a body."""
     for name in path:
         if not isinstance(body, dict) or name not in body:
-            return False
+            return default
         body = body[name]
-    return True
+    return body
 
 
 def read_body(file: str) -> dict[str, Any]:

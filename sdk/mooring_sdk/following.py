@@ -43,8 +43,8 @@ class Parser:
     def feed(self, piece: bytes) -> Iterator[Message]:
         """The messages that are complete with this piece."""
         self._buffer += piece
-        if len(self._buffer) > MESSAGE_LENGTH_MAX:
-            raise UnexpectedAnswer("a line of the event stream is longer than this client takes")
+        if len(self._buffer) + sum(map(len, self._data)) > MESSAGE_LENGTH_MAX:
+            raise UnexpectedAnswer("an event is longer than this client takes")
         # A carriage return at the end may be the first half of a line's end: it is kept for the next piece.
         text = self._buffer.replace(b"\r\n", b"\n")
         held = b"\r" if text.endswith(b"\r") else b""

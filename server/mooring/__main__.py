@@ -22,6 +22,7 @@ import uvicorn
 import uvloop
 
 from mooring.api.call import encode_json
+from mooring.api.connection import Connection
 from mooring.api.openapi import document
 from mooring.commands.first_start import FIRST_ADMIN_EMAIL, recover_first_admin
 from mooring.commands.master_key import rotate_master_key
@@ -176,7 +177,8 @@ async def _listen(settings: Settings, running: Platform) -> int:
     config = uvicorn.Config(
         running.application,
         loop="none",
-        http="httptools",
+        http=Connection,
+        ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,

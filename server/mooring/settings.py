@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final
 
@@ -135,6 +136,12 @@ def _check(settings: Settings) -> None:
         raise SettingRefused(f"{PREFIX}LISTEN_PORT must be at most 65535; it is {settings.listen_port}")
     if settings.database_connections < 1:
         raise SettingRefused(f"{PREFIX}DATABASE_CONNECTIONS must be at least 1")
+    for network in filter(None, (part.strip() for part in settings.webhook_allow_networks.split(","))):
+        try:
+            ip_network(network)
+        except ValueError as error:
+            wanted = f"{PREFIX}WEBHOOK_ALLOW_NETWORKS must be networks such as 10.0.0.0/8"
+            raise SettingRefused(f"{wanted}: {error}") from error
     if settings.log_level not in ("debug", "info", "warning", "error"):
         raise SettingRefused(f"{PREFIX}LOG_LEVEL must be debug, info, warning or error; it is {settings.log_level!r}")
     if settings.log_format not in ("json", "console"):

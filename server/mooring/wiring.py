@@ -22,17 +22,19 @@ from mooring.commands.work import Services
 from mooring.core.errors import Refusal
 from mooring.core.event import Event
 from mooring.gateways.clock import SystemClock
+from mooring.gateways.outbound import outbound_for
 from mooring.gateways.passwords import Passwords
 from mooring.gateways.secrets import SecretBox, make_key_file
 from mooring.gateways.telemetry import Telemetry
 from mooring.settings import Settings
+from mooring.storage import delivery as deliveries
 from mooring.storage.database import BROKEN, PLATFORM, Database, PoolSettings
 from mooring.storage.hub import Hub
 from mooring.storage.migrate import missing
 from mooring.workers.loop import Loop
 from mooring.workers.roster import roster
 
-LAST_USED_SECONDS = 30.0
+KEEP_SECONDS = 30.0
 
 log = logging.getLogger("mooring")
 
@@ -64,12 +66,15 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
         )
     )
     passwords = Passwords()
+    outbound = outbound_for(settings, database_url)
     hub = Hub(database)
+    telemetry.watch("mooring_database_connections", database.connections)
     try:
         await database.open()
         await hub.open()
         clock = SystemClock()
-        services = Services(settings, database, clock, SecretBox(settings.master_key_path), passwords, hub)
+        secrets = SecretBox(settings.master_key_path)
+        services = Services(settings, database, clock, secrets, passwords, hub, outbound)
         code = await make_first_admin(services)
         await make_signing_key(services)
         authenticator = Authenticator(database, clock, settings.token_cache_seconds)
@@ -90,6 +95,7 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
     finally:
         await hub.close()
         await database.close()
+        await outbound.close()
         passwords.close()
 
 
@@ -109,15 +115,19 @@ async def _readiness(database: Database, hub: Hub) -> list[str]:
 
 @asynccontextmanager
 async def _kept(tools: Tools) -> AsyncIterator[None]:
-    """Write down now and then which tokens were used."""
+    """Write down now and then which tokens were used, and count what waits in the outbox."""
+    waiting: dict[tuple[str, ...], float] = {}
+    tools.telemetry.watch("mooring_outbox_deliveries", lambda: waiting)
 
     async def keep() -> None:
         while True:
-            await asyncio.sleep(LAST_USED_SECONDS)
             try:
+                waiting.update(await deliveries.counts(tools.services.database))
                 await tools.authenticator.flush_last_used()
-            except Refusal as refusal:
-                log.warning("when tokens were last used could not be written: %s", refusal.detail)
+            except (Refusal, asyncpg.PostgresError, TimeoutError) as error:
+                waiting.clear()  # no number is better than an old one
+                log.warning("the use of tokens and the outbox could not be looked after: %s", error)
+            await asyncio.sleep(KEEP_SECONDS)
 
     task = asyncio.create_task(keep())
     try:

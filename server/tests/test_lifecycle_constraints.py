@@ -218,7 +218,7 @@ async def test_the_record_of_transitions_is_not_rewritten_under_a_row(ground: Gr
                 (f"UPDATE transition SET target = source {last}", subject.generation, "transition_edge_is_legal"),
                 (f"UPDATE transition SET generation = 9 {last}", subject.generation, "transition_follows_previous"),
             ):
-                assert await refused_by(at_once(connection, statement, *who, generation)) == name
+                assert await refused_by(connection.execute(statement, *who, generation)) == name
 
 
 async def test_a_tenant_writes_no_transition_of_another_tenants_row(ground: Ground) -> None:
@@ -274,8 +274,3 @@ async def edited(ground: Ground, subject: Subject, columns: dict[str, object]) -
     statement = f'UPDATE "{subject.noun}" SET {sets} WHERE id = $1'
     async with ground.database.connection(PLATFORM) as connection:
         return await refused_by(connection.execute(statement, subject.id, *columns.values()))
-
-
-async def at_once(connection: asyncpg.Connection, statement: str, *arguments: object) -> None:
-    """Execute and commit."""
-    await connection.execute(statement, *arguments)

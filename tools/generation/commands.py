@@ -164,6 +164,8 @@ def _kind(document: Document, value: Value, schema: Schema) -> str:
         return "secret"
     if value.name in ("tenant_id", "project_id"):
         return value.name.removesuffix("_id")
+    if value.name.endswith("_id") and schema.get("type") == "string":
+        return "reference"
     kind = schema.get("type")
     if kind == "string":
         return "time" if schema.get("format") == "date-time" else "text"

@@ -30,14 +30,18 @@ class Homes:
         if event.type == EventType.PROJECT_DELETED:
             self._home.pop(event.subject_id, None)
 
-    async def is_foreign(self, caller: Caller, place: Place) -> bool:
-        """Whether the place is a project that the caller's tenant does not have."""
+    async def is_foreign(self, caller: Caller, place: Place, *, deleted_too: bool = False) -> bool:
+        """Whether the place is a project that the caller's tenant does not have.
+
+        With `deleted_too` it is enough that the tenant had it: so a deletion that is repeated gets its answer again.
+        """
         if place.project_id is None or place.project_id in caller.authority.projects:
             return False
         if self._home.get(place.project_id) == caller.tenant_id:
             return False
-        if await projects.find(self._database, Acting(caller.tenant_id), place.project_id) is None:
-            return True
+        acting = Acting(caller.tenant_id)
+        if await projects.find(self._database, acting, place.project_id) is None:
+            return not (deleted_too and await projects.was_there(self._database, acting, place.project_id))
         self._home[place.project_id] = str(caller.tenant_id)
         if len(self._home) > REMEMBERED_MAX:
             self._home.popitem(last=False)

@@ -1,7 +1,7 @@
 """From text to typed values, with errors that say where and what."""
 
 import re
-from typing import Any, Final, get_type_hints
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -58,7 +58,7 @@ def decode_form(body: bytes, kind: type[msgspec.Struct], decoder: Any) -> Any:
 def decode_query(route: Route, pairs: list[tuple[str, str]]) -> dict[str, Any]:
     """The typed query of a request; a parameter that the route does not take is refused, not ignored."""
     values = _single(pairs)
-    taken = set(get_type_hints(route.query)) if route.query is not None else set()
+    taken = set(route.query.__struct_encode_fields__) if route.query is not None else set()
     unknown = sorted(set(values) - taken)
     if unknown:
         listed = ", ".join(sorted(taken)) or "none"

@@ -29,6 +29,8 @@ def selection(call: Call, correlation_id: str | None) -> events.Selection:
 
 async def place_of(call: Call, cursor: str) -> Position:
     """The place that a cursor names, unless what follows it is no longer kept."""
+    if cursor == "beginning":
+        return await first_place(call)
     position = read_cursor(cursor)
     forgotten = await events.forgotten(call.services.database)
     if position < forgotten:
@@ -60,7 +62,8 @@ async def follow(call: Call, wanted: events.Selection, place: Position) -> Async
     recheck = max(0.5, call.services.settings.token_cache_seconds)
     quiet = 0.0
     try:
-        yield b": the stream is open\nretry: 1000\n\n"
+        # An id without data moves the caller's cursor: whoever is cut off before the first event misses none either.
+        yield b": the stream is open\nretry: 1000\nid: %b\n\n" % place.cursor().encode()
         while not hub.closed:
             found, place = await hub.read(wanted, place, BATCH)
             if found:
@@ -73,7 +76,7 @@ async def follow(call: Call, wanted: events.Selection, place: Position) -> Async
                 quiet += recheck
                 if quiet >= HEARTBEAT_SECONDS:
                     quiet = 0.0
-                    yield b": still here\n\n"
+                    yield b": still here\nid: %b\n\n" % place.cursor().encode()
             if len(found) < BATCH:
                 await hub.wait(place, recheck)
     finally:

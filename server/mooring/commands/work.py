@@ -22,6 +22,7 @@ from mooring.core.errors import Code, Refusal
 from mooring.core.ids import Prefix
 from mooring.core.permissions import Authority
 from mooring.gateways.clock import Clock
+from mooring.gateways.outbound import Outbound
 from mooring.gateways.passwords import Passwords
 from mooring.gateways.secrets import SecretBox
 from mooring.settings import Settings
@@ -47,6 +48,7 @@ class Services:
     secrets: SecretBox
     passwords: Passwords
     hub: Hub
+    outbound: Outbound
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ class Work(Generic[Result]):
         decision = decide(await load())
         presented = self.present(decision.result)
         decision, answer = self._kept(decision, presented)
-        if decision.writes or answer is not None:
+        if decision.writes or decision.audits or answer is not None:
             await apply(self.database, self.acting, self.context, decision, origin=self.origin, answer=answer)
             if decision.events:
                 self.services.hub.poke()

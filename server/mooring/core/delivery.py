@@ -14,11 +14,11 @@ import hmac
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from mooring.core.decision import Audited, Change, Context, Decision, Happened, PrincipalKind
+from mooring.core.decision import Audited, Change, Context, Decision, Happened
 from mooring.core.errors import Code, Refusal
 from mooring.core.events import EventType
 from mooring.core.ids import Prefix, is_id
@@ -184,18 +184,14 @@ def replay(context: Context, delivery: Delivery, *, event_is_kept: bool) -> Deci
     )
 
 
-def replay_dead(
-    context: Context, home: tuple[str | None, str | None], dead: Sequence[Delivery]
-) -> Decision[Replayed]:
+def replay_dead(context: Context, home: tuple[str | None, str | None], dead: Sequence[Delivery]) -> Decision[Replayed]:
     """Send the dead letters of a place again, a batch at a time; one more than the batch says that there are more."""
     batch = dead[:REPLAY_BATCH]
     result = Replayed(len(batch), len(dead) > REPLAY_BATCH)
     if not batch:
         return Decision(result=result)
     listed = {"count": len(batch), "deliveries": [each.id for each in batch]}
-    writes = tuple(
-        Change("delivery", each.id, each.revision, _ended(_queued_again(context, each))) for each in batch
-    )
+    writes = tuple(Change("delivery", each.id, each.revision, _ended(_queued_again(context, each))) for each in batch)
     return Decision(
         result=result,
         writes=writes,
@@ -207,9 +203,7 @@ def replay_dead(
 def tested(context: Context, webhook: Webhook, outcome: Outcome) -> Decision[Outcome]:
     """A message was sent to try the receiver; nothing changes, and the trail says who did it."""
     told = {"change": "tested", "status": outcome.status, "error": outcome.error}
-    audited = Audited(
-        "webhook.update", "webhook", webhook.id, webhook.tenant_id, webhook.project_id, after=told
-    )
+    audited = Audited("webhook.update", "webhook", webhook.id, webhook.tenant_id, webhook.project_id, after=told)
     return Decision(result=outcome, audits=(audited,))
 
 
@@ -250,13 +244,4 @@ def _audited(
     before: Mapping[str, object] | None = None,
     after: Mapping[str, object] | None = None,
 ) -> Audited:
-    return Audited(
-        action, "delivery", delivery.id, delivery.tenant_id, delivery.project_id, before=before, after=after
-    )
-
-
-def on_behalf_of(context: Context, delivery: Delivery, trace_id: str) -> Context:
-    """The platform acts, under the correlation of the event that it delivers."""
-    if context.actor.kind is not PrincipalKind.SYSTEM:
-        raise ValueError("only the platform itself buries a delivery")
-    return replace(context, correlation_id=delivery.correlation_id, trace_id=trace_id)
+    return Audited(action, "delivery", delivery.id, delivery.tenant_id, delivery.project_id, before=before, after=after)

@@ -16,12 +16,15 @@ class Code(StrEnum):
     """The machine-readable name of an error: part of the public contract, changed only by adding."""
 
     ADDRESS_REFUSED = "address_refused"
+    ARTIFACT_NOT_FOUND_AT_SOURCE = "artifact_not_found_at_source"
     ASSERTION_REFUSED = "assertion_refused"
     BODY_TOO_LARGE = "body_too_large"
     CLOSING_RECORD_MISSING = "closing_record_missing"
     CONFLICT = "conflict"
+    CONTENT_EXPANDS_TOO_FAR = "content_expands_too_far"
     CURSOR_EXPIRED = "cursor_expired"
     CURSOR_INVALID = "cursor_invalid"
+    DIGEST_MISMATCH = "digest_mismatch"
     GRANT_EXCEEDS_CEILING = "grant_exceeds_ceiling"
     HEADER_INVALID = "header_invalid"
     IDEMPOTENCY_CONFLICT = "idempotency_conflict"
@@ -34,12 +37,25 @@ class Code(StrEnum):
     MEDIA_TYPE_UNSUPPORTED = "media_type_unsupported"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     NAME_TAKEN = "name_taken"
-    NOT_FOUND = "not_found"
     NOT_EMPTY = "not_empty"
+    NOT_FOUND = "not_found"
     PERMISSION_DENIED = "permission_denied"
     RATE_LIMITED = "rate_limited"
+    REDIRECT_REFUSED = "redirect_refused"
+    REGISTRY_AUTH_REFUSED = "registry_auth_refused"
     REVISION_CONFLICT = "revision_conflict"
+    SIGNATURE_INVALID = "signature_invalid"
+    SIGNATURE_KEY_UNKNOWN = "signature_key_unknown"
+    SIGNATURE_MISSING = "signature_missing"
+    SIGNATURE_REPLAYED = "signature_replayed"
     SIGN_IN_REFUSED = "sign_in_refused"
+    SOURCE_ENDLESS = "source_endless"
+    SOURCE_MALFORMED = "source_malformed"
+    SOURCE_PATH_REFUSED = "source_path_refused"
+    SOURCE_TOO_LARGE = "source_too_large"
+    SOURCE_TOO_SLOW = "source_too_slow"
+    SOURCE_UNREACHABLE = "source_unreachable"
+    TAG_MOVED = "tag_moved"
     TEMPORARILY_UNAVAILABLE = "temporarily_unavailable"
     UNAUTHENTICATED = "unauthenticated"
     VALIDATION_FAILED = "validation_failed"
@@ -61,6 +77,11 @@ CATALOGUE: Mapping[Code, Entry] = {
         "An address that was given resolves to a network that the platform does not dial for tenants: loopback, "
         "link-local, private, or its own.",
         "Give a public https address, or ask the platform's admin to allow this network.",
+    ),
+    Code.ARTIFACT_NOT_FOUND_AT_SOURCE: Entry(
+        "Artifact not found at source",
+        "The source does not have the digest, tag or file that was named.",
+        "Check repository and digest; push to the registry first, then register.",
     ),
     Code.ASSERTION_REFUSED: Entry(
         "Assertion refused",
@@ -84,6 +105,11 @@ CATALOGUE: Mapping[Code, Entry] = {
         "Try again; nothing was changed.",
         retryable=True,
     ),
+    Code.CONTENT_EXPANDS_TOO_FAR: Entry(
+        "Content expands too far",
+        "Compressed content grows, when it is unpacked, beyond what the platform unpacks.",
+        "Publish content that unpacks to less; `details.limit_bytes` says how much is taken.",
+    ),
     Code.CURSOR_EXPIRED: Entry(
         "Cursor expired",
         "The events after this cursor are no longer kept.",
@@ -93,6 +119,11 @@ CATALOGUE: Mapping[Code, Entry] = {
         "Cursor invalid",
         "The cursor was not made by this platform, or not for this list.",
         "Begin without a cursor.",
+    ),
+    Code.DIGEST_MISMATCH: Entry(
+        "Digest mismatch",
+        "The bytes at the source are not those that the digest names.",
+        "Do not use this content; compare `details`, and publish again what was meant under its own digest.",
     ),
     Code.GRANT_EXCEEDS_CEILING: Entry(
         "Grant exceeds ceiling",
@@ -155,15 +186,15 @@ CATALOGUE: Mapping[Code, Entry] = {
         "Something of this kind has that name already.",
         "Choose another name, or use the one that is there.",
     ),
-    Code.NOT_FOUND: Entry(
-        "Not found",
-        "There is no such thing, or the caller may not see it.",
-        "Check the id, and that the caller belongs to its tenant and project.",
-    ),
     Code.NOT_EMPTY: Entry(
         "Not empty",
         "It still holds things that must go first.",
         "Remove what `details` names, then try again.",
+    ),
+    Code.NOT_FOUND: Entry(
+        "Not found",
+        "There is no such thing, or the caller may not see it.",
+        "Check the id, and that the caller belongs to its tenant and project.",
     ),
     Code.PERMISSION_DENIED: Entry(
         "Permission denied",
@@ -176,15 +207,84 @@ CATALOGUE: Mapping[Code, Entry] = {
         "Wait for the seconds of the `Retry-After` header.",
         retryable=True,
     ),
+    Code.REDIRECT_REFUSED: Entry(
+        "Redirect refused",
+        "The source sends the reader on to a host that is not allowed for it.",
+        "Ask for `details.host` to be allowed for this source, if it is the source's own storage.",
+    ),
+    Code.REGISTRY_AUTH_REFUSED: Entry(
+        "Registry authentication refused",
+        "The registry, or another source, does not accept the credentials, asks for some that are not there, or "
+        "wants them sent to a host that is not allowed.",
+        "Check the source's credentials and its token host, and that they cover this repository.",
+    ),
     Code.REVISION_CONFLICT: Entry(
         "Revision conflict",
         "The thing changed after the caller read it.",
         "Read it again, and repeat the change on what is there now.",
     ),
+    Code.SIGNATURE_INVALID: Entry(
+        "Signature invalid",
+        "There are signatures, and none of them can be used: malformed, too large, or not of the kind that is taken.",
+        "Sign the digest again; `details.failures` says for each signature what is wrong.",
+    ),
+    Code.SIGNATURE_KEY_UNKNOWN: Entry(
+        "Signature by an unknown key",
+        "There are signatures, and none of them was made by a key that is trusted here over these bytes.",
+        "Sign with a trusted key, or have the signer's public key added.",
+    ),
+    Code.SIGNATURE_MISSING: Entry(
+        "Signature missing",
+        "A signature is required, and the registry has none for this digest.",
+        "Sign the digest, in the repository where it was published.",
+    ),
+    Code.SIGNATURE_REPLAYED: Entry(
+        "Signature replayed",
+        "A trusted key signed something else: another repository, another digest, or no repository at all.",
+        "Sign this digest for this repository; `details.failures` says what each signature is for.",
+    ),
     Code.SIGN_IN_REFUSED: Entry(
         "Sign-in refused",
         "Tenant, e-mail address and password (or one-time code) do not belong together, or the user is disabled.",
         "Check all three; after many tries the address is held off for a while.",
+    ),
+    Code.SOURCE_ENDLESS: Entry(
+        "Source endless",
+        "The source went on sending beyond the size that it or the manifest had announced, or beyond the limit "
+        "without announcing any.",
+        "Check what the source serves under this address.",
+    ),
+    Code.SOURCE_MALFORMED: Entry(
+        "Source malformed",
+        "The source answered with something that is not what its protocol says.",
+        "Check that the address is one of such a source; `detail` says what was wrong.",
+    ),
+    Code.SOURCE_PATH_REFUSED: Entry(
+        "Source path refused",
+        "A file was named that is not a plain file below the directory that the platform opens for this.",
+        "Name a path below that directory, without symbolic links.",
+    ),
+    Code.SOURCE_TOO_LARGE: Entry(
+        "Source too large",
+        "The content is larger than the platform takes from this source.",
+        "Publish less, or ask the platform's operator for a higher limit; `details.limit_bytes` says what is taken.",
+    ),
+    Code.SOURCE_TOO_SLOW: Entry(
+        "Source too slow",
+        "The source did not send its answer in time, or went on too slowly.",
+        "Try again later; if it stays, look at the source.",
+        retryable=True,
+    ),
+    Code.SOURCE_UNREACHABLE: Entry(
+        "Source unreachable",
+        "The source could not be reached, broke off, or failed, more often than it is tried again.",
+        "Try again later; if it stays, check the source's address and that it runs.",
+        retryable=True,
+    ),
+    Code.TAG_MOVED: Entry(
+        "Tag moved",
+        "The tag names another digest than the one it was said to name.",
+        "Use the digest alone; a tag is only a label.",
     ),
     Code.TEMPORARILY_UNAVAILABLE: Entry(
         "Temporarily unavailable",

@@ -8,7 +8,7 @@ import base64
 import binascii
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mooring.core.errors import Code, Refusal
 
@@ -71,3 +71,30 @@ class Event:
     trace_id: str
     occurred_at: datetime
     data: dict[str, object]
+
+
+def public_event(event: Event, *, withhold: bool = False) -> dict[str, Any]:
+    """An event as everybody is told of it, by the API, the stream and webhooks alike.
+
+    With `withhold` it is told to the platform: that something happened in a tenant, not what is in it.
+    """
+    hidden = withhold and event.tenant_id is not None
+    return {
+        "id": event.id,
+        "cursor": event.position.cursor(),
+        "type": event.type,
+        "noun": event.noun,
+        "subject_id": event.subject_id,
+        "generation": event.generation,
+        "org_id": event.tenant_id,
+        "project_id": event.project_id,
+        "app_slug": event.app_slug,
+        "app_instance_id": event.app_instance_id,
+        "actor_kind": event.actor_kind,
+        "actor_id": event.actor_id,
+        "correlation_id": event.correlation_id,
+        "trace_id": event.trace_id,
+        "occurred_at": event.occurred_at,
+        "data": {} if hidden else event.data,
+        "data_withheld": hidden,
+    }

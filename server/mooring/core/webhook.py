@@ -191,6 +191,4 @@ def _audited(
     before: Mapping[str, object] | None = None,
     after: Mapping[str, object] | None = None,
 ) -> Audited:
-    return Audited(
-        action, "webhook", webhook.id, webhook.tenant_id, webhook.project_id, before=before, after=after
-    )
+    return Audited(action, "webhook", webhook.id, webhook.tenant_id, webhook.project_id, before=before, after=after)

@@ -157,9 +157,7 @@ def _look_up(host: str, port: int) -> list[str]:
 class Outbound:
     """Dials what others name, within a reach."""
 
-    def __init__(
-        self, reach: Reach, *, own_hosts: Sequence[str] = (), resolver: Resolver | None = None
-    ) -> None:
+    def __init__(self, reach: Reach, *, own_hosts: Sequence[str] = (), resolver: Resolver | None = None) -> None:
         self._reach = reach
         self._own_hosts = tuple(own_hosts)
         self._resolver = resolver or SystemResolver()
@@ -311,9 +309,7 @@ def ascii_url(text: str) -> str:
     try:
         host = httpx.URL(scheme="https", host=parts["host"]).raw_host.decode("ascii")
     except (httpx.InvalidURL, UnicodeError) as error:
-        raise Refusal(
-            Code.VALIDATION_FAILED, "url: a host name that IDNA knows", {"path": "url"}
-        ) from error
+        raise Refusal(Code.VALIDATION_FAILED, "url: a host name that IDNA knows", {"path": "url"}) from error
     return f"{parts['scheme']}{host}{parts['rest']}"
 
 

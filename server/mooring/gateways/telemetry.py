@@ -175,7 +175,7 @@ class Observed:
             telemetry.numbers.count_refusal(self.code)
         level = self._level()
         if LEVELS[level] >= telemetry.lines.threshold:
-            getattr(telemetry.lines.log, level)("request", **self._fields(ended, cut_off=error is not None))
+            telemetry.lines.write(level, "request", self._fields(ended, cut_off=error is not None))
         if self._span is not None:
             self._end_span(self._span)
         CARRIED.reset(self._outer)
@@ -309,16 +309,15 @@ class Telemetry:
 
     @contextmanager
     def worker_tick(self, worker: str) -> Iterator[None]:
-        """Observe one round of a worker. What it raises is counted, logged here, and raised on."""
+        """Observe one round of a worker. What it raises is counted and raised on: its loop says what came of it."""
         begun = perf_counter()
         outcome = "cancelled"
         with Bound({"worker": worker}, self.tracing):
             try:
                 yield
                 outcome = "done"
-            except Exception as error:
+            except Exception:
                 outcome = "failed"
-                self.lines.log.error("a round of a worker failed", error=error_fields(error))
                 raise
             finally:
                 self.numbers.count_tick(worker, outcome, perf_counter() - begun)

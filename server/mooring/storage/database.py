@@ -2,24 +2,25 @@
 
 There are two pools. A connection of the first acts as the owner of the tables. A connection of the second takes the
 role `mooring_tenant` once, when it is made, and names a tenant before it is used: row-level security then shows it
-that tenant's rows only. The name stays with the connection, so that naming it again costs a round trip only when the
-tenant changes; the pool is last-in first-out, which makes that rare. Nothing resets a connection on release: no
-caller opens a transaction by hand, and nothing but the tenant's name is ever set.
+that tenant's rows only. The name stays with the connection, and the pool gives a tenant the connection that spoke for
+it last, so that naming it again costs a round trip only where there are more busy tenants than connections. Nothing
+resets a connection on release: nothing but the tenant's name is ever set on it.
 
 A connection that breaks is a matter of the moment. A read is tried once more on a new connection; a write is not,
 since nobody knows whether it was committed: the caller repeats it with its idempotency key.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from types import TracebackType
+from typing import Any, Final
 
 import asyncpg
 import msgspec
 
 from mooring.core.errors import Code, Refusal
+from mooring.storage.pool import Connection, Pool, PoolClosed
 
 TENANT_ROLE: Final = "mooring_tenant"
 BROKEN: Final = (
@@ -35,6 +36,9 @@ BROKEN: Final = (
 )
 """What a connection raises when the server went away under it."""
 
+CUT_OFF: Final = (TimeoutError, asyncpg.InternalClientError)
+"""What is raised, beside a cancellation, when a statement did not come to its end on this side."""
+
 
 @dataclass(frozen=True, slots=True)
 class Acting:
@@ -49,24 +53,6 @@ class Acting:
 
 
 PLATFORM: Final = Acting()
-
-
-class Connection(asyncpg.Connection):
-    """A connection that remembers for which tenant it speaks."""
-
-    __slots__ = ("_tenant_named",)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._tenant_named: str | None = None
-
-    async def name_tenant(self, tenant_id: str) -> None:
-        """Speak for this tenant from now on."""
-        if self._tenant_named == tenant_id:
-            return
-        self._tenant_named = None
-        await self.fetchval("SELECT set_config('mooring.tenant', $1, false)", tenant_id)
-        self._tenant_named = tenant_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +80,36 @@ async def _as_tenant(connection: asyncpg.Connection) -> None:
     await _encode_json(connection)
 
 
-async def _keep(connection: asyncpg.Connection) -> None:
-    """The pool's reset: nothing is set on a connection that would have to be taken back."""
+class Lent:
+    """A connection while somebody uses it: `async with database.connection(acting) as connection:`."""
+
+    __slots__ = ("_connection", "_pool", "_seconds", "_tenant_id")
+
+    def __init__(self, pool: Pool, tenant_id: str | None, seconds: float) -> None:
+        self._pool = pool
+        self._tenant_id = tenant_id
+        self._seconds = seconds
+
+    async def __aenter__(self) -> Connection:
+        connection = self._pool.take_now(self._tenant_id)
+        if connection is None:
+            try:
+                connection = await self._pool.take(self._tenant_id, self._seconds)
+            except TimeoutError as error:
+                raise unavailable("every database connection is in use") from error
+            except PoolClosed as error:
+                raise unavailable("the database is not open") from error
+        self._connection = connection
+        return connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A statement that was cut off may still be running: nobody else may get its connection.
+        if error is not None and (not isinstance(error, Exception) or isinstance(error, CUT_OFF)):
+            self._pool.drop(self._connection)
+        else:
+            self._pool.give(self._connection)
 
 
 class Database:
@@ -103,79 +117,76 @@ class Database:
 
     def __init__(self, settings: PoolSettings) -> None:
         self._settings = settings
-        self._platform: asyncpg.Pool | None = None
-        self._tenant: asyncpg.Pool | None = None
-        self._closing = False
+        self._platform = Pool(lambda: self._connect(_encode_json), settings.size)
+        self._tenant = Pool(lambda: self._connect(_as_tenant), settings.size)
+        self._is_open = False
 
     async def open(self) -> None:
         """Make both pools; the tenants' one needs the role that the first migration makes."""
-        self._platform = await self._pool(_encode_json)
-        self._tenant = await self._pool(_as_tenant)
+        await self._platform.open()
+        await self._tenant.open()
+        self._is_open = True
 
     async def close(self) -> None:
         """Give every connection back, waiting a bounded time for those in use."""
-        self._closing = True
-        for pool in (self._tenant, self._platform):
-            if pool is not None:
-                try:
-                    await asyncio.wait_for(pool.close(), 5)
-                except TimeoutError:
-                    pool.terminate()
+        self._is_open = False
+        await asyncio.gather(self._tenant.close(), self._platform.close())
 
-    async def _pool(self, init: Callable[[asyncpg.Connection], Any]) -> asyncpg.Pool:
+    async def _connect(self, prepare: Callable[[asyncpg.Connection], Awaitable[None]]) -> Connection:
         settings = self._settings
-        return await asyncpg.create_pool(
+        connection = await asyncpg.connect(
             settings.url,
-            min_size=1,
-            max_size=settings.size,
-            max_inactive_connection_lifetime=300,
             connection_class=Connection,
-            init=init,
-            reset=_keep,
             timeout=5,
             command_timeout=settings.statement_timeout_seconds + 5,
             statement_cache_size=500,
             max_cached_statement_lifetime=0,
             server_settings=_session(settings, "mooring"),
         )
+        try:
+            await prepare(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
 
-    @asynccontextmanager
-    async def connection(self, acting: Acting) -> AsyncIterator[Connection]:
+    def connection(self, acting: Acting) -> Lent:
         """A connection that speaks for `acting`."""
-        pool = self._platform if acting.is_platform else self._tenant
-        if pool is None or self._closing:
+        if not self._is_open:
             raise unavailable("the database is not open")
-        try:
-            taken = await pool.acquire(timeout=self._settings.acquire_timeout_seconds)
-        except TimeoutError as error:
-            raise unavailable("every database connection is in use") from error
-        speaker = cast(Connection, taken)  # the pool's proxy has all that the connection has
-        try:
-            if acting.tenant_id is not None:
-                await speaker.name_tenant(acting.tenant_id)
-            yield speaker
-        finally:
-            await pool.release(taken)
+        tenant_id = acting.tenant_id
+        return Lent(
+            self._platform if tenant_id is None else self._tenant, tenant_id, self._settings.acquire_timeout_seconds
+        )
+
+    def connections(self) -> dict[tuple[str, ...], float]:
+        """How many connections there are, by pool and state."""
+        counts: dict[tuple[str, ...], float] = {}
+        for name, pool in (("platform", self._platform), ("tenant", self._tenant)):
+            counts[name, "used"], counts[name, "idle"] = pool.counts
+        return counts
 
     async def fetch(self, acting: Acting, statement: str, *arguments: object) -> list[asyncpg.Record]:
         """All rows of a read."""
-        rows: list[asyncpg.Record] = await self._read(acting, "fetch", statement, arguments)
+        rows: list[asyncpg.Record] = await self._read(acting, Connection.fetch, statement, arguments)
         return rows
 
     async def fetchrow(self, acting: Acting, statement: str, *arguments: object) -> asyncpg.Record | None:
         """The first row of a read, or none."""
-        row: asyncpg.Record | None = await self._read(acting, "fetchrow", statement, arguments)
+        row: asyncpg.Record | None = await self._read(acting, Connection.fetchrow, statement, arguments)
         return row
 
     async def fetchval(self, acting: Acting, statement: str, *arguments: object) -> Any:
         """The first value of a read."""
-        return await self._read(acting, "fetchval", statement, arguments)
+        return await self._read(acting, Connection.fetchval, statement, arguments)
 
-    async def _read(self, acting: Acting, way: str, statement: str, arguments: Sequence[object]) -> Any:
+    async def _read(
+        self, acting: Acting, way: Callable[..., Awaitable[Any]], statement: str, arguments: Sequence[object]
+    ) -> Any:
         for last_try in (False, True):
             try:
                 async with self.connection(acting) as connection:
-                    return await getattr(connection, way)(statement, *arguments)
+                    return await way(connection, statement, *arguments)
             except asyncpg.QueryCanceledError as error:
                 raise unavailable("the database took too long") from error
             except BROKEN as error:

@@ -13,26 +13,27 @@ import asyncpg
 from mooring.core.event import BEGINNING, Event, Position
 from mooring.storage.database import PLATFORM, Acting, Database
 
-_COLUMNS: Final = """e.epoch, e.tx, e.seq, e.id, e.type, e.noun, e.subject_id, e.generation, e.tenant_id, e.project_id,
-       e.app_slug, e.app_instance_id, e.actor_kind, e.actor_id, e.correlation_id, e.trace_id, e.occurred_at, e.data"""
-_SEEN: Final = """(e.epoch, e.tx, e.seq) > ($1, $2, $3)
-   AND (e.tx < (pg_snapshot_xmin(pg_current_snapshot())::text)::bigint
+EVENT_COLUMNS: Final = """e.epoch, e.tx, e.seq, e.id, e.type, e.noun, e.subject_id, e.generation, e.tenant_id,
+       e.project_id, e.app_slug, e.app_instance_id, e.actor_kind, e.actor_id, e.correlation_id, e.trace_id,
+       e.occurred_at, e.data"""
+SETTLED: Final = """(e.tx < (pg_snapshot_xmin(pg_current_snapshot())::text)::bigint
         OR e.epoch < (SELECT current FROM event_epoch))"""
+_SEEN: Final = f"(e.epoch, e.tx, e.seq) > ($1, $2, $3) AND {SETTLED}"
 _ORDER: Final = "ORDER BY e.epoch, e.tx, e.seq LIMIT $4"
 
-READ_ALL: Final = f"SELECT {_COLUMNS} FROM event e WHERE {_SEEN} {_ORDER}"
-READ_TENANT: Final = f"SELECT {_COLUMNS} FROM event e WHERE {_SEEN} AND e.tenant_id = $5 {_ORDER}"
-READ_PROJECT: Final = f"SELECT {_COLUMNS} FROM event e WHERE {_SEEN} AND e.project_id = $5 {_ORDER}"
-READ_CORRELATION: Final = f"SELECT {_COLUMNS} FROM event e WHERE {_SEEN} AND e.correlation_id = $5 {_ORDER}"
+READ_ALL: Final = f"SELECT {EVENT_COLUMNS} FROM event e WHERE {_SEEN} {_ORDER}"
+READ_TENANT: Final = f"SELECT {EVENT_COLUMNS} FROM event e WHERE {_SEEN} AND e.tenant_id = $5 {_ORDER}"
+READ_PROJECT: Final = f"SELECT {EVENT_COLUMNS} FROM event e WHERE {_SEEN} AND e.project_id = $5 {_ORDER}"
+READ_CORRELATION: Final = f"SELECT {EVENT_COLUMNS} FROM event e WHERE {_SEEN} AND e.correlation_id = $5 {_ORDER}"
 READ_TENANT_CORRELATION: Final = (
-    f"SELECT {_COLUMNS} FROM event e WHERE {_SEEN} AND e.tenant_id = $5 AND e.correlation_id = $6 {_ORDER}"
+    f"SELECT {EVENT_COLUMNS} FROM event e WHERE {_SEEN} AND e.tenant_id = $5 AND e.correlation_id = $6 {_ORDER}"
 )
 READ_PROJECT_CORRELATION: Final = (
-    f"SELECT {_COLUMNS} FROM event e WHERE {_SEEN} AND e.project_id = $5 AND e.correlation_id = $6 {_ORDER}"
+    f"SELECT {EVENT_COLUMNS} FROM event e WHERE {_SEEN} AND e.project_id = $5 AND e.correlation_id = $6 {_ORDER}"
 )
-HEAD: Final = """
+HEAD: Final = f"""
 SELECT e.epoch, e.tx, e.seq FROM event e
- WHERE e.tx < (pg_snapshot_xmin(pg_current_snapshot())::text)::bigint OR e.epoch < (SELECT current FROM event_epoch)
+ WHERE {SETTLED}
  ORDER BY e.epoch DESC, e.tx DESC, e.seq DESC LIMIT 1"""
 UNSETTLED: Final = """
 SELECT EXISTS (SELECT FROM event e JOIN event_epoch p ON e.epoch = p.current

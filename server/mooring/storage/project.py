@@ -10,6 +10,7 @@ from mooring.storage.database import Acting, Database
 
 _COLUMNS: Final = "id, tenant_id, slug, display_name, revision, created_at, deleted_at"
 FIND: Final = f"SELECT {_COLUMNS} FROM project WHERE id = $1 AND deleted_at IS NULL"
+WAS_THERE: Final = "SELECT EXISTS (SELECT FROM project WHERE id = $1)"
 LIST: Final = f"""
 SELECT {_COLUMNS} FROM project WHERE tenant_id = $1 AND deleted_at IS NULL AND id > $2 ORDER BY id LIMIT $3"""
 LIST_SOME: Final = f"""
@@ -27,6 +28,11 @@ async def find(database: Database, acting: Acting, project_id: str) -> Project |
     """One project that was not deleted."""
     row = await database.fetchrow(acting, FIND, project_id)
     return None if row is None else project_of(row)
+
+
+async def was_there(database: Database, acting: Acting, project_id: str) -> bool:
+    """Whether there is such a project, or was until it was deleted."""
+    return bool(await database.fetchval(acting, WAS_THERE, project_id))
 
 
 async def page(database: Database, acting: Acting, after: str, limit: int) -> list[Project]:

@@ -28,6 +28,9 @@ class Worker(Protocol):
     async def tick(self) -> float | None:
         """Do what is due; returns in how many seconds to look again, at the latest after `look_seconds`."""
 
+    async def close(self) -> None:
+        """No tick will follow: end what is under way and hand back what is held."""
+
 
 class Loop:
     """Runs one worker until it is told to stop."""
@@ -48,7 +51,13 @@ class Loop:
         self._hint.set()
 
     async def run(self) -> None:
-        """Tick, wait, tick."""
+        """Tick, wait, tick; at the end, and also when it is cut short, the worker hands back what it holds."""
+        try:
+            await self._run()
+        finally:
+            await self._worker.close()
+
+    async def _run(self) -> None:
         pause = PAUSE_FIRST_SECONDS
         while not self._stopping.is_set():
             self._hint.clear()

@@ -1,9 +1,11 @@
 """Which workers there are."""
 
 from mooring.commands.work import Services
+from mooring.workers.janitor import Janitor
 from mooring.workers.loop import Worker
+from mooring.workers.outbox import OutboxRelay
 
 
 def roster(services: Services) -> tuple[Worker, ...]:
     """All workers of a platform."""
-    return ()
+    return OutboxRelay(services), Janitor(services)

@@ -31,7 +31,8 @@ def test_every_error_has_a_title_of_its_own_and_one_http_status() -> None:
 def test_what_may_be_retried_is_a_matter_of_the_moment() -> None:
     retryable = {code for code in Code if CATALOGUE[code].retryable}
 
-    assert retryable == {Code.CONFLICT, Code.INTERNAL, Code.RATE_LIMITED, Code.TEMPORARILY_UNAVAILABLE}
+    moment = {Code.CONFLICT, Code.INTERNAL, Code.RATE_LIMITED, Code.TEMPORARILY_UNAVAILABLE}
+    assert retryable == moment | {Code.SOURCE_TOO_SLOW, Code.SOURCE_UNREACHABLE}
     assert all(STATUS[code] >= 500 or STATUS[code] in (409, 429) for code in retryable)
 
 

@@ -1,13 +1,14 @@
 """The server with a death built in: a program of the tests, which runs the product as it is.
 
 It imports everything once, holds the listening socket, and forks a child for each line `run` on its input; the child
-is `python -m mooring api` from there on, with two seams taken hold of and no line of the product changed. It prints
-`child <pid>` for each, and `ended <how>` once it is over.
+is `python -m mooring api` from there on, with its seams taken hold of and no line of the product changed. It prints
+`child <pid>` for each, what the child itself prints when it listens, and `ended <how>` once it is over. Passwords are
+hashed cheaply, so that a start is quick.
 
 A request that carries the header `X-Doom` is the one during which the child kills itself, by SIGKILL:
 
-- `suspended:<n>`: the n-th time that the request, or a task that it started, waits for something;
-- `flying:<n>`: the same, one turn of the event loop later, when what it waits for was sent over the wire;
+- `suspended:<n>`: the n-th time that the request, or a task that it started, waits for something; what it sent to
+  the database just before is on its way already, and done without anybody to be told;
 - `before`: when the unit of work is about to send its one statement, which is the commit;
 - `after`: when the answer to that statement has come.
 
@@ -23,15 +24,20 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
+
+from argon2 import PasswordHasher
 
 from mooring import __main__ as program
 from mooring import wiring
 from mooring.api.app import Application, Receive, Scope_, Send
+from mooring.gateways.passwords import Passwords
 from mooring.storage.database import Connection
 
 PR_SET_PDEATHSIG = 1
 HEADER = b"x-doom"
+CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 COMMIT = 'INSERT INTO "audit"'
 """Every mutation writes an audit row, in the statement that is its transaction, and nothing else does."""
 
@@ -52,10 +58,7 @@ class Doom:
         """The request waits: is it time?"""
         self._left -= 1
         if self._left == 0:
-            if self.kind == "suspended":
-                die()
-            loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, die)
+            die()
 
 
 DOOM: ContextVar[Doom | None] = ContextVar("doom", default=None)
@@ -107,7 +110,7 @@ class DoomedApplication(Application):
         DOOM.set(doom)
         asyncio.get_running_loop().set_task_factory(make_task)
         request = super().__call__(scope, receive, send)
-        await (drive(request, doom) if doom.kind in ("suspended", "flying") else request)
+        await (drive(request, doom) if doom.kind == "suspended" else request)
 
 
 def doomed_fetchval(original: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -135,9 +138,9 @@ def become_server(listening: socket.socket) -> int:
     """The child's life: the product's own program, on the socket that is there already."""
     end_with_parent()
     wiring.Application = DoomedApplication  # type: ignore[misc]
+    wiring.Passwords = partial(Passwords, hasher=CHEAP)  # type: ignore[misc,assignment]
     Connection.fetchval = doomed_fetchval(Connection.fetchval)  # type: ignore[method-assign]
     socket.create_server = lambda *_, **__: listening.dup()  # type: ignore[assignment]
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115  ends with the process
     return program.main(["api"])
 
 
@@ -150,8 +153,8 @@ def main() -> None:
         assert line == "run\n", line
         child = os.fork()
         if child == 0:
+            print(f"child {os.getpid()}", flush=True)
             os._exit(become_server(listening))
-        print(f"child {child}", flush=True)
         _, status = os.waitpid(child, 0)
         print(f"ended {os.waitstatus_to_exitcode(status)}", flush=True)
 

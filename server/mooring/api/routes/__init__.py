@@ -1,7 +1,7 @@
 """All endpoints: importing this package declares them."""
 
 from mooring.api.route import ROUTES
-from mooring.api.routes import access, membership, project, record, reference, service_account, tenant, user
+from mooring.api.routes import access, membership, project, record, reference, service_account, tenant, user, webhook
 
 __all__ = [
     "ROUTES",
@@ -13,4 +13,5 @@ __all__ = [
     "service_account",
     "tenant",
     "user",
+    "webhook",
 ]

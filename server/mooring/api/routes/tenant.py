@@ -27,7 +27,7 @@ from mooring.storage import tenant as tenants
 @route("GET", "/tenants", Scope.PLATFORM, Declared("tenant", "list", "tenant.read", answer=Page[TenantView]))
 async def list_tenants(call: Call, query: PageQuery) -> Page[TenantView]:
     """List the platform's tenants."""
-    rows = await tenants.page(call.services.database, start(query, "tenant"), query.limit + 1)
+    rows = await tenants.page(call.services.database, call.acting, start(query, "tenant"), query.limit + 1)
     return page(rows, query, "tenant", lambda row: tenant_view(call.caller.authority, row))
 
 

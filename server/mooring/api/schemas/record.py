@@ -8,7 +8,7 @@ from msgspec import Meta
 from mooring.api.page import Cursor, Limit
 from mooring.api.schemas.fields import ActionKey, Shown, Strict
 from mooring.core.audit import AuditRow
-from mooring.core.event import Event
+from mooring.core.event import Event, public_event
 
 CorrelationId = Annotated[
     str,
@@ -103,26 +103,7 @@ class AuditView(Shown):
 
 def event_view(event: Event, *, withhold: bool = False) -> EventView:
     """An event as it is shown; the platform's stream tells of a tenant's events, not what is in them."""
-    hidden = withhold and event.tenant_id is not None
-    return EventView(
-        id=event.id,
-        cursor=event.position.cursor(),
-        type=event.type,
-        noun=event.noun,
-        subject_id=event.subject_id,
-        generation=event.generation,
-        org_id=event.tenant_id,
-        project_id=event.project_id,
-        app_slug=event.app_slug,
-        app_instance_id=event.app_instance_id,
-        actor_kind=event.actor_kind,
-        actor_id=event.actor_id,
-        correlation_id=event.correlation_id,
-        trace_id=event.trace_id,
-        occurred_at=event.occurred_at,
-        data={} if hidden else event.data,
-        data_withheld=hidden,
-    )
+    return EventView(**public_event(event, withhold=withhold))
 
 
 def audit_view(row: AuditRow) -> AuditView:

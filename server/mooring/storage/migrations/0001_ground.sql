@@ -102,7 +102,8 @@ CREATE TABLE secret (
   wrapped_key bytea NOT NULL,    -- the data key, encrypted by the master key
   ciphertext bytea NOT NULL,     -- nonce and AES-256-GCM, bound to id, tenant and purpose
   expires_at timestamptz,
-  created_at timestamptz NOT NULL
+  created_at timestamptz NOT NULL,
+  CONSTRAINT secret_of_one_tenant UNIQUE (tenant_id, id)
 );
 CREATE INDEX secret_by_master_key ON secret (master_key_id, id);
 CREATE INDEX secret_by_expiry ON secret (expires_at) WHERE expires_at IS NOT NULL;
@@ -209,5 +210,6 @@ CREATE TABLE idempotency (
   CONSTRAINT idempotency_pkey PRIMARY KEY (principal_id, route, key)
 );
 CREATE INDEX idempotency_by_age ON idempotency (created_at);
+CREATE INDEX idempotency_by_secret ON idempotency (secret_id) WHERE secret_id IS NOT NULL;
 SELECT tenant_lock('idempotency');
 GRANT SELECT, INSERT ON idempotency TO mooring_tenant;

@@ -176,6 +176,7 @@ CREATE TABLE token (
 CREATE INDEX token_by_user ON token (user_id, id) WHERE user_id IS NOT NULL;
 CREATE INDEX token_by_service_account ON token (service_account_id, id) WHERE service_account_id IS NOT NULL;
 CREATE INDEX token_by_expiry ON token (expires_at);
+CREATE INDEX token_by_revocation ON token (revoked_at) WHERE revoked_at IS NOT NULL;
 SELECT tenant_lock('token');
 GRANT SELECT, INSERT, UPDATE ON token TO mooring_tenant;
 

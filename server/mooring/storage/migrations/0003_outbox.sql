@@ -12,15 +12,36 @@ CREATE TABLE webhook (
   event_types text[] NOT NULL DEFAULT '{}',            -- whole types, or families that end in '.*'; empty: all
   enabled boolean NOT NULL DEFAULT true,
   secret_id text COLLATE "C" NOT NULL REFERENCES secret (id),
+  previous_secret_id text COLLATE "C" REFERENCES secret (id) ON DELETE SET NULL,  -- signs beside it until it expires
   revision bigint NOT NULL DEFAULT 0,
   created_at timestamptz NOT NULL,
   CONSTRAINT webhook_project_of_tenant FOREIGN KEY (tenant_id, project_id) REFERENCES project (tenant_id, id),
+  CONSTRAINT webhook_key_of_tenant FOREIGN KEY (tenant_id, secret_id) REFERENCES secret (tenant_id, id),
+  CONSTRAINT webhook_previous_key_of_tenant FOREIGN KEY (tenant_id, previous_secret_id)
+    REFERENCES secret (tenant_id, id) ON DELETE SET NULL (previous_secret_id),
   CONSTRAINT webhook_project_has_tenant CHECK (project_id IS NULL OR tenant_id IS NOT NULL)
 );
 CREATE INDEX webhook_by_tenant ON webhook (tenant_id, id);
 CREATE INDEX webhook_by_project ON webhook (project_id, id) WHERE project_id IS NOT NULL;
+CREATE UNIQUE INDEX webhook_by_secret ON webhook (secret_id);
+CREATE UNIQUE INDEX webhook_by_previous_secret ON webhook (previous_secret_id) WHERE previous_secret_id IS NOT NULL;
 SELECT tenant_lock('webhook');
 GRANT SELECT, INSERT, UPDATE, DELETE ON webhook TO mooring_tenant;
+
+-- A key goes with the webhook that named it: nothing is left that could still be opened. It goes in the name of
+-- whoever changes the webhook, so that a tenant's session drops a tenant's keys only.
+CREATE FUNCTION webhook_drops_keys() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF TG_OP = 'DELETE' THEN
+    DELETE FROM secret WHERE id IN (OLD.secret_id, OLD.previous_secret_id);
+  ELSE
+    DELETE FROM secret WHERE id IN (OLD.secret_id, OLD.previous_secret_id)
+       AND id <> NEW.secret_id AND id IS DISTINCT FROM NEW.previous_secret_id;
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER webhook_drops_keys AFTER DELETE OR UPDATE OF secret_id ON webhook
+  FOR EACH ROW EXECUTE FUNCTION webhook_drops_keys();
 
 CREATE TABLE delivery (
   event_id text COLLATE "C" NOT NULL,
@@ -48,11 +69,12 @@ CREATE TABLE delivery (
   CONSTRAINT delivery_claimed_has_lease CHECK ((status = 'claimed') = (leased_until IS NOT NULL)),
   CONSTRAINT delivery_ended_is_dated CHECK ((status IN ('delivered', 'dead')) = (finished_at IS NOT NULL))
 );
-CREATE INDEX delivery_due ON delivery (due_at) WHERE status = 'queued';
+CREATE INDEX delivery_queued ON delivery (webhook_id, due_at) WHERE status = 'queued';
 CREATE INDEX delivery_leased ON delivery (leased_until) WHERE status = 'claimed';
 CREATE INDEX delivery_ended ON delivery (finished_at) WHERE finished_at IS NOT NULL;
-CREATE INDEX delivery_by_webhook ON delivery (webhook_id, event_id);
-CREATE INDEX delivery_by_tenant ON delivery (tenant_id, id);
+CREATE INDEX delivery_by_webhook ON delivery (webhook_id, id);
+CREATE INDEX delivery_by_place ON delivery (tenant_id, project_id, id);
+CREATE INDEX delivery_dead ON delivery (tenant_id, project_id, id) WHERE status = 'dead';
 SELECT tenant_lock('delivery');
 GRANT SELECT, UPDATE ON delivery TO mooring_tenant;
 

@@ -102,10 +102,7 @@ SELECT lifecycle_requires('service_account', 'status', '{deleted}', 'deleted_at'
 --
 -- A plain reference stays where the tenant may be none: PostgreSQL does not look at a composite key with a NULL in it.
 
-ALTER TABLE secret ADD CONSTRAINT secret_of_one_tenant UNIQUE (tenant_id, id);
-ALTER TABLE webhook
-  ADD CONSTRAINT webhook_of_one_tenant UNIQUE (tenant_id, id),
-  ADD CONSTRAINT webhook_secret_of_tenant FOREIGN KEY (tenant_id, secret_id) REFERENCES secret (tenant_id, id);
+ALTER TABLE webhook ADD CONSTRAINT webhook_of_one_tenant UNIQUE (tenant_id, id);
 ALTER TABLE delivery
   ADD CONSTRAINT delivery_webhook_of_tenant FOREIGN KEY (tenant_id, webhook_id) REFERENCES webhook (tenant_id, id)
     ON DELETE CASCADE;
@@ -126,3 +123,6 @@ ALTER TABLE token
   DROP CONSTRAINT token_break_glass_of_tenant,
   ADD CONSTRAINT token_break_glass_of_user FOREIGN KEY (tenant_id, break_glass_id, user_id)
     REFERENCES break_glass (tenant_id, id, user_id);
+
+-- A node is nobody's but the platform's, and so it stays when somebody grants a tenant's session too much.
+SELECT tenant_lock('node');

@@ -1,0 +1,11 @@
+"""Every test that asks for `driven` runs twice: with the client that blocks and with the one for asyncio."""
+
+import pytest
+
+from sdk.tests.platform_double import Driven
+
+
+@pytest.fixture(params=["sync", "async"])
+def driven(request: pytest.FixtureRequest) -> Driven:
+    """One of the two clients."""
+    return Driven(request.param)

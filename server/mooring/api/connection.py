@@ -1,0 +1,455 @@
+"""One HTTP/1.1 connection: bytes in, requests to the application, bytes out.
+
+uvicorn runs the server: sockets, signals, the wait for what is under way at a stop. This is the part that it makes
+for each connection, in place of its own, which is more general and cost a read as much as the database did. The bytes
+are parsed by httptools, in its strict mode. An answer that is whole goes out by one write, which the application asks
+for by the extension `mooring.answer`; a stream takes the usual ASGI messages.
+
+Requests of one connection are answered one after the other, in their order. Everything is bounded: the head of a
+request, how long a request may take to arrive, what waits in memory for a reader or a writer that is slow, and how
+long a connection may be silent.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from http import HTTPStatus
+from typing import Any, Final, Protocol, cast
+from urllib.parse import unquote
+
+import httptools
+import msgspec
+
+from mooring.api.problem import MEDIA_TYPE, STATUS, problem
+from mooring.core.errors import Code, Refusal
+from mooring.core.ids import Prefix
+from mooring.gateways.clock import SystemClock
+
+HEAD_BYTES_MAX: Final = 256 * 1024
+"""What is parsed at the most; the application's own limit is lower, and it answers by name."""
+BODY_BYTES_WAITING_MAX: Final = 64 * 1024
+ARRIVAL_SECONDS_MAX: Final = 60.0
+ANSWER: Final = "mooring.answer"
+EXTENSIONS: Final[dict[str, dict[str, object]]] = {ANSWER: {}}
+ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
+STATUS_LINE: Final = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n" for each in HTTPStatus}
+WITHOUT_BODY: Final = (204, 304)
+
+Message = dict[str, Any]
+Application = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Any]
+
+log = logging.getLogger("mooring.http")
+
+
+class ServerState(Protocol):
+    """What all connections of a uvicorn server share."""
+
+    connections: set[Any]
+    tasks: set[asyncio.Task[None]]
+    total_requests: int
+    default_headers: list[tuple[bytes, bytes]]
+
+
+class Exchange:
+    """One request and its answer."""
+
+    __slots__ = (
+        "_at", "_body", "_chunked", "_continue", "_delivered", "_started", "_woken", "arrived", "broken", "disconnected",
+        "ended", "keep_alive", "scope", "task",
+    )  # fmt: skip
+
+    def __init__(self, at: "Connection", scope: Message, *, keep_alive: bool, expects_continue: bool) -> None:
+        self._at = at
+        self._body = bytearray()
+        self._chunked = False
+        self._continue = expects_continue
+        self._delivered = False  # the application has all of the body
+        self._started = False
+        self._woken: asyncio.Future[None] | None = None
+        self.arrived = False
+        self.broken = False  # the rest of the body will never arrive
+        self.disconnected = False
+        self.ended = False
+        self.keep_alive = keep_alive
+        self.scope = scope
+        self.task: asyncio.Task[None] | None = None
+
+    async def run(self, application: Application) -> None:
+        """Let the application answer; what it leaves unfinished ends the connection."""
+        try:
+            await application(self.scope, self.receive, self.send)
+        except Exception:
+            log.exception("the application failed where nobody caught it")
+            if not self._started:
+                self._at.write(self._at.refusal(Refusal(Code.INTERNAL, "Mooring failed; its log says why")))
+        finally:
+            self._at.finished(self)
+
+    def take(self, piece: bytes) -> bool:
+        """A piece of the body came; returns whether too much waits for the application now."""
+        if not self.ended:
+            self._body += piece
+            self.wake()
+        return len(self._body) > BODY_BYTES_WAITING_MAX
+
+    def wake(self) -> None:
+        """Something happened that `receive` may be waiting for."""
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    async def receive(self) -> Message:
+        """ASGI: the next piece of the body, and after the last one, that the caller has gone."""
+        if self._continue and not self._started:
+            self._continue = False
+            self._at.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        while not (self._is_over() or self._body or (self.arrived and not self._delivered)):
+            self._at.read_on()
+            self._woken = asyncio.get_running_loop().create_future()
+            await self._woken
+        if self._is_over():
+            return {"type": "http.disconnect"}
+        body, self._body = bytes(self._body), bytearray()
+        self._delivered = self.arrived
+        return {"type": "http.request", "body": body, "more_body": not self.arrived}
+
+    def _is_over(self) -> bool:
+        return self.disconnected or self.ended or self.broken
+
+    async def send(self, message: Message) -> None:
+        """ASGI: the answer, whole or in pieces."""
+        if self._at.is_full and not self.disconnected:
+            await self._at.drained()
+        if self.disconnected:
+            return
+        kind = message["type"]
+        if kind == ANSWER and not self._started:
+            head = self._at.head(message["status"], message["headers"].items(), keep_alive=self.keep_alive)
+            self._started = True
+            self._at.write(head if self.scope["method"] == "HEAD" else head + message["body"])
+            self._end()
+        elif kind == "http.response.start" and not self._started:
+            self._start(message)
+        elif kind == "http.response.body" and self._started and not self.ended:
+            self._piece(message.get("body", b""), last=not message.get("more_body", False))
+        else:
+            raise RuntimeError(f"the message {kind!r} does not follow what was sent before")
+
+    def _start(self, message: Message) -> None:
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
+        status = message["status"]
+        if not any(name == "content-length" for name, _ in headers) and status not in WITHOUT_BODY:
+            if self.scope["http_version"] == "1.1":
+                self._chunked = self.scope["method"] != "HEAD"
+                headers.append(("transfer-encoding", "chunked"))
+            else:
+                self.keep_alive = False  # an older caller knows the end by the connection's
+        head = self._at.head(status, headers, keep_alive=self.keep_alive)
+        self._started = True
+        self._at.write(head)
+
+    def _piece(self, piece: bytes, *, last: bool) -> None:
+        if self.scope["method"] == "HEAD":
+            piece = b""
+        elif self._chunked:
+            piece = (b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b"") + (b"0\r\n\r\n" if last else b"")
+        if piece:
+            self._at.write(piece)
+        if last:
+            self._end()
+
+    def _end(self) -> None:
+        self.ended = True
+        self.wake()
+
+
+class Connection(asyncio.Protocol):
+    """The protocol of one connection, as uvicorn makes it."""
+
+    def __init__(
+        self,
+        config: Any,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        if not config.loaded:
+            config.load()
+        self._application: Application = config.loaded_app
+        self._silence_seconds_max: float = config.timeout_keep_alive
+        self._state = server_state
+        self._loop = _loop or asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._client: tuple[str, int] | None = None
+        self._server: tuple[str, int] | None = None
+        self._scheme = "http"
+        self._common: tuple[object, str] = (None, "")  # the headers of every answer, and what they were made from
+        self._current: Exchange | None = None
+        self._waiting: deque[Exchange] = deque()  # requests that were sent before the one before was answered
+        self._receiving: Exchange | None = None  # the one whose body is arriving
+        self._reads = True
+        self._drained: asyncio.Future[None] | None = None
+        self._closing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._silent_since = 0.0
+        self._arriving_since: float | None = None
+        self._head_bytes = 0
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._expects_continue = False
+
+    # What the transport calls ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection begins."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._state.connections.add(self)
+        self._client = _address(transport.get_extra_info("peername"))
+        self._server = _address(transport.get_extra_info("sockname"))
+        self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
+        self._silent_since = self._loop.time()
+        self._timer = self._loop.call_later(self._silence_seconds_max, self._look_at_the_time)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is over: whoever waits for it is told."""
+        self._closing = True
+        self._state.connections.discard(self)
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self.resume_writing()
+        for exchange in (self._current, *self._waiting):
+            if exchange is not None and not exchange.ended:
+                exchange.disconnected = True
+                exchange.wake()
+        self._waiting.clear()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        if self._closing:
+            return
+        if self._arriving_since is None:
+            self._arriving_since = self._loop.time()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # No other protocol is spoken here: the request is answered as it is, and it is the last one.
+            self._closing = True
+            last = self._waiting[-1] if self._waiting else self._current
+            if last is not None:
+                last.keep_alive = False
+        except httptools.HttpParserError:
+            self._refuse(Refusal(Code.MALFORMED_REQUEST, "what was sent is not a request of HTTP/1.1"))
+
+    def pause_writing(self) -> None:
+        """The caller reads more slowly than we write."""
+        self._drained = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        """There is room again."""
+        if self._drained is not None:
+            self._drained.set_result(None)
+            self._drained = None
+
+    # What the parser calls ------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._url = b""
+        self._headers = []
+        self._head_bytes = 0
+        self._expects_continue = False
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the address."""
+        self._url += url
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header."""
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self._expects_continue = True
+        self._headers.append((name, value))
+        self._count(len(name) + len(value))
+
+    def on_headers_complete(self) -> None:
+        """The head is there: the request can be answered, at once or when it is its turn."""
+        parser = self._parser
+        url = self._url
+        raw_path, _, query = url.partition(b"?")
+        if not url.startswith(b"/"):  # the absolute form, which proxies use
+            parsed = httptools.parse_url(url)
+            raw_path, query = parsed.path or b"/", parsed.query or b""
+        path = raw_path.decode("ascii")
+        version = parser.get_http_version()
+        scope = {
+            "type": "http",
+            "asgi": ASGI,
+            "http_version": version,
+            "method": parser.get_method().decode("ascii"),
+            "scheme": self._scheme,
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "root_path": "",
+            "headers": self._headers,
+            "server": self._server,
+            "client": self._client,
+            "extensions": EXTENSIONS,
+        }
+        exchange = Exchange(
+            self,
+            scope,
+            keep_alive=version == "1.1" and parser.should_keep_alive(),
+            expects_continue=self._expects_continue,
+        )
+        self._receiving = exchange
+        if self._current is None:
+            self._begin(exchange)
+        else:
+            self._waiting.append(exchange)
+            self._pause_reading()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        if self._receiving is not None and self._receiving.take(body):
+            self._pause_reading()
+
+    def on_message_complete(self) -> None:
+        """All of the request is there."""
+        self._arriving_since = None
+        if self._receiving is not None:
+            self._receiving.arrived = True
+            self._receiving.wake()
+            self._receiving = None
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > HEAD_BYTES_MAX:
+            raise OverflowError  # ends the parsing
+
+    # What an exchange calls -----------------------------------------------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the caller has to read first."""
+        return self._drained is not None
+
+    async def drained(self) -> None:
+        """Wait until the caller has read."""
+        if self._drained is not None:
+            await asyncio.shield(self._drained)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def read_on(self) -> None:
+        """There is room for more of the request's body."""
+        if not self._reads and not self._waiting and self._transport is not None:
+            self._reads = True
+            if self._arriving_since is not None:
+                self._arriving_since = self._loop.time()
+            self._transport.resume_reading()
+
+    def _pause_reading(self) -> None:
+        if self._reads and self._transport is not None:
+            self._reads = False
+            self._transport.pause_reading()
+
+    def head(self, status: int, headers: Iterable[tuple[str, str]], *, keep_alive: bool) -> bytes:
+        """The head of an answer. A line break in a header would begin another one: it is refused."""
+        common = self._common
+        if common[0] is not self._state.default_headers:
+            made = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in self._state.default_headers)
+            common = self._common = (self._state.default_headers, made)
+        lines = [f"{name}: {value}\r\n" for name, value in headers]
+        text = "".join(lines)
+        if text.count("\n") != len(lines) or text.count("\r") != len(lines):
+            raise ValueError("a header's value holds a line break")
+        close = "" if keep_alive else "connection: close\r\n"
+        return f"{STATUS_LINE[status]}{common[1]}{text}{close}\r\n".encode("latin-1")
+
+    def finished(self, exchange: Exchange) -> None:
+        """An exchange is over: the next one, or silence."""
+        self._state.total_requests += 1
+        if exchange.task is not None:
+            self._state.tasks.discard(exchange.task)
+        self._current = None
+        if self._transport is None:
+            return
+        if not exchange.ended or not exchange.keep_alive:
+            self._close()
+            return
+        self._silent_since = self._loop.time()
+        if self._waiting:
+            self._begin(self._waiting.popleft())
+        self.read_on()
+
+    def _begin(self, exchange: Exchange) -> None:
+        self._current = exchange
+        exchange.task = self._loop.create_task(exchange.run(self._application))
+        self._state.tasks.add(exchange.task)
+
+    # The end --------------------------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """uvicorn: finish what is under way, and take no more."""
+        if self._current is None:
+            self._close()
+        else:
+            self._current.keep_alive = False
+
+    def _close(self) -> None:
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """What came is no request: answer that, unless another answer is under way, and close."""
+        log.info("a connection sent something that is not HTTP/1.1")
+        self._closing = True
+        if self._current is None:
+            self.write(self.refusal(refusal))
+            self._close()
+            return
+        self._current.keep_alive = False
+        if self._current is self._receiving:
+            self._current.broken = True
+            self._current.wake()
+
+    def refusal(self, refusal: Refusal) -> bytes:
+        """A whole answer that refuses something and closes the connection."""
+        correlation_id = SystemClock().mint(Prefix.CORRELATION)
+        body = msgspec.json.encode(problem(refusal, correlation_id))
+        headers = {
+            "x-correlation-id": correlation_id,
+            "content-type": MEDIA_TYPE,
+            "content-length": str(len(body)),
+        }
+        return self.head(STATUS[refusal.code], headers.items(), keep_alive=False) + body
+
+    def _look_at_the_time(self) -> None:
+        """End a connection on which nothing happens, or a request that does not come to its end."""
+        now = self._loop.time()
+        is_arriving = self._arriving_since is not None and self._reads
+        if is_arriving:
+            left = (self._arriving_since or now) + ARRIVAL_SECONDS_MAX - now
+        elif self._current is not None:
+            left = self._silence_seconds_max
+        else:
+            left = self._silent_since + self._silence_seconds_max - now
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look_at_the_time)
+        elif self._transport is not None and is_arriving:
+            self._transport.abort()
+        else:
+            self._close()
+
+
+def _address(info: object) -> tuple[str, int] | None:
+    """Host and port of one end, where it has them."""
+    return (str(info[0]), int(info[1])) if isinstance(info, tuple) and len(info) >= 2 else None

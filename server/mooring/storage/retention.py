@@ -1,0 +1,93 @@
+"""What is deleted when its time is over, a bounded number of rows at a time.
+
+Any number of janitors may run. Each statement takes a lock of the whole database for as long as it lasts, and deletes
+nothing when another one has it; nothing is decided between two statements, so each may be repeated or left out.
+
+Events go in the order of the stream, and the statement that deletes them moves the horizon: whoever comes with an
+older cursor is told that it has expired. The horizon passes an event that is past its time but still queued for a
+webhook; that event is no longer in the stream, and goes when its deliveries have ended.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from mooring.storage.database import PLATFORM, Database
+from mooring.storage.event import SETTLED
+
+LOCK_KEY: Final = 0x4A616E69  # "Jani"
+_ALONE: Final = f"(SELECT pg_try_advisory_xact_lock({LOCK_KEY}))"
+_OPEN_DELIVERY: Final = """
+EXISTS (SELECT FROM delivery d WHERE d.event_id = e.id AND d.status IN ('queued', 'claimed'))"""
+
+EVENTS: Final = f"""
+WITH oldest AS MATERIALIZED (
+  SELECT e.epoch, e.tx, e.seq, e.id, e.occurred_at FROM event_horizon h CROSS JOIN LATERAL (
+    SELECT * FROM event e
+     WHERE (e.epoch, e.tx, e.seq) > (h.epoch, h.tx, h.seq) AND {SETTLED}
+     ORDER BY e.epoch, e.tx, e.seq LIMIT $2) e
+   WHERE {_ALONE}),
+past AS MATERIALIZED (SELECT * FROM oldest WHERE occurred_at < $1),
+gone AS (
+  DELETE FROM event e USING past p
+   WHERE (e.epoch, e.tx, e.seq) = (p.epoch, p.tx, p.seq) AND NOT {_OPEN_DELIVERY} RETURNING 1),
+moved AS (
+  UPDATE event_horizon h SET epoch = l.epoch, tx = l.tx, seq = l.seq
+    FROM (SELECT epoch, tx, seq FROM past ORDER BY epoch DESC, tx DESC, seq DESC LIMIT 1) l
+   WHERE (h.epoch, h.tx, h.seq) < (l.epoch, l.tx, l.seq) RETURNING 1)
+SELECT (SELECT count(*) FROM gone) AS deleted, (SELECT count(*) FROM past) AS looked_at"""
+EVENTS_LEFT_BEHIND: Final = f"""
+WITH past AS MATERIALIZED (
+  SELECT e.epoch, e.tx, e.seq FROM event e, event_horizon h
+   WHERE (e.epoch, e.tx, e.seq) <= (h.epoch, h.tx, h.seq) AND e.occurred_at < $1 AND NOT {_OPEN_DELIVERY} AND {_ALONE}
+   LIMIT $2),
+gone AS (DELETE FROM event e USING past p WHERE (e.epoch, e.tx, e.seq) = (p.epoch, p.tx, p.seq) RETURNING 1)
+SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
+
+
+def _old(table: str, condition: str) -> str:
+    """The deletion of the next rows of a table; what somebody else holds is left for the next time."""
+    return f"""
+WITH gone AS (
+  DELETE FROM {table} WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM {table} WHERE {condition} AND {_ALONE} LIMIT $2 FOR UPDATE SKIP LOCKED)) RETURNING 1)
+SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
+
+
+IDEMPOTENCY: Final = _old("idempotency", "created_at < $1")
+SECRETS: Final = _old("secret", "expires_at < $1")
+DELIVERIES: Final = _old("delivery", "finished_at < $1")
+TOKENS_EXPIRED: Final = _old("token", "expires_at < $1")
+TOKENS_REVOKED: Final = _old("token", "revoked_at < $1")
+ASSERTIONS: Final = _old("assertion", "expires_at < $1")
+AUDIT: Final = _old("audit", "id < $3 AND occurred_at < $1")
+
+STATEMENTS: Final[Mapping[str, str]] = {
+    "idempotency": IDEMPOTENCY,
+    "secret": SECRETS,
+    "delivery": DELIVERIES,
+    "event": EVENTS,
+    "event_left_behind": EVENTS_LEFT_BEHIND,
+    "token_expired": TOKENS_EXPIRED,
+    "token_revoked": TOKENS_REVOKED,
+    "assertion": ASSERTIONS,
+    "audit": AUDIT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Rows of one kind go when they are older than this."""
+
+    kind: str  # a key of STATEMENTS
+    before: datetime
+    further: tuple[str, ...] = ()  # what the statement asks for beside the time
+
+
+async def delete(database: Database, rule: Rule, limit: int) -> tuple[int, bool]:
+    """Delete the next rows by a rule; returns how many, and whether there may be more."""
+    row = await database.fetchrow(PLATFORM, STATEMENTS[rule.kind], rule.before, limit, *rule.further)
+    if row is None:
+        raise AssertionError("an aggregate always has a row")
+    return row["deleted"], row["looked_at"] >= limit

@@ -1,0 +1,146 @@
+"""A request for every mutation that the API has, each with a subject of its own.
+
+The requests are made from the table of routes: a path parameter is filled by making such a thing, a body by its type.
+A route that nobody here knows how to ask is an error that names it, so that a new mutation is killed like the others.
+"""
+
+import base64
+import itertools
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from mooring.api.route import Route
+from mooring.api.routes import ROUTES
+from mooring.core.permissions import Scope
+from server.tests.processes.served import PASSWORD, Tenant, sign_in
+from server.tests.processes.wire import Caller
+
+MUTATIONS = {route.name: route for route in ROUTES if route.mutates}
+PLACES = {Scope.PLATFORM: "/api/v1/platform", Scope.TENANT: "/api/v1/tenants/{}", Scope.PROJECT: "/api/v1/projects/{}"}
+ROLES = {Scope.PLATFORM: "platform_operator", Scope.TENANT: "tenant_admin", Scope.PROJECT: "project_viewer"}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A mutation that can be sent, and whoever sends it."""
+
+    route: Route
+    path: str
+    body: Any
+    token: str
+
+
+class Stage:
+    """Where subjects are made: one platform, one tenant, one project."""
+
+    def __init__(self, url: str, admin_token: str, tenant: Tenant) -> None:
+        self._url = url
+        self._numbers = itertools.count(1)
+        self.admin_token = admin_token
+        self.tenant = tenant
+        self.project_id = ""
+
+    async def open(self) -> None:
+        """Make the project that the subjects live in."""
+        self.project_id = await self._project()
+
+    async def prepare(self, route: Route) -> Prepared:
+        """A request of this kind that would succeed now."""
+        subject: dict[str, str] = {}
+        for name in route.path_parameters:
+            subject[name] = await self._subject(name, route, subject)
+        body = None if route.body is None else await self._body(route)
+        token = await self._token(route)
+        return Prepared(route, route.path.format(**subject), body, token)
+
+    def _new(self, word: str) -> str:
+        return f"{word}-{next(self._numbers)}"
+
+    async def _post(self, path: str, body: object = None, *, token: str | None = None, status: int = 201) -> Any:
+        async with Caller(self._url, token or self.tenant.token) as caller:
+            return await caller.post(path, body, status=status)
+
+    def _place(self, scope: Scope) -> str:
+        return PLACES[scope].format(self.tenant.id if scope is Scope.TENANT else self.project_id)
+
+    def _token_of(self, scope: Scope) -> str:
+        return self.admin_token if scope is Scope.PLATFORM else self.tenant.token
+
+    async def _token(self, route: Route) -> str:
+        if route.name == "change_own_password":
+            user = await self._user(Scope.TENANT)
+            return await sign_in(self._url, user["email"], user["one_time_code"], self.tenant.slug)
+        return self._token_of(route.scope)
+
+    async def _project(self) -> str:
+        body = {"slug": self._new("project"), "display_name": "A project"}
+        return str((await self._post(f"{self.tenant.path}/projects", body))["id"])
+
+    async def _user(self, scope: Scope) -> Any:
+        home = Scope.PLATFORM if scope is Scope.PLATFORM else Scope.TENANT
+        body = {"email": f"{self._new('user')}@acme.example", "display_name": "A user"}
+        return await self._post(f"{self._place(home)}/users", body, token=self._token_of(home))
+
+    async def _account(self) -> str:
+        body = {"name": self._new("account"), "actions": ["project.read"]}
+        return str((await self._post(f"{self._place(Scope.PROJECT)}/service-accounts", body))["id"])
+
+    async def _subject(self, name: str, route: Route, others: dict[str, str]) -> str:
+        """A new thing for one path parameter, in the state in which the route takes it."""
+        place = self._place(route.scope) if route.scope in PLACES else ""
+        token = self._token_of(route.scope)
+        if name == "tenant_id":
+            return self.tenant.id
+        if name == "project_id":
+            return await self._project() if route.name == "delete_project" else self.project_id
+        if name == "user_id":
+            user_id = str((await self._user(route.scope))["id"])
+            if route.verb == "enable":
+                await self._post(f"{place}/users/{user_id}/disable", token=token, status=200)
+            return user_id
+        if name == "service_account_id":
+            account_id = await self._account()
+            if route.verb == "enable":
+                await self._post(f"{place}/service-accounts/{account_id}/disable", status=200)
+            return account_id
+        if name == "key_id":
+            path = f"{place}/service-accounts/{others['service_account_id']}/keys"
+            return str((await self._post(path, {"public_key": new_public_key()}))["id"])
+        if name == "membership_id":
+            body = {"user_id": (await self._user(route.scope))["id"], "role": ROLES[route.scope]}
+            return str((await self._post(f"{place}/memberships", body, token=token))["id"])
+        if name == "token_id":
+            return str((await self._post("/api/v1/tokens", {"name": "a token"}))["id"])
+        raise LookupError(f"{route.key}: say here how a {name} is made")
+
+    async def _body(self, route: Route) -> dict[str, Any]:
+        """A body of the type that the route takes."""
+        assert route.body is not None
+        kind = route.body.__name__
+        bodies: dict[str, dict[str, Any]] = {
+            "ChangePassword": {"current_password": PASSWORD, "new_password": "another " + PASSWORD},
+            "CreateKey": {"public_key": new_public_key()},
+            "CreateProject": {"slug": self._new("made"), "display_name": "Made"},
+            "CreateServiceAccount": {"name": self._new("made"), "actions": ["project.read"]},
+            "CreateTenant": {
+                "slug": self._new("made"),
+                "display_name": "Made",
+                "first_admin": {"email": "admin@made.example", "display_name": "Admin"},
+            },
+            "CreateToken": {"name": "made"},
+            "CreateUser": {"email": f"{self._new('made')}@acme.example", "display_name": "Made"},
+            "OpenBreakGlass": {"tenant_id": self.tenant.id, "reason": "the tests kill what is under way"},
+            "Rename": {"display_name": self._new("renamed")},
+            "UpdateServiceAccount": {"description": self._new("described")},
+        }
+        if kind == "CreateMembership":
+            return {"user_id": (await self._user(route.scope))["id"], "role": ROLES[route.scope]}
+        if kind not in bodies:
+            raise LookupError(f"{route.key}: say here what a {kind} looks like")
+        return bodies[kind]
+
+
+def new_public_key() -> str:
+    """Thirty-two bytes that nobody used before; whether they are a point of the curve matters to no mutation."""
+    return base64.b64encode(os.urandom(32)).decode()

@@ -1,0 +1,101 @@
+"""`kill -9` of the server in the middle of a mutation, and the client that repeats it with the same Idempotency-Key.
+
+One mutation of each shape (create, transition, delete) is killed at every point at which it waits for something, in a
+process that has just started, so that connecting, authenticating and preparing statements are among those points.
+Every mutation of the API is killed just before its commit and just after. Each time a new server gets the
+repetition, and there must be exactly one effect: the state of every table changed as it does undisturbed, with the
+same events, the same audit rows, and an answer that is right and stays the same.
+"""
+
+import signal
+import uuid
+
+import pytest
+
+from mooring.api.route import Route
+from server.tests.processes.aftermath import Outcome, repeated, send_doomed, state_of
+from server.tests.processes.conftest import Killing
+from server.tests.processes.mutations import MUTATIONS, Prepared
+from server.tests.processes.wire import BROKEN, Caller
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+
+SHAPES = {
+    "create": "create_project",
+    "transition": "disable_service_account",
+    "delete": "delete_project_membership",
+}
+ONE_OF_EACH = {
+    "create_project": ("identity.project.created", "project.create"),
+    "disable_service_account": ("identity.service_account.disabled", "service_account.disable"),
+    "delete_project_membership": ("identity.membership.deleted", "membership.delete"),
+}
+POINTS_MAX = 100
+
+
+async def undisturbed(killing: Killing, route: Route) -> Outcome:
+    """How this mutation goes when nothing goes wrong."""
+    if route.name not in killing.undisturbed:
+        prepared = await killing.stage.prepare(route)
+        before = await state_of(killing.connection)
+        async with Caller(killing.server.url, prepared.token) as caller:
+            outcome, replayed = await repeated(caller, prepared, uuid.uuid4().hex, killing.connection, before)
+        assert not replayed
+        assert outcome.status == route.status
+        assert len(outcome.events) >= 1
+        assert {how for _, how in outcome.audits} == {"done"}
+        assert outcome.changed["idempotency"][0] == 1
+        killing.undisturbed[route.name] = outcome
+    return killing.undisturbed[route.name]
+
+
+async def killed_and_repeated(killing: Killing, prepared: Prepared, doom: str) -> tuple[Outcome, bool] | None:
+    """Kill the server at this point of this request and repeat it on a new one; none when it was not reached."""
+    correlation_id = uuid.uuid4().hex
+    before = await state_of(killing.connection)
+    async with Caller(killing.server.url, prepared.token) as caller:
+        try:
+            await send_doomed(caller, prepared, correlation_id, doom)
+        except BROKEN:
+            assert await killing.server.ended() == -signal.SIGKILL
+        else:
+            return None
+        await killing.server.start()
+        return await repeated(caller, prepared, correlation_id, killing.connection, before)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_kill_wherever_a_mutation_waits_and_a_repetition_have_one_effect(killing: Killing, shape: str) -> None:
+    route = MUTATIONS[SHAPES[shape]]
+    expected = await undisturbed(killing, route)
+    event, audit = ONE_OF_EACH[route.name]
+    assert (expected.events, expected.audits) == ((event,), ((audit, "done"),))
+    replays = []
+    for point in range(1, POINTS_MAX):
+        prepared = await killing.stage.prepare(route)
+        await killing.server.restart()
+        done = await killed_and_repeated(killing, prepared, f"suspended:{point}")
+        if done is None:
+            break
+        outcome, replayed = done
+        assert outcome == expected, f"killed at the suspension {point}"
+        replays.append(replayed)
+    print(f"{shape}: killed at {len(replays)} points, {replays.count(True)} of them after the commit was sent")
+    assert len(replays) >= 5, "the kills hit nothing"
+    assert not replays[0]
+    assert replays == sorted(replays), "what was committed at one point was not committed at a later one"
+
+
+@pytest.mark.parametrize("name", sorted(MUTATIONS))
+async def test_a_kill_around_the_commit_of_a_mutation_and_a_repetition_have_one_effect(
+    killing: Killing, name: str
+) -> None:
+    route = MUTATIONS[name]
+    expected = await undisturbed(killing, route)
+    for moment in ("before", "after"):
+        prepared = await killing.stage.prepare(route)
+        done = await killed_and_repeated(killing, prepared, moment)
+        assert done is not None, f"{route.key} did not commit through the unit of work"
+        outcome, replayed = done
+        assert outcome == expected, f"killed {moment} the commit"
+        assert replayed == (moment == "after")

@@ -1,0 +1,260 @@
+"""A well-formed request for every route: addresses that name things which exist, and the smallest valid bodies.
+
+What a route's address names is made through the public API by the admin of its place; once for requests that change
+nothing, and anew for each that does. A body has what its schema requires and no more. A route with a parameter or a
+field that is not known here fails with the name of it: say once what a good one is, and every generic test uses it.
+"""
+
+import base64
+import itertools
+import json
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from mooring.api.openapi import document
+from mooring.api.route import Route
+from mooring.core.permissions import Scope
+from mooring.gateways.signatures import new_key_pair
+from server.tests.conftest import PASSWORD, Tenant, World
+
+RECEIVER: Final = "https://127.0.0.1:1/hook"
+"""A webhook's address at which nobody answers, at once; the tests' platform allows loopback."""
+
+ROLE_OF: Final = {
+    Scope.PLATFORM: "platform_operator",
+    Scope.TENANT: "tenant_admin",
+    Scope.PROJECT: "project_viewer",
+}
+_COUNT: Final = itertools.count(1)
+
+
+def fresh_name(beginning: str) -> str:
+    """A slug that nobody has."""
+    return f"{beginning}-{next(_COUNT)}"
+
+
+def fresh_public_key() -> str:
+    """A public key that nobody has, in base64."""
+    return base64.b64encode(new_key_pair()[1]).decode()
+
+
+@dataclass
+class Home:
+    """A tenant with a project, or the platform itself, and whoever may make things there."""
+
+    world: World
+    tenant: Tenant
+    project_id: str
+    kept: dict[tuple[Scope, str], dict[str, str]] = field(default_factory=dict)
+
+    def token(self, scope: Scope) -> str:
+        """The token of the admin of this kind of place."""
+        platform = str(self.world.admin.headers["Authorization"]).removeprefix("Bearer ")
+        return platform if scope is Scope.PLATFORM else self.tenant.token
+
+    def place(self, scope: Scope) -> str:
+        """The address of this kind of place."""
+        places = {
+            Scope.PLATFORM: "/api/v1/platform",
+            Scope.TENANT: f"/api/v1/tenants/{self.tenant.id}",
+            Scope.PROJECT: f"/api/v1/projects/{self.project_id}",
+        }
+        return places[scope]
+
+    async def post(self, scope: Scope, path: str, body: object = None, method: str = "POST") -> Any:
+        """Do something as the admin of the place, which must succeed."""
+        headers = {"Authorization": f"Bearer {self.token(scope)}"}
+        sent = None if body is None else json.dumps(body).encode()
+        if sent is not None:
+            headers["Content-Type"] = "application/json"
+        url = self.place(scope) + path if not path.startswith("/api/") else path
+        answer = await self.world.anybody.request(method, url, content=sent, headers=headers)
+        assert answer.status_code < 300, f"{method} {url}: {answer.text}"
+        return answer.json() if answer.content else None
+
+    async def ids(self, route: Route, *, fresh: bool) -> dict[str, str]:
+        """The ids that the route's address names."""
+        scope = Scope.TENANT if route.scope is Scope.SELF else route.scope
+        named = {"tenant_id": self.tenant.id, "project_id": self.project_id}
+        leaves = [each for each in route.path_parameters if each not in named]
+        if fresh and not leaves and route.method == "DELETE":
+            named["project_id"] = await self.new_project()
+        if leaves:
+            key = (scope, leaves[-1])
+            if fresh or key not in self.kept:
+                made = await MAKERS[leaves[-1]](self, scope)
+                if fresh:
+                    return named | made
+                self.kept[key] = made
+            named |= self.kept[key]
+        return {name: named[name] for name in route.path_parameters}
+
+    async def new_project(self) -> str:
+        """One more project, empty."""
+        body = {"slug": fresh_name("project"), "display_name": "A project"}
+        return str((await self.post(Scope.TENANT, "/projects", body))["id"])
+
+    async def new_user(self, scope: Scope) -> dict[str, str]:
+        """One more user of the tenant's, or of the platform's."""
+        body = {"email": f"{fresh_name('user')}@home.example", "display_name": "A user"}
+        home = Scope.PLATFORM if scope is Scope.PLATFORM else Scope.TENANT
+        return {"user_id": (await self.post(home, "/users", body))["id"]}
+
+    async def new_membership(self, scope: Scope) -> dict[str, str]:
+        """One more role of somebody's, at exactly this place."""
+        body = {**await self.new_user(scope), "role": ROLE_OF[scope]}
+        return {"membership_id": (await self.post(scope, "/memberships", body))["id"]}
+
+    async def new_account(self, scope: Scope) -> dict[str, str]:
+        """One more service account, which may do nothing."""
+        body = {"name": fresh_name("account"), "actions": []}
+        return {"service_account_id": (await self.post(scope, "/service-accounts", body))["id"]}
+
+    async def new_key(self, scope: Scope) -> dict[str, str]:
+        """One more service account, with a key."""
+        account = await self.new_account(scope)
+        path = f"/service-accounts/{account['service_account_id']}/keys"
+        return account | {"key_id": (await self.post(scope, path, {"public_key": fresh_public_key()}))["id"]}
+
+    async def new_token(self, scope: Scope) -> dict[str, str]:
+        """One more token of the tenant's admin."""
+        made = await self.post(Scope.TENANT, "/api/v1/tokens", {"name": "a token"})
+        return {"token_id": made["id"]}
+
+    async def new_webhook(self, scope: Scope) -> dict[str, str]:
+        """One more webhook; those of before go, since a place has a bounded number."""
+        for each in (await self.post(scope, "/webhooks", method="GET"))["items"]:
+            if each["id"] not in {kept.get("webhook_id") for kept in self.kept.values()}:
+                await self.post(scope, f"/webhooks/{each['id']}", method="DELETE")
+        return {"webhook_id": (await self.post(scope, "/webhooks", {"url": RECEIVER}))["id"]}
+
+    async def new_delivery(self, scope: Scope) -> dict[str, str]:
+        """One more delivery: a webhook, and then something that happens in its place."""
+        webhook = await self.new_webhook(scope)
+        await self.new_membership(scope)
+        found = await self.post(scope, f"/deliveries?webhook_id={webhook['webhook_id']}", method="GET")
+        return webhook | {"delivery_id": found["items"][0]["id"]}
+
+
+MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
+    "user_id": Home.new_user,
+    "membership_id": Home.new_membership,
+    "service_account_id": Home.new_account,
+    "key_id": Home.new_key,
+    "token_id": Home.new_token,
+    "webhook_id": Home.new_webhook,
+    "delivery_id": Home.new_delivery,
+}
+"""How the thing is made that a parameter of an address names."""
+
+Field = Callable[[Home, Scope], Awaitable[object]]
+
+
+def _always(make: Callable[[], object]) -> Field:
+    async def field_(home: Home, scope: Scope) -> object:
+        return make()
+
+    return field_
+
+
+async def _a_user(home: Home, scope: Scope) -> object:
+    return (await home.new_user(scope))["user_id"]
+
+
+async def _the_role(home: Home, scope: Scope) -> object:
+    return ROLE_OF[scope]
+
+
+async def _the_tenant(home: Home, scope: Scope) -> object:
+    return home.tenant.id
+
+
+FIELDS: Final[dict[str, Field]] = {
+    "actions": _always(list),
+    "current_password": _always(lambda: PASSWORD),
+    "display_name": _always(lambda: "A name"),
+    "email": _always(lambda: f"{fresh_name('somebody')}@home.example"),
+    "name": _always(lambda: fresh_name("name")),
+    "new_password": _always(lambda: PASSWORD),
+    "public_key": _always(fresh_public_key),
+    "reason": _always(lambda: "the tenant asked for help"),
+    "role": _the_role,
+    "slug": _always(lambda: fresh_name("slug")),
+    "tenant_id": _the_tenant,
+    "url": _always(lambda: RECEIVER),
+    "user_id": _a_user,
+}
+"""A good value for each field that some body requires."""
+
+DOCUMENT: Final = document()
+
+
+async def body_of(route: Route, home: Home) -> bytes | None:
+    """The smallest valid body of a request to the route."""
+    operation = DOCUMENT["paths"][route.path][route.method.lower()]
+    if "requestBody" not in operation:
+        return None
+    ((media_type, content),) = operation["requestBody"]["content"].items()
+    assert media_type == "application/json", f"{route.key}: a body of {media_type}"
+    return json.dumps(await _filled(content["schema"], home, route.scope)).encode()
+
+
+async def _filled(schema: dict[str, Any], home: Home, scope: Scope) -> dict[str, object]:
+    whole = DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    body: dict[str, object] = {}
+    for name in whole.get("required", ()):
+        kind = whole["properties"][name]
+        if "$ref" in kind and "enum" not in DOCUMENT["components"]["schemas"][kind["$ref"].rpartition("/")[2]]:
+            body[name] = await _filled(kind, home, scope)
+        else:
+            body[name] = await FIELDS[name](home, scope)
+    return body
+
+
+def assertion(account_id: str, key_id: str, private_key: bytes, audience: str) -> str:
+    """A signed assertion that was never used before."""
+    now = int(time.time())
+    claims = {
+        "iss": account_id, "sub": account_id, "aud": audience, "iat": now, "exp": now + 120, "jti": fresh_name("jti"),
+    }  # fmt: skip
+    parts = [_encoded(json.dumps(part).encode()) for part in ({"alg": "EdDSA", "kid": key_id}, claims)]
+    signed = ".".join(parts)
+    return f"{signed}.{_encoded(Ed25519PrivateKey.from_private_bytes(private_key).sign(signed.encode()))}"
+
+
+def _encoded(part: bytes) -> str:
+    return base64.urlsafe_b64encode(part).decode().rstrip("=")
+
+
+@dataclass(frozen=True)
+class Account:
+    """A service account with its key, outside."""
+
+    id: str
+    key_id: str
+    private_key: bytes
+
+    async def token(self, client: httpx.AsyncClient) -> str:
+        """A new token in exchange for a new assertion."""
+        audience = f"{client.base_url}".rstrip("/") + "/api/v1/oauth/token"
+        form = {
+            "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+            "assertion": assertion(self.id, self.key_id, self.private_key, audience),
+        }
+        answer = await client.post("/api/v1/oauth/token", data=form)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["access_token"])
+
+
+async def make_account(home: Home, actions: list[str]) -> Account:
+    """A service account of the home's project with this list, and a key."""
+    private, public = new_key_pair()
+    body = {"name": fresh_name("account"), "actions": actions, "public_key": base64.b64encode(public).decode()}
+    made = await home.post(Scope.PROJECT, "/service-accounts", body)
+    keys = await home.post(Scope.PROJECT, f"/service-accounts/{made['id']}/keys", method="GET")
+    return Account(made["id"], keys["items"][0]["id"], private)
