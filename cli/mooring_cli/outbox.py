@@ -12,6 +12,7 @@ from mooring_cli.places import Chosen, Places
 from mooring_cli.records import PAGE_MAX, place_options
 
 COLUMNS = ("id", "event_type", "status", "attempts", "due_at", "last_status", "last_error")
+ROUNDS_MAX = 1_000
 STATUSES = ("queued", "claimed", "delivered", "dead")
 
 
@@ -88,10 +89,11 @@ def replay(*, deliveries: tuple[str, ...], dead: bool, project: str | None, tena
 
 
 def replay_dead(endpoint: Endpoint, path: dict[str, str]) -> int:
-    """Ask until no dead letter is left that was there before; how many are sent again."""
+    """Ask until the server says that no more are left; how many are sent again."""
     count = 0
-    while True:
+    for _ in range(ROUNDS_MAX):
         answer: dict[str, Any] = current().call(endpoint.operation, path)
-        count += answer["replayed"]
-        if not answer["more"] or not answer["replayed"]:
-            return count
+        count += int(answer["replayed"])
+        if not answer["more"]:
+            break
+    return count

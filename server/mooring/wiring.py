@@ -24,10 +24,11 @@ from mooring.core.event import Event
 from mooring.gateways.clock import SystemClock
 from mooring.gateways.outbound import outbound_for
 from mooring.gateways.passwords import Passwords
-from mooring.gateways.secrets import SecretBox, make_key_file
+from mooring.gateways.secrets import SecretBox, ready_key_file
 from mooring.gateways.telemetry import Telemetry
 from mooring.settings import Settings
 from mooring.storage import delivery as deliveries
+from mooring.storage import secret as stored
 from mooring.storage.database import BROKEN, PLATFORM, Database, PoolSettings
 from mooring.storage.hub import Hub
 from mooring.storage.migrate import missing
@@ -52,12 +53,6 @@ class Platform:
 @asynccontextmanager
 async def platform(settings: Settings, database_url: str, telemetry: Telemetry) -> AsyncIterator[Platform]:
     """Open everything that the API and the workers share."""
-    made = make_key_file(settings.master_key_path)
-    if made:
-        log.warning(
-            "a master key was made in %s: keep a copy of it apart from the database's",
-            settings.master_key_path,
-        )
     database = Database(
         PoolSettings(
             database_url,
@@ -72,6 +67,10 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
     try:
         await database.open()
         await hub.open()
+        if ready_key_file(settings.master_key_path, await stored.master_keys(database)):
+            log.warning(
+                "a master key was made in %s: keep a copy of it apart from the database's", settings.master_key_path
+            )
         clock = SystemClock()
         secrets = SecretBox(settings.master_key_path)
         services = Services(settings, database, clock, secrets, passwords, hub, outbound)
@@ -80,6 +79,7 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
         authenticator = Authenticator(database, clock, settings.token_cache_seconds)
         homes = Homes(database)
         hub.on_event(authenticator.forget)
+        hub.on_commit(authenticator.forget_after)
         hub.on_event(homes.forget)
         tools = Tools(
             services=services,

@@ -48,6 +48,7 @@ class Home:
     """A tenant with a project, or the platform itself, and whoever may make things there."""
 
     world: World
+    client: httpx.AsyncClient  # anybody's: it says with each request for whom it speaks
     tenant: Tenant
     project_id: str
     kept: dict[tuple[Scope, str], dict[str, str]] = field(default_factory=dict)
@@ -73,7 +74,7 @@ class Home:
         if sent is not None:
             headers["Content-Type"] = "application/json"
         url = self.place(scope) + path if not path.startswith("/api/") else path
-        answer = await self.world.anybody.request(method, url, content=sent, headers=headers)
+        answer = await self.client.request(method, url, content=sent, headers=headers)
         assert answer.status_code < 300, f"{method} {url}: {answer.text}"
         return answer.json() if answer.content else None
 

@@ -33,3 +33,42 @@ async def test_a_project_is_seen_by_its_tenant_and_by_nobody_else(world: World) 
         answer = await world.client(stranger).get(path)
         assert answer.status_code == (404 if stranger else 401)
     assert (await world.admin.get(path)).status_code == 404
+
+
+async def test_a_reset_ends_every_token_of_the_user(world: World) -> None:
+    acme = await world.tenant("acme")
+    project = await world.project(acme, "train")
+    token = await world.member(acme, project, "project_viewer", "vera")
+    vera = world.client(token)
+    user_id = (await vera.get("/api/v1/whoami")).json()["id"]
+    assert (await vera.get(f"/api/v1/projects/{project}")).status_code == 200
+
+    reset = await world.client(acme.token).post(f"/api/v1/tenants/{acme.id}/users/{user_id}/reset")
+
+    assert reset.status_code == 200
+    assert (await vera.get(f"/api/v1/projects/{project}")).status_code == 401
+    again = await world.sign_in(f"vera@{acme.slug}.example", reset.json()["one_time_code"], acme.slug)
+    assert (await world.client(again).get(f"/api/v1/projects/{project}")).status_code == 200
+
+
+async def test_a_narrowed_token_resets_nobody_who_holds_more(world: World) -> None:
+    acme = await world.tenant("acme")
+    body = {"name": "helpdesk", "actions": ["user.update", "user.read"]}
+    narrow = (await world.client(acme.token).post("/api/v1/tokens", json=body)).json()["token"]
+    answer = await world.client(narrow).post(f"/api/v1/tenants/{acme.id}/users/{acme.admin_id}/reset")
+    assert (answer.status_code, answer.json()["code"]) == (403, "grant_exceeds_ceiling")
+
+
+async def test_a_break_glass_entry_reads_the_tenant_and_leaves_no_access_behind(world: World) -> None:
+    acme = await world.tenant("acme")
+    project = await world.project(acme, "train")
+    body = {"tenant_id": acme.id, "reason": "the customer asked for help", "role": "tenant_admin"}
+    entered = (await world.admin.post("/api/v1/platform/break-glass", json=body)).json()
+    inside = world.client(entered["token"])
+    assert (await inside.get(f"/api/v1/projects/{project}")).status_code == 200
+    user = {"email": "mole@acme.example", "display_name": "Mole"}
+    assert (await inside.post(f"/api/v1/tenants/{acme.id}/users", json=user)).status_code == 403
+    trail = (await world.client(acme.token).get(f"/api/v1/tenants/{acme.id}/audit")).json()["items"]
+    denied = next(row for row in trail if row["outcome"] == "denied")
+    assert denied["break_glass_id"] == entered["id"]
+    assert any(row["action"] == "break_glass.open" and row["reason"] == body["reason"] for row in trail)

@@ -47,7 +47,11 @@ class Authenticator:
 
     def forget(self, event: Event) -> None:
         """Drop the cache when an event changed what somebody holds."""
-        if event.type in CHANGES_AUTHORITY:
+        self.forget_after(event.type)
+
+    def forget_after(self, event_type: str) -> None:
+        """Drop the cache when an event of this type changes what somebody holds."""
+        if event_type in CHANGES_AUTHORITY:
             self.clear()
 
     def clear(self) -> None:

@@ -38,6 +38,4 @@ async def _chunks(receive: Receive, limit_bytes: int) -> bytes:
 
 def too_large(limit_bytes: int) -> Refusal:
     """The refusal of a body that is larger than the limit."""
-    return Refusal(
-        Code.BODY_TOO_LARGE, f"the body is larger than {limit_bytes} bytes", {"limit_bytes": limit_bytes}
-    )
+    return Refusal(Code.BODY_TOO_LARGE, f"the body is larger than {limit_bytes} bytes", {"limit_bytes": limit_bytes})

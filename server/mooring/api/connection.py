@@ -55,8 +55,8 @@ class Exchange:
     """One request and its answer."""
 
     __slots__ = (
-        "_at", "_body", "_chunked", "_continue", "_delivered", "_started", "_woken", "arrived", "broken", "disconnected",
-        "ended", "keep_alive", "scope", "task",
+        "_at", "_body", "_chunked", "_continue", "_delivered", "_started", "_woken", "arrived", "broken",
+        "disconnected", "ended", "keep_alive", "scope", "task",
     )  # fmt: skip
 
     def __init__(self, at: "Connection", scope: Message, *, keep_alive: bool, expects_continue: bool) -> None:

@@ -55,7 +55,7 @@ async def give_up(services: Services, delivery: Delivery, outcome: Outcome, trac
         await apply(services.database, PLATFORM, context, bury(context, delivery, outcome))
     except StaleWrite:
         return False
-    services.hub.poke()
+    services.hub.poke(event.type for event in decision.events)
     return True
 
 

@@ -66,7 +66,7 @@ async def sign_in(services: Services, context: Context, offered: Credentials, or
         await apply(services.database, Acting(user.tenant_id), acting, decision, origin=origin)
     except StaleWrite as error:
         raise Refusal(Code.SIGN_IN_REFUSED, "the one-time code was used a moment ago") from error
-    services.hub.poke()
+    services.hub.poke(event.type for event in decision.events)
     return SignedIn(secret, token, user)
 
 
@@ -154,5 +154,5 @@ async def _exchanged(
     used = Insert("assertion", {"key_id": assertion.key_id, "jti": assertion.jti, "expires_at": assertion.expires_at})
     decision = replace(decision, writes=(used, *decision.writes))
     await apply(services.database, PLATFORM, acting, decision, origin=origin)
-    services.hub.poke()
+    services.hub.poke(event.type for event in decision.events)
     return Exchanged(secret, token)

@@ -4,7 +4,15 @@ from mooring.commands.found import found
 from mooring.commands.tenant import one_time
 from mooring.commands.work import Answered, Work
 from mooring.core.errors import Code, Refusal
-from mooring.core.user import User, UserChange, change_user, check_password_form, create_user, set_password
+from mooring.core.user import (
+    User,
+    UserChange,
+    change_user,
+    check_password_form,
+    create_user,
+    require_reach,
+    set_password,
+)
 from mooring.storage import user as users
 
 
@@ -23,7 +31,10 @@ async def change(work: Work[User], user_id: str, how: UserChange, code: str | No
     """Disable, enable or reset a user; a reset comes with a new one-time code."""
 
     async def load() -> User:
-        return found(await users.find(work.database, work.acting, user_id), "user")
+        user = found(await users.find(work.database, work.acting, user_id), "user")
+        if how is UserChange.RESET:
+            require_reach(work.authority, await users.roles(work.database, work.acting, user_id))
+        return user
 
     fresh = None if code is None else one_time(work, code)
     return await work.execute(load, lambda user: change_user(work.context, user, how, fresh))

@@ -132,7 +132,7 @@ class Work(Generic[Result]):
         if decision.writes or decision.audits or answer is not None:
             await apply(self.database, self.acting, self.context, decision, origin=self.origin, answer=answer)
             if decision.events:
-                self.services.hub.poke()
+                self.services.hub.poke(event.type for event in decision.events)
         return Answered(presented.status, presented.body)
 
     def _kept(self, decision: Decision[Result], presented: Presented) -> tuple[Decision[Result], Answer | None]:

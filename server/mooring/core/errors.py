@@ -17,6 +17,8 @@ class Code(StrEnum):
 
     ADDRESS_REFUSED = "address_refused"
     ARTIFACT_NOT_FOUND_AT_SOURCE = "artifact_not_found_at_source"
+    ARTIFACT_REVOKED = "artifact_revoked"
+    ARTIFACT_UNVERIFIED = "artifact_unverified"
     ASSERTION_REFUSED = "assertion_refused"
     BODY_TOO_LARGE = "body_too_large"
     CLOSING_RECORD_MISSING = "closing_record_missing"
@@ -25,21 +27,29 @@ class Code(StrEnum):
     CURSOR_EXPIRED = "cursor_expired"
     CURSOR_INVALID = "cursor_invalid"
     DIGEST_MISMATCH = "digest_mismatch"
+    GRACE_PERIOD = "grace_period"
     GRANT_EXCEEDS_CEILING = "grant_exceeds_ceiling"
     HEADER_INVALID = "header_invalid"
+    HOLD_PRESENT = "hold_present"
     IDEMPOTENCY_CONFLICT = "idempotency_conflict"
     ILLEGAL_TRANSITION = "illegal_transition"
+    INCOMPATIBLE = "incompatible"
     INTERNAL = "internal"
     LAST_ADMIN = "last_admin"
     LEASE_LOST = "lease_lost"
     LIMIT_REACHED = "limit_reached"
     MALFORMED_REQUEST = "malformed_request"
+    MANIFEST_INVALID = "manifest_invalid"
     MEDIA_TYPE_UNSUPPORTED = "media_type_unsupported"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     NAME_TAKEN = "name_taken"
     NOT_EMPTY = "not_empty"
+    NOT_ENTITLED = "not_entitled"
     NOT_FOUND = "not_found"
     PERMISSION_DENIED = "permission_denied"
+    POLICY_DENIED = "policy_denied"
+    POLICY_WIDENS = "policy_widens"
+    PROMOTION_REFUSED = "promotion_refused"
     RATE_LIMITED = "rate_limited"
     REDIRECT_REFUSED = "redirect_refused"
     REGISTRY_AUTH_REFUSED = "registry_auth_refused"
@@ -49,6 +59,7 @@ class Code(StrEnum):
     SIGNATURE_MISSING = "signature_missing"
     SIGNATURE_REPLAYED = "signature_replayed"
     SIGN_IN_REFUSED = "sign_in_refused"
+    SOURCE_DENIED = "source_denied"
     SOURCE_ENDLESS = "source_endless"
     SOURCE_MALFORMED = "source_malformed"
     SOURCE_PATH_REFUSED = "source_path_refused"
@@ -59,6 +70,10 @@ class Code(StrEnum):
     TEMPORARILY_UNAVAILABLE = "temporarily_unavailable"
     UNAUTHENTICATED = "unauthenticated"
     VALIDATION_FAILED = "validation_failed"
+    VERSION_AHEAD_OF_ARTIFACT = "version_ahead_of_artifact"
+    VERSION_DEPRECATED = "version_deprecated"
+    VERSION_IMMUTABLE = "version_immutable"
+    VERSION_NOT_OFFERED = "version_not_offered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +97,16 @@ CATALOGUE: Mapping[Code, Entry] = {
         "Artifact not found at source",
         "The source does not have the digest, tag or file that was named.",
         "Check repository and digest; push to the registry first, then register.",
+    ),
+    Code.ARTIFACT_REVOKED: Entry(
+        "Artifact revoked",
+        "The artifact was withdrawn for ever, whatever else is true of it.",
+        "Use a version that does not need it; `details.reason` says why it was revoked.",
+    ),
+    Code.ARTIFACT_UNVERIFIED: Entry(
+        "Artifact unverified",
+        "No stored evidence proves the artifact under the policy in force.",
+        "Verify it; `details.reasons` says what is missing.",
     ),
     Code.ASSERTION_REFUSED: Entry(
         "Assertion refused",
@@ -125,6 +150,11 @@ CATALOGUE: Mapping[Code, Entry] = {
         "The bytes at the source are not those that the digest names.",
         "Do not use this content; compare `details`, and publish again what was meant under its own digest.",
     ),
+    Code.GRACE_PERIOD: Entry(
+        "Grace period",
+        "What is deprecated stays for a while, so that those who use it can leave.",
+        "Try again after `details.ready_at`.",
+    ),
     Code.GRANT_EXCEEDS_CEILING: Entry(
         "Grant exceeds ceiling",
         "Nobody gives a role or an action that he does not hold himself in that place.",
@@ -135,6 +165,11 @@ CATALOGUE: Mapping[Code, Entry] = {
         "A header has a form that is not taken.",
         "Correct the header that `details.header` names.",
     ),
+    Code.HOLD_PRESENT: Entry(
+        "Hold present",
+        "Something still uses the digest, and what is in use is not retired.",
+        "Stop or upgrade what `details.holders` names, then try again.",
+    ),
     Code.IDEMPOTENCY_CONFLICT: Entry(
         "Idempotency conflict",
         "This Idempotency-Key was used before on this route with another body.",
@@ -144,6 +179,11 @@ CATALOGUE: Mapping[Code, Entry] = {
         "Illegal transition",
         "The request is well formed, but the thing is in a state that does not take it.",
         "Read `details.state` and choose from `details.allowed`.",
+    ),
+    Code.INCOMPATIBLE: Entry(
+        "Incompatible",
+        "The app does not fit the capacity that was named.",
+        "Make the change that `details.smallest_change` names, or choose other capacity.",
     ),
     Code.INTERNAL: Entry(
         "Internal error",
@@ -171,6 +211,11 @@ CATALOGUE: Mapping[Code, Entry] = {
         "The request could not be read: not JSON, not UTF-8, or not HTTP as it should be.",
         "Correct the request; `detail` says where reading stopped.",
     ),
+    Code.MANIFEST_INVALID: Entry(
+        "Manifest invalid",
+        "The manifest has errors; each is named with its place, the reason and a fix.",
+        "Apply the fixes in `details.findings`; `mooring manifest lint` shows them with their lines.",
+    ),
     Code.MEDIA_TYPE_UNSUPPORTED: Entry(
         "Media type unsupported",
         "The body is of a media type that this endpoint does not take.",
@@ -191,6 +236,11 @@ CATALOGUE: Mapping[Code, Entry] = {
         "It still holds things that must go first.",
         "Remove what `details` names, then try again.",
     ),
+    Code.NOT_ENTITLED: Entry(
+        "Not entitled",
+        "The project may not launch this app, or not this version of it.",
+        "Ask an admin of the tenant to entitle the project, or to renew the entitlement.",
+    ),
     Code.NOT_FOUND: Entry(
         "Not found",
         "There is no such thing, or the caller may not see it.",
@@ -200,6 +250,22 @@ CATALOGUE: Mapping[Code, Entry] = {
         "Permission denied",
         "The caller is known, and may not do this here.",
         "Ask an admin of this place for the action key in `details.action`.",
+    ),
+    Code.POLICY_DENIED: Entry(
+        "Policy denied",
+        "A layer of the policy does not allow it.",
+        "Choose what the policy allows, or ask whoever keeps the layer in `details.layer`; `mooring "
+        "policy explain` shows each layer's answer.",
+    ),
+    Code.POLICY_WIDENS: Entry(
+        "Policy widens",
+        "An overlay may only narrow what the layers above it allow, and this one says more.",
+        "Leave out what `details.widenings` names, or have the layer above changed first.",
+    ),
+    Code.PROMOTION_REFUSED: Entry(
+        "Promotion refused",
+        "The move exists, but what it needs is not there.",
+        "Provide what `details.missing` names, then try again.",
     ),
     Code.RATE_LIMITED: Entry(
         "Rate limited",
@@ -247,6 +313,12 @@ CATALOGUE: Mapping[Code, Entry] = {
         "Sign-in refused",
         "Tenant, e-mail address and password (or one-time code) do not belong together, or the user is disabled.",
         "Check all three; after many tries the address is held off for a while.",
+    ),
+    Code.SOURCE_DENIED: Entry(
+        "Source denied",
+        "The artifact comes from a place that is not on the list of sources, or that the policy denies.",
+        "Publish it to an allowed source, or have the source allowed; `mooring policy explain` says which "
+        "layer decides.",
     ),
     Code.SOURCE_ENDLESS: Entry(
         "Source endless",
@@ -301,6 +373,26 @@ CATALOGUE: Mapping[Code, Entry] = {
         "Validation failed",
         "The request was read, but a value in it is not taken.",
         "Correct the value that `details.path` names.",
+    ),
+    Code.VERSION_AHEAD_OF_ARTIFACT: Entry(
+        "Version ahead of artifact",
+        "A version is never further than its artifacts, and this move would make it so.",
+        "Move what `details` names first: the artifacts before the version, or the versions before the artifact.",
+    ),
+    Code.VERSION_DEPRECATED: Entry(
+        "Version deprecated",
+        "The version is superseded: what runs goes on, and new instances are refused.",
+        "Use the version in `details.superseded_by`, or the channel `stable`.",
+    ),
+    Code.VERSION_IMMUTABLE: Entry(
+        "Version immutable",
+        "A version changes only while it is a draft.",
+        "Publish a new version.",
+    ),
+    Code.VERSION_NOT_OFFERED: Entry(
+        "Version not offered",
+        "The version exists, but it is not offered to this project.",
+        "Use the channel `stable`, or have the version promoted.",
     ),
 }
 

@@ -36,6 +36,16 @@ class EventType(StrEnum):
     WEBHOOK_DELETED = "contract.webhook.deleted"
     DELIVERY_DEAD = "contract.delivery.dead"
     DELIVERY_REPLAYED = "contract.delivery.replayed"
+    APP_CREATED = "catalog.app.created"
+    APP_UPDATED = "catalog.app.updated"
+    APP_VERSION_CREATED = "catalog.app_version.created"
+    APP_VERSION_UPDATED = "catalog.app_version.updated"
+    APP_VERSION_PROMOTED = "catalog.app_version.promoted"
+    ARTIFACT_REGISTERED = "catalog.artifact.registered"
+    ARTIFACT_PROMOTED = "catalog.artifact.promoted"
+    ARTIFACT_TRUST_CHANGED = "catalog.artifact.trust_changed"
+    ENTITLEMENT_CHANGED = "catalog.entitlement.changed"
+    POLICY_CHANGED = "catalog.policy.changed"
 
 
 MEANING: Final[Mapping[EventType, str]] = {
@@ -63,6 +73,16 @@ MEANING: Final[Mapping[EventType, str]] = {
     EventType.WEBHOOK_DELETED: "A webhook was deleted; what it had not delivered is dropped.",
     EventType.DELIVERY_DEAD: "A delivery failed as often as it is tried and waits for a replay.",
     EventType.DELIVERY_REPLAYED: "A delivery is sent again at somebody's request.",
+    EventType.APP_CREATED: "An app was registered.",
+    EventType.APP_UPDATED: "An app's card changed.",
+    EventType.APP_VERSION_CREATED: "A version was published as a draft.",
+    EventType.APP_VERSION_UPDATED: "A draft's manifest or a canary's percentage changed; `data.change` says which.",
+    EventType.APP_VERSION_PROMOTED: "A version moved through its promotion; `data` says from where to where and why.",
+    EventType.ARTIFACT_REGISTERED: "An artifact was registered under its digest.",
+    EventType.ARTIFACT_PROMOTED: "An artifact moved through its promotion; `data` says from where to where and why.",
+    EventType.ARTIFACT_TRUST_CHANGED: "What the evidence says about an artifact changed; `data` says how and why.",
+    EventType.ENTITLEMENT_CHANGED: "A project's right to launch an app was given, narrowed or taken.",
+    EventType.POLICY_CHANGED: "A layer of the policy changed.",
 }
 if set(MEANING) != set(EventType):
     raise ValueError("every event type needs a meaning, and every meaning a type")

@@ -5,6 +5,7 @@ expires; with it the user sets a password. The same e-mail address may name a us
 none of them learns of the others.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -14,6 +15,7 @@ from mooring.core.decision import Audited, Change, Context, Decision, Happened, 
 from mooring.core.errors import Code, Refusal
 from mooring.core.events import EventType
 from mooring.core.ids import Prefix
+from mooring.core.permissions import ROLE_ACTIONS, Authority, Role, beyond_ceiling
 
 PASSWORD_LENGTH_MIN = 12
 PASSWORD_LENGTH_MAX = 200
@@ -34,6 +36,7 @@ class User:
     disabled_at: datetime | None
     revision: int
     created_at: datetime
+    tokens_from: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ def create_user(context: Context, tenant_id: str | None, who: tuple[str, str], o
 
 
 def change_user(context: Context, user: User, change: UserChange, one_time: OneTime | None) -> Decision[User]:
-    """Disable, enable, or give a new one-time code in place of the password."""
+    """Disable, enable, or give a new one-time code in place of the password and of every token."""
     if user.id == context.actor.id and change is not UserChange.RESET:
         raise Refusal(Code.LAST_ADMIN, "nobody disables himself", {"user_id": user.id})
     if change is UserChange.DISABLE:
@@ -104,13 +107,38 @@ def change_user(context: Context, user: User, change: UserChange, one_time: OneT
     elif one_time is None:
         raise ValueError("a reset needs a one-time code")
     else:
-        after = replace(user, password_hash=None, one_time_hash=one_time.hash, one_time_expires_at=one_time.expires_at)
+        after = replace(
+            user,
+            password_hash=None,
+            one_time_hash=one_time.hash,
+            one_time_expires_at=one_time.expires_at,
+            tokens_from=context.now,
+        )
     return _changed(user, after, action="user.update", change=change.value)
 
 
+def require_reach(giver: Authority, roles: Iterable[str]) -> None:
+    """A token that was narrowed resets nobody who holds more than it: the code it gets would widen it."""
+    if giver.limit is None:
+        return
+    held: frozenset[str] = frozenset().union(*(ROLE_ACTIONS[Role(role)] for role in roles))
+    if missing := beyond_ceiling(held, giver.limit):
+        raise Refusal(
+            Code.GRANT_EXCEEDS_CEILING,
+            "the user holds more than the token that asks for the reset",
+            {"missing_actions": list(missing)},
+        )
+
+
 def set_password(context: Context, user: User, password_hash: str) -> Decision[User]:
-    """The user's own new password; a one-time code that was still open no longer counts."""
-    after = replace(user, password_hash=password_hash, one_time_hash=None, one_time_expires_at=None)
+    """The user's own new password; a one-time code that was still open, and older tokens, no longer count."""
+    after = replace(
+        user,
+        password_hash=password_hash,
+        one_time_hash=None,
+        one_time_expires_at=None,
+        tokens_from=context.now,
+    )
     return _changed(user, after, action="self.update", change="password")
 
 
@@ -122,7 +150,7 @@ def check_password_form(password: str) -> str:
 
 
 def _changed(user: User, after: User, *, action: str, change: str) -> Decision[User]:
-    columns = ("password_hash", "one_time_hash", "one_time_expires_at", "disabled_at")
+    columns = ("password_hash", "one_time_hash", "one_time_expires_at", "disabled_at", "tokens_from")
     changed = {name: getattr(after, name) for name in columns if getattr(after, name) != getattr(user, name)}
     if not changed:
         return Decision(result=user)

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from ipaddress import ip_address
 from typing import Final, Protocol
 from urllib.parse import parse_qs, urlsplit
@@ -162,7 +163,11 @@ class Outbound:
         self._own_hosts = tuple(own_hosts)
         self._resolver = resolver or SystemResolver()
         self._own_until = 0.0
-        self._client = httpx.AsyncClient(
+
+    @cached_property
+    def _client(self) -> httpx.AsyncClient:
+        """Made on first use: reading the authorities' certificates would delay every start."""
+        return httpx.AsyncClient(
             verify=httpx.create_ssl_context(),
             trust_env=False,
             follow_redirects=False,
@@ -172,7 +177,8 @@ class Outbound:
 
     async def close(self) -> None:
         """Close what is open."""
-        await self._client.aclose()
+        if "_client" in self.__dict__:
+            await self._client.aclose()
         self._resolver.close()
 
     async def check(self, url: str) -> None:

@@ -13,6 +13,7 @@ import os
 import secrets as chance
 import stat
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -135,6 +136,22 @@ def read_keys(path: Path) -> list[tuple[str, bytes]]:
     if not keys:
         raise MasterKeyRefused(f"the master key file {path} holds no key; restore it from a backup")
     return keys
+
+
+def ready_key_file(path: Path, needed: Sequence[str]) -> bool:
+    """Make the file where there is none and nothing was ever sealed; returns whether it was made.
+
+    A file that is missing, or lacks a key that stored secrets need, is not replaced: what was sealed would be lost.
+    """
+    if not needed:
+        return make_key_file(path)
+    restore = f"restore the master key file {path} from its copy: stored secrets need the key {needed[0]}"
+    if not path.exists():
+        raise MasterKeyRefused(f"{path} is missing; {restore}")
+    known = {key_id for key_id, _ in read_keys(path)}
+    if lacking := sorted(set(needed) - known):
+        raise MasterKeyRefused(f"{path} does not have the key {lacking[0]}, which stored secrets need; {restore}")
+    return False
 
 
 def make_key_file(path: Path) -> bool:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import asyncpg
@@ -44,6 +44,7 @@ class Hub:
         self._grown: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._hooks: list[Callable[[Event], None]] = []
+        self._commit_hooks: list[Callable[[str], None]] = []
         self._closed = False
 
     @property
@@ -73,8 +74,15 @@ class Hub:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def poke(self) -> None:
-        """Something was committed here: look now, and tell the other processes."""
+    def on_commit(self, hook: Callable[[str], None]) -> None:
+        """Call this with the type of every event that is committed in this process, at once."""
+        self._commit_hooks.append(hook)
+
+    def poke(self, types: Iterable[str] = ()) -> None:
+        """Events of these types were committed here: look now, and tell the other processes."""
+        for each in types:
+            for hook in self._commit_hooks:
+                hook(each)
         self._look.set()
         self._notify.set()
 

@@ -6,10 +6,11 @@ from typing import Final
 import asyncpg
 
 from mooring.core.secret import Sealed
-from mooring.storage.database import Acting, Database
+from mooring.storage.database import PLATFORM, Acting, Database
 
 _COLUMNS: Final = "id, tenant_id, purpose, master_key_id, wrapped_key, ciphertext"
 FIND: Final = f"SELECT {_COLUMNS} FROM secret WHERE id = $1"
+MASTER_KEYS: Final = "SELECT DISTINCT master_key_id FROM secret"
 UNDER_OTHER_KEYS: Final = f"SELECT {_COLUMNS} FROM secret WHERE master_key_id <> $1 ORDER BY id LIMIT $2"
 REWRAP: Final = """
 UPDATE secret SET master_key_id = $3, wrapped_key = $4 WHERE id = $1 AND wrapped_key = $2"""
@@ -19,6 +20,11 @@ async def find(database: Database, acting: Acting, secret_id: str) -> Sealed | N
     """One sealed secret."""
     row = await database.fetchrow(acting, FIND, secret_id)
     return None if row is None else Sealed(*row)
+
+
+async def master_keys(database: Database) -> list[str]:
+    """The ids of the master keys that stored secrets need."""
+    return [row["master_key_id"] for row in await database.fetch(PLATFORM, MASTER_KEYS)]
 
 
 async def rewrap_batch(url: str, key_id: str, rewrap: Callable[[Sealed], Sealed], limit: int) -> int:

@@ -8,13 +8,14 @@ from mooring.core.user import User
 from mooring.storage.database import PLATFORM, Acting, Database
 
 _COLUMNS: Final = """u.id, u.tenant_id, u.email, u.display_name, u.password_hash, u.one_time_hash,
-       u.one_time_expires_at, u.disabled_at, u.revision, u.created_at"""
+       u.one_time_expires_at, u.disabled_at, u.revision, u.created_at, u.tokens_from"""
 FIND: Final = f'SELECT {_COLUMNS} FROM "user" u WHERE u.id = $1 AND u.tenant_id IS NOT DISTINCT FROM $2'
 LIST: Final = f"""
 SELECT {_COLUMNS} FROM "user" u WHERE u.tenant_id IS NOT DISTINCT FROM $1 AND u.id > $2 ORDER BY u.id LIMIT $3"""
 SIGN_IN_TENANT: Final = f"""
 SELECT {_COLUMNS} FROM "user" u JOIN tenant t ON t.id = u.tenant_id WHERE t.slug = $1 AND u.email = $2"""
 SIGN_IN_PLATFORM: Final = f'SELECT {_COLUMNS} FROM "user" u WHERE u.tenant_id IS NULL AND u.email = $1'
+ROLES: Final = "SELECT DISTINCT role FROM membership WHERE user_id = $1"
 ANY_PLATFORM_ADMIN: Final = "SELECT EXISTS (SELECT FROM membership WHERE role = 'platform_admin')"
 
 
@@ -36,6 +37,11 @@ async def find_for_sign_in(database: Database, tenant_slug: str | None, email: s
     else:
         row = await database.fetchrow(PLATFORM, SIGN_IN_TENANT, tenant_slug, email)
     return None if row is None else user_of(row)
+
+
+async def roles(database: Database, acting: Acting, user_id: str) -> list[str]:
+    """The names of the roles that a user holds anywhere."""
+    return [row["role"] for row in await database.fetch(acting, ROLES, user_id)]
 
 
 async def any_platform_admin(database: Database) -> bool:

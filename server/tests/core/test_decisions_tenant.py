@@ -162,7 +162,12 @@ def test_the_path_of_a_bad_value_is_that_of_the_request() -> None:
         (
             USER_SEEN,
             UserChange.RESET,
-            {"password_hash": None, "one_time_hash": ONE_TIME.hash, "one_time_expires_at": ONE_TIME.expires_at},
+            {
+                "password_hash": None,
+                "one_time_hash": ONE_TIME.hash,
+                "one_time_expires_at": ONE_TIME.expires_at,
+                "tokens_from": NOW,
+            },
         ),
     ],
 )
@@ -202,7 +207,7 @@ def test_a_new_password_uses_the_one_time_code_up() -> None:
     fresh = replace(USER_SEEN, password_hash=None, one_time_hash=ONE_TIME.hash, one_time_expires_at=NOW)
     decision = set_password(context(OTHER_USER), fresh, "$new")
 
-    written = {"password_hash": "$new", "one_time_hash": None, "one_time_expires_at": None}
+    written = {"password_hash": "$new", "one_time_hash": None, "one_time_expires_at": None, "tokens_from": NOW}
     assert decision.writes == (Change("user", OTHER_USER, 2, written),)
     assert decision.audits[0].action == "self.update"
 

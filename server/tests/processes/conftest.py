@@ -95,7 +95,7 @@ async def killing(module_database_url: str, tmp_path_factory: pytest.TempPathFac
     server = await DoomedServer.open(directory, module_database_url)
     connection = await asyncpg.connect(module_database_url)
     try:
-        stage = Stage(server.url, *await first_people(server, directory))
+        stage = Stage(server.url, connection, await first_people(server, directory))
         await stage.open()
         yield Killing(server, stage, connection, {})
     finally:

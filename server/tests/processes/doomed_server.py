@@ -35,6 +35,7 @@ class DoomedServer:
             "MOORING_DATABASE_URL": database_url,
             "MOORING_MASTER_KEY_FILE": str(directory / "keys" / "master.key"),
             "MOORING_FIRST_ADMIN_CODE_FILE": str(directory / "code"),
+            "MOORING_WEBHOOK_ALLOW_NETWORKS": "127.0.0.0/8",
             "MOORING_LOG_LEVEL": "warning",
         }
         with (directory / "log").open("wb") as log:

@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+import asyncpg
+
 from mooring.api.route import Route
 from mooring.api.routes import ROUTES
 from mooring.core.permissions import Scope
@@ -18,6 +20,11 @@ from server.tests.processes.wire import Caller
 
 MUTATIONS = {route.name: route for route in ROUTES if route.mutates}
 PLACES = {Scope.PLATFORM: "/api/v1/platform", Scope.TENANT: "/api/v1/tenants/{}", Scope.PROJECT: "/api/v1/projects/{}"}
+RECEIVER = "https://127.0.0.1:9/hook"
+"""Nobody listens there, which is told at once; the tests' servers allow the network."""
+NEVER_SENT = "contract.delivery.dead"
+"""News of deliveries are not delivered: a webhook for these stays out of what other mutations change."""
+DIE = "UPDATE delivery SET status = 'dead', finished_at = now(), revision = revision + 1 WHERE id = $1"
 ROLES = {Scope.PLATFORM: "platform_operator", Scope.TENANT: "tenant_admin", Scope.PROJECT: "project_viewer"}
 
 
@@ -34,11 +41,11 @@ class Prepared:
 class Stage:
     """Where subjects are made: one platform, one tenant, one project."""
 
-    def __init__(self, url: str, admin_token: str, tenant: Tenant) -> None:
+    def __init__(self, url: str, connection: asyncpg.Connection, people: tuple[str, Tenant]) -> None:
         self._url = url
+        self._connection = connection
+        self.admin_token, self.tenant = people
         self._numbers = itertools.count(1)
-        self.admin_token = admin_token
-        self.tenant = tenant
         self.project_id = ""
 
     async def open(self) -> None:
@@ -51,6 +58,8 @@ class Stage:
         for name in route.path_parameters:
             subject[name] = await self._subject(name, route, subject)
         body = None if route.body is None else await self._body(route)
+        if route.verb == "replay_dead":
+            await self._dead_letter(route.scope)
         token = await self._token(route)
         return Prepared(route, route.path.format(**subject), body, token)
 
@@ -86,6 +95,26 @@ class Stage:
         body = {"name": self._new("account"), "actions": ["project.read"]}
         return str((await self._post(f"{self._place(Scope.PROJECT)}/service-accounts", body))["id"])
 
+    async def _webhook(self, scope: Scope, event_type: str) -> str:
+        body = {"url": RECEIVER, "event_types": [event_type]}
+        return str((await self._post(f"{self._place(scope)}/webhooks", body, token=self._token_of(scope)))["id"])
+
+    async def _delivery(self, scope: Scope) -> str:
+        """A delivery that waits; its webhook is paused, so that it takes no part in what comes."""
+        webhook_id = await self._webhook(scope, "identity.project.updated")
+        place = self._place(scope)
+        async with Caller(self._url, self.tenant.token) as admin:
+            renamed = {"display_name": self._new("renamed")}
+            (await admin.call("PATCH", f"/api/v1/projects/{self.project_id}", renamed)).expect(200)
+        async with Caller(self._url, self._token_of(scope)) as holder:
+            (await holder.call("PATCH", f"{place}/webhooks/{webhook_id}", {"enabled": False})).expect(200)
+            found = await holder.get(f"{place}/deliveries?webhook_id={webhook_id}")
+        return str(found["items"][0]["id"])
+
+    async def _dead_letter(self, scope: Scope) -> None:
+        """A worker makes one only after hours of attempts: here it is written down."""
+        await self._connection.execute(DIE, await self._delivery(scope))
+
     async def _subject(self, name: str, route: Route, others: dict[str, str]) -> str:
         """A new thing for one path parameter, in the state in which the route takes it."""
         place = self._place(route.scope) if route.scope in PLACES else ""
@@ -110,6 +139,10 @@ class Stage:
         if name == "membership_id":
             body = {"user_id": (await self._user(route.scope))["id"], "role": ROLES[route.scope]}
             return str((await self._post(f"{place}/memberships", body, token=token))["id"])
+        if name == "webhook_id":
+            return await self._webhook(route.scope, NEVER_SENT)
+        if name == "delivery_id":
+            return await self._delivery(route.scope)
         if name == "token_id":
             return str((await self._post("/api/v1/tokens", {"name": "a token"}))["id"])
         raise LookupError(f"{route.key}: say here how a {name} is made")
@@ -131,6 +164,8 @@ class Stage:
             "CreateToken": {"name": "made"},
             "CreateUser": {"email": f"{self._new('made')}@acme.example", "display_name": "Made"},
             "OpenBreakGlass": {"tenant_id": self.tenant.id, "reason": "the tests kill what is under way"},
+            "CreateWebhook": {"url": RECEIVER, "event_types": [NEVER_SENT]},
+            "UpdateWebhook": {"description": self._new("described")},
             "Rename": {"display_name": self._new("renamed")},
             "UpdateServiceAccount": {"description": self._new("described")},
         }

@@ -81,10 +81,17 @@ async def enable_user(call: Call, user_id: str) -> Answered:
     HOMES,
     "POST",
     "/users/{user_id}/reset",
-    Declared("user", "reset", "user.update", answer=UserCreated, one_time_secret=True),
+    Declared(
+        "user",
+        "reset",
+        "user.update",
+        answer=UserCreated,
+        one_time_secret=True,
+        errors=(Code.GRANT_EXCEEDS_CEILING,),
+    ),
 )
 async def reset_user(call: Call, user_id: str) -> Answered:
-    """Replace a user's password by a new one-time sign-in, which is told once."""
+    """Replace a user's password, and every token, by a new one-time sign-in, which is told once."""
     code = new_one_time_code()
     work = call.work(partial(user_created, call.caller.authority, code=code))
     return await commands.change(work, user_id, UserChange.RESET, code)

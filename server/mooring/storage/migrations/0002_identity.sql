@@ -38,6 +38,7 @@ CREATE TABLE "user" (
   one_time_hash bytea,             -- SHA-256 of the one-time sign-in code
   one_time_expires_at timestamptz,
   disabled_at timestamptz,
+  tokens_from timestamptz,         -- tokens made before count no more: the password was changed or taken away
   revision bigint NOT NULL DEFAULT 0,
   created_at timestamptz NOT NULL,
   CONSTRAINT user_email_taken UNIQUE NULLS NOT DISTINCT (tenant_id, email),

@@ -1,0 +1,111 @@
+"""A platform double, and the command in three ways: inside of the test, as a process, and on a terminal."""
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cli.tests.platform_double import Platform, serving
+from mooring_cli.main import mooring
+
+TOKEN = "mrgp_the-secret-token"
+
+
+@pytest.fixture
+def platform() -> Iterator[Platform]:
+    """A platform that answers from a table."""
+    with serving() as platform:
+        yield platform
+
+
+@pytest.fixture
+def environment(platform: Platform, tmp_path: Path) -> dict[str, str]:
+    """The environment of a user who is signed in by a variable."""
+    return {
+        "HOME": str(tmp_path),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "PATH": os.environ["PATH"],
+        "MOORING_URL": platform.url,
+        "MOORING_TOKEN": TOKEN,
+        "LANG": "C.UTF-8",
+    }
+
+
+@pytest.fixture
+def run(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Run the command inside of the test."""
+    for name in [name for name in os.environ if name.startswith(("MOORING_", "XDG_", "NO_COLOR"))]:
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    def run(*arguments: str, stdin: str | None = None) -> Result:
+        result = CliRunner().invoke(mooring, list(arguments), input=stdin)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return run
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of a process on a terminal."""
+
+    exit_code: int
+    screen: str
+
+
+@pytest.fixture
+def spawn(environment: dict[str, str]) -> Callable[..., "subprocess.Popen[str]"]:
+    """Start the command as a process, its output in pipes."""
+
+    def spawn(*arguments: str, **extra: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "mooring_cli", *arguments],
+            env={**environment, **extra},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return spawn
+
+
+@pytest.fixture
+def on_terminal(environment: dict[str, str]) -> Callable[..., Ran]:
+    """Run the command on a terminal, and type what is given."""
+
+    def run(*arguments: str, typed: str = "", **extra: str) -> Ran:
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mooring_cli", *arguments],
+            env={**environment, "TERM": "xterm-256color", "COLUMNS": "120", **extra},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        if typed:
+            os.write(ours, typed.encode())
+        screen = b""
+        while True:
+            try:
+                piece = os.read(ours, 65_536)
+            except OSError:  # the last process that had the terminal is gone
+                break
+            if not piece:
+                break
+            screen += piece
+        os.close(ours)
+        return Ran(process.wait(timeout=30), screen.decode())
+
+    return run
