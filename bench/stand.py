@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import msgspec
 import structlog
 
 from mooring.embedded import EmbeddedPostgres
@@ -39,6 +40,7 @@ class Tenant:
 
     id: str
     admin_id: str
+    token_id: str
     token: str
     projects: tuple[str, ...]
 
@@ -162,7 +164,8 @@ async def _tenant(platform: httpx.AsyncClient, slug: str, projects: int) -> Tena
         for number in range(projects):
             body = {"slug": f"project-{number}", "display_name": f"Project {number}"}
             ids.append(str((await _post(client, f"/tenants/{made['id']}/projects", body))["id"]))
-    return Tenant(str(made["id"]), str(made["first_admin"]["id"]), str(token["token"]), tuple(ids))
+    admin = msgspec.convert(made["first_admin"], dict[str, object])
+    return Tenant(str(made["id"]), str(admin["id"]), str(token["id"]), str(token["token"]), tuple(ids))
 
 
 async def _post(client: httpx.AsyncClient, path: str, body: dict[str, object]) -> dict[str, object]:

@@ -665,13 +665,305 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "reset",
-                    "Replace a user's password by a new one-time sign-in, which is told once",
+                    "Replace a user's password, and every token, by a new one-time sign-in, which is told once",
                     "Needs the action `user.update`.",
                     (
                         Endpoint("reset_platform_user", "platform", "", arguments=("user_id",), one_time_secret=True),
                         Endpoint(
                             "reset_tenant_user", "tenant", "tenant_id", arguments=("user_id",), one_time_secret=True
                         ),
+                    ),
+                ),
+            ),
+            (),
+        ),
+        Noun(
+            "webhooks",
+            "webhook",
+            "Webhooks: list, get, create, update, delete, rotate-key, test.",
+            (
+                Verb(
+                    "list",
+                    "List the webhooks of exactly this place",
+                    "Needs the action `webhook.read`.",
+                    (
+                        Endpoint("list_platform_webhooks", "platform", "", lists=True, pages=True),
+                        Endpoint("list_project_webhooks", "project", "project_id", lists=True, pages=True),
+                        Endpoint("list_tenant_webhooks", "tenant", "tenant_id", lists=True, pages=True),
+                    ),
+                ),
+                Verb(
+                    "get",
+                    "Read a webhook",
+                    "Needs the action `webhook.read`.",
+                    (
+                        Endpoint(
+                            "get_platform_webhook",
+                            "platform",
+                            "",
+                            arguments=("webhook_id",),
+                            query=(
+                                Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                Field(
+                                    ("changed_from",),
+                                    "text",
+                                    False,
+                                    "The `etag` that was seen: wait until it is another.",
+                                ),
+                            ),
+                        ),
+                        Endpoint(
+                            "get_project_webhook",
+                            "project",
+                            "project_id",
+                            arguments=("webhook_id",),
+                            query=(
+                                Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                Field(
+                                    ("changed_from",),
+                                    "text",
+                                    False,
+                                    "The `etag` that was seen: wait until it is another.",
+                                ),
+                            ),
+                        ),
+                        Endpoint(
+                            "get_tenant_webhook",
+                            "tenant",
+                            "tenant_id",
+                            arguments=("webhook_id",),
+                            query=(
+                                Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                Field(
+                                    ("changed_from",),
+                                    "text",
+                                    False,
+                                    "The `etag` that was seen: wait until it is another.",
+                                ),
+                            ),
+                        ),
+                    ),
+                ),
+                Verb(
+                    "create",
+                    "Send the events of this place to an address",
+                    "The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same\nIdempotency-Key tells it again.\n\nNeeds the action `webhook.create`.",
+                    (
+                        Endpoint(
+                            "create_platform_webhook",
+                            "platform",
+                            "",
+                            body=(
+                                Field(
+                                    ("url",),
+                                    "text",
+                                    True,
+                                    "Where messages are sent: https, without user, password and fragment.",
+                                ),
+                                Field(
+                                    ("event_types",),
+                                    "list",
+                                    False,
+                                    "Event types, or families such as `identity.*`; none: all.",
+                                ),
+                                Field(("description",), "text", False),
+                            ),
+                            takes_body=True,
+                            one_time_secret=True,
+                        ),
+                        Endpoint(
+                            "create_project_webhook",
+                            "project",
+                            "project_id",
+                            body=(
+                                Field(
+                                    ("url",),
+                                    "text",
+                                    True,
+                                    "Where messages are sent: https, without user, password and fragment.",
+                                ),
+                                Field(
+                                    ("event_types",),
+                                    "list",
+                                    False,
+                                    "Event types, or families such as `identity.*`; none: all.",
+                                ),
+                                Field(("description",), "text", False),
+                            ),
+                            takes_body=True,
+                            one_time_secret=True,
+                        ),
+                        Endpoint(
+                            "create_tenant_webhook",
+                            "tenant",
+                            "tenant_id",
+                            body=(
+                                Field(
+                                    ("url",),
+                                    "text",
+                                    True,
+                                    "Where messages are sent: https, without user, password and fragment.",
+                                ),
+                                Field(
+                                    ("event_types",),
+                                    "list",
+                                    False,
+                                    "Event types, or families such as `identity.*`; none: all.",
+                                ),
+                                Field(("description",), "text", False),
+                            ),
+                            takes_body=True,
+                            one_time_secret=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "update",
+                    "Change a webhook's address, list or description, pause it, or resume it",
+                    "While it is paused nothing is sent, and events that happen meanwhile are not kept for it.\n\nNeeds the action `webhook.update`.",
+                    (
+                        Endpoint(
+                            "update_platform_webhook",
+                            "platform",
+                            "",
+                            arguments=("webhook_id",),
+                            body=(
+                                Field(
+                                    ("url",),
+                                    "text",
+                                    False,
+                                    "Where messages are sent: https, without user, password and fragment.",
+                                ),
+                                Field(
+                                    ("event_types",),
+                                    "list",
+                                    False,
+                                    "Event types, or families such as `identity.*`; none: all.",
+                                ),
+                                Field(("description",), "text", False),
+                                Field(("enabled",), "boolean", False),
+                                Field(
+                                    ("revision",),
+                                    "integer",
+                                    False,
+                                    "The revision that was seen; refused when there is a newer one.",
+                                ),
+                            ),
+                            takes_body=True,
+                        ),
+                        Endpoint(
+                            "update_project_webhook",
+                            "project",
+                            "project_id",
+                            arguments=("webhook_id",),
+                            body=(
+                                Field(
+                                    ("url",),
+                                    "text",
+                                    False,
+                                    "Where messages are sent: https, without user, password and fragment.",
+                                ),
+                                Field(
+                                    ("event_types",),
+                                    "list",
+                                    False,
+                                    "Event types, or families such as `identity.*`; none: all.",
+                                ),
+                                Field(("description",), "text", False),
+                                Field(("enabled",), "boolean", False),
+                                Field(
+                                    ("revision",),
+                                    "integer",
+                                    False,
+                                    "The revision that was seen; refused when there is a newer one.",
+                                ),
+                            ),
+                            takes_body=True,
+                        ),
+                        Endpoint(
+                            "update_tenant_webhook",
+                            "tenant",
+                            "tenant_id",
+                            arguments=("webhook_id",),
+                            body=(
+                                Field(
+                                    ("url",),
+                                    "text",
+                                    False,
+                                    "Where messages are sent: https, without user, password and fragment.",
+                                ),
+                                Field(
+                                    ("event_types",),
+                                    "list",
+                                    False,
+                                    "Event types, or families such as `identity.*`; none: all.",
+                                ),
+                                Field(("description",), "text", False),
+                                Field(("enabled",), "boolean", False),
+                                Field(
+                                    ("revision",),
+                                    "integer",
+                                    False,
+                                    "The revision that was seen; refused when there is a newer one.",
+                                ),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "delete",
+                    "Delete a webhook; what it had not delivered is dropped",
+                    "Needs the action `webhook.delete`.",
+                    (
+                        Endpoint("delete_platform_webhook", "platform", "", arguments=("webhook_id",), deletes=True),
+                        Endpoint(
+                            "delete_project_webhook", "project", "project_id", arguments=("webhook_id",), deletes=True
+                        ),
+                        Endpoint(
+                            "delete_tenant_webhook", "tenant", "tenant_id", arguments=("webhook_id",), deletes=True
+                        ),
+                    ),
+                ),
+                Verb(
+                    "rotate-key",
+                    "Give a webhook a new signing key, which is told once",
+                    "For 24 hours messages are signed with the old key as well, so that the receiver can switch over.\n\nNeeds the action `webhook.update`.",
+                    (
+                        Endpoint(
+                            "rotate_platform_webhook_key",
+                            "platform",
+                            "",
+                            arguments=("webhook_id",),
+                            one_time_secret=True,
+                        ),
+                        Endpoint(
+                            "rotate_project_webhook_key",
+                            "project",
+                            "project_id",
+                            arguments=("webhook_id",),
+                            one_time_secret=True,
+                        ),
+                        Endpoint(
+                            "rotate_tenant_webhook_key",
+                            "tenant",
+                            "tenant_id",
+                            arguments=("webhook_id",),
+                            one_time_secret=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "test",
+                    "Send a signed `ping` to the receiver, once and now, and tell how it went",
+                    "Needs the action `webhook.update`.",
+                    (
+                        Endpoint("test_platform_webhook", "platform", "", arguments=("webhook_id",)),
+                        Endpoint("test_project_webhook", "project", "project_id", arguments=("webhook_id",)),
+                        Endpoint("test_tenant_webhook", "tenant", "tenant_id", arguments=("webhook_id",)),
                     ),
                 ),
             ),

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -94,18 +95,27 @@ def on_terminal(environment: dict[str, str]) -> Callable[..., Ran]:
             start_new_session=True,
         )
         os.close(theirs)
-        if typed:
-            os.write(ours, typed.encode())
-        screen = b""
-        while True:
-            try:
-                piece = os.read(ours, 65_536)
-            except OSError:  # the last process that had the terminal is gone
-                break
-            if not piece:
-                break
-            screen += piece
-        os.close(ours)
-        return Ran(process.wait(timeout=30), screen.decode())
+        try:
+            screen = converse(ours, typed)
+        finally:
+            os.close(ours)
+            if process.poll() is None:
+                process.terminate()
+        return Ran(process.wait(timeout=30), screen)
 
     return run
+
+
+def converse(terminal: int, typed: str) -> str:
+    """Read a terminal until the last process leaves it; what is to be typed waits for the first question."""
+    screen = b""
+    while select.select([terminal], [], [], 30)[0]:
+        try:
+            piece = os.read(terminal, 65_536)
+        except OSError:  # the last process that had the terminal is gone
+            break
+        screen += piece
+        if typed and screen.rstrip().endswith((b":", b"]:")):
+            os.write(terminal, typed.encode())
+            typed = ""
+    return screen.decode()

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 TENANT = "ten_01acme"
 PROJECT = "prj_01vision"
-CREATED = "2030-01-31T12:00:00Z"
+CREATED = "2999-01-31T12:00:00Z"
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,8 @@ def project(slug: str = "vision", **changes: Any) -> dict[str, Any]:
 def account(**changes: Any) -> dict[str, Any]:
     return {
         "id": "sa_01ci", "tenant_id": TENANT, "project_id": PROJECT, "name": "ci", "description": "",
-        "status": "active", "actions": ["project.read"], "created_at": CREATED, "revision": 0, "generation": 0, "etag": "0.0", **changes,
+        "status": "active", "actions": ["project.read"], "created_at": CREATED, "revision": 0, "generation": 0,
+        "etag": "0.0", **changes,
     }  # fmt: skip
 
 

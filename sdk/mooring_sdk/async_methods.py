@@ -39,7 +39,7 @@ class AsyncMethods:
         new_password: str,
         options: CallOptions = UNCHANGED,
     ) -> None:
-        """Change the caller's own password.
+        """Change the caller's own password; every token made before counts no more, so sign in again.
 
         Needs the action `self.update`.
         """
@@ -101,6 +101,34 @@ class AsyncMethods:
             models.UserCreated,
         )
 
+    async def create_platform_webhook(
+        self,
+        *,
+        url: str,
+        event_types: list[str] | None = None,
+        description: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookKeyed:
+        """Send the events of this place to an address.
+
+        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
+        Idempotency-Key tells it again.
+
+        Needs the action `webhook.create`.
+
+        The answer holds something that is told once.
+        """
+        return await self.call(
+            Call(
+                operations.CREATE_PLATFORM_WEBHOOK,
+                {},
+                {},
+                given({"url": url}, {"event_types": event_types, "description": description}),
+                options=options,
+            ),
+            models.WebhookKeyed,
+        )
+
     async def create_project(
         self,
         tenant_id: str,
@@ -145,6 +173,35 @@ class AsyncMethods:
                 options=options,
             ),
             models.Membership,
+        )
+
+    async def create_project_webhook(
+        self,
+        project_id: str,
+        *,
+        url: str,
+        event_types: list[str] | None = None,
+        description: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookKeyed:
+        """Send the events of this place to an address.
+
+        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
+        Idempotency-Key tells it again.
+
+        Needs the action `webhook.create`.
+
+        The answer holds something that is told once.
+        """
+        return await self.call(
+            Call(
+                operations.CREATE_PROJECT_WEBHOOK,
+                {"project_id": project_id},
+                {},
+                given({"url": url}, {"event_types": event_types, "description": description}),
+                options=options,
+            ),
+            models.WebhookKeyed,
         )
 
     async def create_service_account(
@@ -274,6 +331,35 @@ class AsyncMethods:
             models.UserCreated,
         )
 
+    async def create_tenant_webhook(
+        self,
+        tenant_id: str,
+        *,
+        url: str,
+        event_types: list[str] | None = None,
+        description: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookKeyed:
+        """Send the events of this place to an address.
+
+        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
+        Idempotency-Key tells it again.
+
+        Needs the action `webhook.create`.
+
+        The answer holds something that is told once.
+        """
+        return await self.call(
+            Call(
+                operations.CREATE_TENANT_WEBHOOK,
+                {"tenant_id": tenant_id},
+                {},
+                given({"url": url}, {"event_types": event_types, "description": description}),
+                options=options,
+            ),
+            models.WebhookKeyed,
+        )
+
     async def create_token(
         self,
         *,
@@ -313,6 +399,18 @@ class AsyncMethods:
             Call(operations.DELETE_PLATFORM_MEMBERSHIP, {"membership_id": membership_id}, {}, options=options)
         )
 
+    async def delete_platform_webhook(
+        self,
+        webhook_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> None:
+        """Delete a webhook; what it had not delivered is dropped.
+
+        Needs the action `webhook.delete`.
+        """
+        await self.execute(Call(operations.DELETE_PLATFORM_WEBHOOK, {"webhook_id": webhook_id}, {}, options=options))
+
     async def delete_project(
         self,
         project_id: str,
@@ -340,6 +438,26 @@ class AsyncMethods:
             Call(
                 operations.DELETE_PROJECT_MEMBERSHIP,
                 {"project_id": project_id, "membership_id": membership_id},
+                {},
+                options=options,
+            )
+        )
+
+    async def delete_project_webhook(
+        self,
+        project_id: str,
+        webhook_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> None:
+        """Delete a webhook; what it had not delivered is dropped.
+
+        Needs the action `webhook.delete`.
+        """
+        await self.execute(
+            Call(
+                operations.DELETE_PROJECT_WEBHOOK,
+                {"project_id": project_id, "webhook_id": webhook_id},
                 {},
                 options=options,
             )
@@ -381,6 +499,26 @@ class AsyncMethods:
             Call(
                 operations.DELETE_TENANT_MEMBERSHIP,
                 {"tenant_id": tenant_id, "membership_id": membership_id},
+                {},
+                options=options,
+            )
+        )
+
+    async def delete_tenant_webhook(
+        self,
+        tenant_id: str,
+        webhook_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> None:
+        """Delete a webhook; what it had not delivered is dropped.
+
+        Needs the action `webhook.delete`.
+        """
+        await self.execute(
+            Call(
+                operations.DELETE_TENANT_WEBHOOK,
+                {"tenant_id": tenant_id, "webhook_id": webhook_id},
                 {},
                 options=options,
             )
@@ -535,6 +673,20 @@ class AsyncMethods:
         """
         return await self.call(Call(operations.GET_OPENAPI, {}, {}, options=options), dict[str, Any])
 
+    async def get_platform_delivery(
+        self,
+        delivery_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Delivery:
+        """Read a delivery.
+
+        Needs the action `outbox.read`.
+        """
+        return await self.call(
+            Call(operations.GET_PLATFORM_DELIVERY, {"delivery_id": delivery_id}, {}, options=options), models.Delivery
+        )
+
     async def get_platform_membership(
         self,
         membership_id: str,
@@ -573,6 +725,29 @@ class AsyncMethods:
             models.User,
         )
 
+    async def get_platform_webhook(
+        self,
+        webhook_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Webhook:
+        """Read a webhook.
+
+        Needs the action `webhook.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_PLATFORM_WEBHOOK,
+                {"webhook_id": webhook_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Webhook,
+        )
+
     async def get_project(
         self,
         project_id: str,
@@ -596,6 +771,27 @@ class AsyncMethods:
             models.Project,
         )
 
+    async def get_project_delivery(
+        self,
+        project_id: str,
+        delivery_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Delivery:
+        """Read a delivery.
+
+        Needs the action `outbox.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_PROJECT_DELIVERY,
+                {"project_id": project_id, "delivery_id": delivery_id},
+                {},
+                options=options,
+            ),
+            models.Delivery,
+        )
+
     async def get_project_membership(
         self,
         project_id: str,
@@ -615,6 +811,30 @@ class AsyncMethods:
                 options=options,
             ),
             models.Membership,
+        )
+
+    async def get_project_webhook(
+        self,
+        project_id: str,
+        webhook_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Webhook:
+        """Read a webhook.
+
+        Needs the action `webhook.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_PROJECT_WEBHOOK,
+                {"project_id": project_id, "webhook_id": webhook_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Webhook,
         )
 
     async def get_readiness(
@@ -686,6 +906,27 @@ class AsyncMethods:
             models.Tenant,
         )
 
+    async def get_tenant_delivery(
+        self,
+        tenant_id: str,
+        delivery_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Delivery:
+        """Read a delivery.
+
+        Needs the action `outbox.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_TENANT_DELIVERY,
+                {"tenant_id": tenant_id, "delivery_id": delivery_id},
+                {},
+                options=options,
+            ),
+            models.Delivery,
+        )
+
     async def get_tenant_membership(
         self,
         tenant_id: str,
@@ -729,6 +970,30 @@ class AsyncMethods:
                 options=options,
             ),
             models.User,
+        )
+
+    async def get_tenant_webhook(
+        self,
+        tenant_id: str,
+        webhook_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Webhook:
+        """Read a webhook.
+
+        Needs the action `webhook.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_TENANT_WEBHOOK,
+                {"tenant_id": tenant_id, "webhook_id": webhook_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Webhook,
         )
 
     async def get_token(
@@ -845,6 +1110,50 @@ class AsyncMethods:
             most,
         )
 
+    async def list_platform_deliveries(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        status: str | None = None,
+        webhook_id: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.DeliveryPage:
+        """List the deliveries of exactly this place's webhooks, newest first.
+
+        Needs the action `outbox.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LIST_PLATFORM_DELIVERIES,
+                {},
+                {"cursor": cursor, "limit": limit, "status": status, "webhook_id": webhook_id},
+                options=options,
+            ),
+            models.DeliveryPage,
+        )
+
+    def iter_platform_deliveries(
+        self,
+        *,
+        limit: int | None = None,
+        status: str | None = None,
+        webhook_id: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.Delivery, None]:
+        """List the deliveries of exactly this place's webhooks, newest first; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_PLATFORM_DELIVERIES,
+                {},
+                {"limit": limit, "status": status, "webhook_id": webhook_id},
+                options=options,
+            ),
+            models.DeliveryPage,
+            most,
+        )
+
     async def list_platform_events(
         self,
         *,
@@ -947,6 +1256,34 @@ class AsyncMethods:
             Call(operations.LIST_PLATFORM_USERS, {}, {"limit": limit}, options=options), models.UserPage, most
         )
 
+    async def list_platform_webhooks(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookPage:
+        """List the webhooks of exactly this place.
+
+        Needs the action `webhook.read`.
+        """
+        return await self.call(
+            Call(operations.LIST_PLATFORM_WEBHOOKS, {}, {"cursor": cursor, "limit": limit}, options=options),
+            models.WebhookPage,
+        )
+
+    def iter_platform_webhooks(
+        self,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.Webhook, None]:
+        """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_PLATFORM_WEBHOOKS, {}, {"limit": limit}, options=options), models.WebhookPage, most
+        )
+
     async def list_project_audit(
         self,
         project_id: str,
@@ -1007,6 +1344,52 @@ class AsyncMethods:
                 options=options,
             ),
             models.AuditPage,
+            most,
+        )
+
+    async def list_project_deliveries(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        status: str | None = None,
+        webhook_id: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.DeliveryPage:
+        """List the deliveries of exactly this place's webhooks, newest first.
+
+        Needs the action `outbox.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LIST_PROJECT_DELIVERIES,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit, "status": status, "webhook_id": webhook_id},
+                options=options,
+            ),
+            models.DeliveryPage,
+        )
+
+    def iter_project_deliveries(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        status: str | None = None,
+        webhook_id: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.Delivery, None]:
+        """List the deliveries of exactly this place's webhooks, newest first; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_PROJECT_DELIVERIES,
+                {"project_id": project_id},
+                {"limit": limit, "status": status, "webhook_id": webhook_id},
+                options=options,
+            ),
+            models.DeliveryPage,
             most,
         )
 
@@ -1090,6 +1473,43 @@ class AsyncMethods:
         return self.pages(
             Call(operations.LIST_PROJECT_MEMBERSHIPS, {"project_id": project_id}, {"limit": limit}, options=options),
             models.MembershipPage,
+            most,
+        )
+
+    async def list_project_webhooks(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookPage:
+        """List the webhooks of exactly this place.
+
+        Needs the action `webhook.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LIST_PROJECT_WEBHOOKS,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.WebhookPage,
+        )
+
+    def iter_project_webhooks(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.Webhook, None]:
+        """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_PROJECT_WEBHOOKS, {"project_id": project_id}, {"limit": limit}, options=options),
+            models.WebhookPage,
             most,
         )
 
@@ -1278,6 +1698,52 @@ class AsyncMethods:
             most,
         )
 
+    async def list_tenant_deliveries(
+        self,
+        tenant_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        status: str | None = None,
+        webhook_id: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.DeliveryPage:
+        """List the deliveries of exactly this place's webhooks, newest first.
+
+        Needs the action `outbox.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LIST_TENANT_DELIVERIES,
+                {"tenant_id": tenant_id},
+                {"cursor": cursor, "limit": limit, "status": status, "webhook_id": webhook_id},
+                options=options,
+            ),
+            models.DeliveryPage,
+        )
+
+    def iter_tenant_deliveries(
+        self,
+        tenant_id: str,
+        *,
+        limit: int | None = None,
+        status: str | None = None,
+        webhook_id: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.Delivery, None]:
+        """List the deliveries of exactly this place's webhooks, newest first; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_TENANT_DELIVERIES,
+                {"tenant_id": tenant_id},
+                {"limit": limit, "status": status, "webhook_id": webhook_id},
+                options=options,
+            ),
+            models.DeliveryPage,
+            most,
+        )
+
     async def list_tenant_events(
         self,
         tenant_id: str,
@@ -1398,6 +1864,43 @@ class AsyncMethods:
             most,
         )
 
+    async def list_tenant_webhooks(
+        self,
+        tenant_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookPage:
+        """List the webhooks of exactly this place.
+
+        Needs the action `webhook.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LIST_TENANT_WEBHOOKS,
+                {"tenant_id": tenant_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.WebhookPage,
+        )
+
+    def iter_tenant_webhooks(
+        self,
+        tenant_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.Webhook, None]:
+        """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_TENANT_WEBHOOKS, {"tenant_id": tenant_id}, {"limit": limit}, options=options),
+            models.WebhookPage,
+            most,
+        )
+
     async def list_tenants(
         self,
         *,
@@ -1473,13 +1976,113 @@ class AsyncMethods:
             models.BreakGlassOpened,
         )
 
+    async def replay_platform_dead_deliveries(
+        self,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Replayed:
+        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+
+        Needs the action `outbox.replay`.
+        """
+        return await self.call(
+            Call(operations.REPLAY_PLATFORM_DEAD_DELIVERIES, {}, {}, options=options), models.Replayed
+        )
+
+    async def replay_platform_delivery(
+        self,
+        delivery_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Delivery:
+        """Send a delivery again now, under the same id and with all attempts before it.
+
+        Needs the action `outbox.replay`.
+        """
+        return await self.call(
+            Call(operations.REPLAY_PLATFORM_DELIVERY, {"delivery_id": delivery_id}, {}, options=options),
+            models.Delivery,
+        )
+
+    async def replay_project_dead_deliveries(
+        self,
+        project_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Replayed:
+        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+
+        Needs the action `outbox.replay`.
+        """
+        return await self.call(
+            Call(operations.REPLAY_PROJECT_DEAD_DELIVERIES, {"project_id": project_id}, {}, options=options),
+            models.Replayed,
+        )
+
+    async def replay_project_delivery(
+        self,
+        project_id: str,
+        delivery_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Delivery:
+        """Send a delivery again now, under the same id and with all attempts before it.
+
+        Needs the action `outbox.replay`.
+        """
+        return await self.call(
+            Call(
+                operations.REPLAY_PROJECT_DELIVERY,
+                {"project_id": project_id, "delivery_id": delivery_id},
+                {},
+                options=options,
+            ),
+            models.Delivery,
+        )
+
+    async def replay_tenant_dead_deliveries(
+        self,
+        tenant_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Replayed:
+        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+
+        Needs the action `outbox.replay`.
+        """
+        return await self.call(
+            Call(operations.REPLAY_TENANT_DEAD_DELIVERIES, {"tenant_id": tenant_id}, {}, options=options),
+            models.Replayed,
+        )
+
+    async def replay_tenant_delivery(
+        self,
+        tenant_id: str,
+        delivery_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Delivery:
+        """Send a delivery again now, under the same id and with all attempts before it.
+
+        Needs the action `outbox.replay`.
+        """
+        return await self.call(
+            Call(
+                operations.REPLAY_TENANT_DELIVERY,
+                {"tenant_id": tenant_id, "delivery_id": delivery_id},
+                {},
+                options=options,
+            ),
+            models.Delivery,
+        )
+
     async def reset_platform_user(
         self,
         user_id: str,
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.UserCreated:
-        """Replace a user's password by a new one-time sign-in, which is told once.
+        """Replace a user's password, and every token, by a new one-time sign-in, which is told once.
 
         Needs the action `user.update`.
 
@@ -1496,7 +2099,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.UserCreated:
-        """Replace a user's password by a new one-time sign-in, which is told once.
+        """Replace a user's password, and every token, by a new one-time sign-in, which is told once.
 
         Needs the action `user.update`.
 
@@ -1540,6 +2143,75 @@ class AsyncMethods:
         Needs the action `token.revoke`.
         """
         return await self.call(Call(operations.REVOKE_TOKEN, {"token_id": token_id}, {}, options=options), models.Token)
+
+    async def rotate_platform_webhook_key(
+        self,
+        webhook_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookKeyed:
+        """Give a webhook a new signing key, which is told once.
+
+        For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
+
+        Needs the action `webhook.update`.
+
+        The answer holds something that is told once.
+        """
+        return await self.call(
+            Call(operations.ROTATE_PLATFORM_WEBHOOK_KEY, {"webhook_id": webhook_id}, {}, options=options),
+            models.WebhookKeyed,
+        )
+
+    async def rotate_project_webhook_key(
+        self,
+        project_id: str,
+        webhook_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookKeyed:
+        """Give a webhook a new signing key, which is told once.
+
+        For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
+
+        Needs the action `webhook.update`.
+
+        The answer holds something that is told once.
+        """
+        return await self.call(
+            Call(
+                operations.ROTATE_PROJECT_WEBHOOK_KEY,
+                {"project_id": project_id, "webhook_id": webhook_id},
+                {},
+                options=options,
+            ),
+            models.WebhookKeyed,
+        )
+
+    async def rotate_tenant_webhook_key(
+        self,
+        tenant_id: str,
+        webhook_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookKeyed:
+        """Give a webhook a new signing key, which is told once.
+
+        For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
+
+        Needs the action `webhook.update`.
+
+        The answer holds something that is told once.
+        """
+        return await self.call(
+            Call(
+                operations.ROTATE_TENANT_WEBHOOK_KEY,
+                {"tenant_id": tenant_id, "webhook_id": webhook_id},
+                {},
+                options=options,
+            ),
+            models.WebhookKeyed,
+        )
 
     async def sign_in(
         self,
@@ -1646,6 +2318,97 @@ class AsyncMethods:
             cursor,
         )
 
+    async def test_platform_webhook(
+        self,
+        webhook_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookTested:
+        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+
+        Needs the action `webhook.update`.
+        """
+        return await self.call(
+            Call(operations.TEST_PLATFORM_WEBHOOK, {"webhook_id": webhook_id}, {}, options=options),
+            models.WebhookTested,
+        )
+
+    async def test_project_webhook(
+        self,
+        project_id: str,
+        webhook_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookTested:
+        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+
+        Needs the action `webhook.update`.
+        """
+        return await self.call(
+            Call(
+                operations.TEST_PROJECT_WEBHOOK,
+                {"project_id": project_id, "webhook_id": webhook_id},
+                {},
+                options=options,
+            ),
+            models.WebhookTested,
+        )
+
+    async def test_tenant_webhook(
+        self,
+        tenant_id: str,
+        webhook_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookTested:
+        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+
+        Needs the action `webhook.update`.
+        """
+        return await self.call(
+            Call(
+                operations.TEST_TENANT_WEBHOOK, {"tenant_id": tenant_id, "webhook_id": webhook_id}, {}, options=options
+            ),
+            models.WebhookTested,
+        )
+
+    async def update_platform_webhook(
+        self,
+        webhook_id: str,
+        *,
+        url: str | None = None,
+        event_types: list[str] | None = None,
+        description: str | None = None,
+        enabled: bool | None = None,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Webhook:
+        """Change a webhook's address, list or description, pause it, or resume it.
+
+        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+
+        Needs the action `webhook.update`.
+        """
+        return await self.call(
+            Call(
+                operations.UPDATE_PLATFORM_WEBHOOK,
+                {"webhook_id": webhook_id},
+                {},
+                given(
+                    {},
+                    {
+                        "url": url,
+                        "event_types": event_types,
+                        "description": description,
+                        "enabled": enabled,
+                        "revision": revision,
+                    },
+                ),
+                options=options,
+            ),
+            models.Webhook,
+        )
+
     async def update_project(
         self,
         project_id: str,
@@ -1667,6 +2430,44 @@ class AsyncMethods:
                 options=options,
             ),
             models.Project,
+        )
+
+    async def update_project_webhook(
+        self,
+        project_id: str,
+        webhook_id: str,
+        *,
+        url: str | None = None,
+        event_types: list[str] | None = None,
+        description: str | None = None,
+        enabled: bool | None = None,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Webhook:
+        """Change a webhook's address, list or description, pause it, or resume it.
+
+        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+
+        Needs the action `webhook.update`.
+        """
+        return await self.call(
+            Call(
+                operations.UPDATE_PROJECT_WEBHOOK,
+                {"project_id": project_id, "webhook_id": webhook_id},
+                {},
+                given(
+                    {},
+                    {
+                        "url": url,
+                        "event_types": event_types,
+                        "description": description,
+                        "enabled": enabled,
+                        "revision": revision,
+                    },
+                ),
+                options=options,
+            ),
+            models.Webhook,
         )
 
     async def update_service_account(
@@ -1715,4 +2516,42 @@ class AsyncMethods:
                 options=options,
             ),
             models.Tenant,
+        )
+
+    async def update_tenant_webhook(
+        self,
+        tenant_id: str,
+        webhook_id: str,
+        *,
+        url: str | None = None,
+        event_types: list[str] | None = None,
+        description: str | None = None,
+        enabled: bool | None = None,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Webhook:
+        """Change a webhook's address, list or description, pause it, or resume it.
+
+        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+
+        Needs the action `webhook.update`.
+        """
+        return await self.call(
+            Call(
+                operations.UPDATE_TENANT_WEBHOOK,
+                {"tenant_id": tenant_id, "webhook_id": webhook_id},
+                {},
+                given(
+                    {},
+                    {
+                        "url": url,
+                        "event_types": event_types,
+                        "description": description,
+                        "enabled": enabled,
+                        "revision": revision,
+                    },
+                ),
+                options=options,
+            ),
+            models.Webhook,
         )

@@ -6,9 +6,27 @@ from mooring_sdk.errors import MooringError
 
 
 class AddressRefused(MooringError):
-    """The platform refused with `address_refused`."""
+    """An address that was given resolves to a network that the platform does not dial for tenants: loopback, link-local, private, or its own."""
 
     code = "address_refused"
+
+
+class ArtifactNotFoundAtSource(MooringError):
+    """The platform refused with `artifact_not_found_at_source`."""
+
+    code = "artifact_not_found_at_source"
+
+
+class ArtifactRevoked(MooringError):
+    """The platform refused with `artifact_revoked`."""
+
+    code = "artifact_revoked"
+
+
+class ArtifactUnverified(MooringError):
+    """The platform refused with `artifact_unverified`."""
+
+    code = "artifact_unverified"
 
 
 class AssertionRefused(MooringError):
@@ -35,6 +53,12 @@ class Conflict(MooringError):
     code = "conflict"
 
 
+class ContentExpandsTooFar(MooringError):
+    """The platform refused with `content_expands_too_far`."""
+
+    code = "content_expands_too_far"
+
+
 class CursorExpired(MooringError):
     """The events after this cursor are no longer kept."""
 
@@ -45,6 +69,18 @@ class CursorInvalid(MooringError):
     """The cursor was not made by this platform, or not for this list."""
 
     code = "cursor_invalid"
+
+
+class DigestMismatch(MooringError):
+    """The platform refused with `digest_mismatch`."""
+
+    code = "digest_mismatch"
+
+
+class GracePeriod(MooringError):
+    """The platform refused with `grace_period`."""
+
+    code = "grace_period"
 
 
 class GrantExceedsCeiling(MooringError):
@@ -59,6 +95,12 @@ class HeaderInvalid(MooringError):
     code = "header_invalid"
 
 
+class HoldPresent(MooringError):
+    """The platform refused with `hold_present`."""
+
+    code = "hold_present"
+
+
 class IdempotencyConflict(MooringError):
     """This Idempotency-Key was used before on this route with another body."""
 
@@ -69,6 +111,12 @@ class IllegalTransition(MooringError):
     """The request is well formed, but the thing is in a state that does not take it."""
 
     code = "illegal_transition"
+
+
+class Incompatible(MooringError):
+    """The platform refused with `incompatible`."""
+
+    code = "incompatible"
 
 
 class Internal(MooringError):
@@ -101,6 +149,12 @@ class MalformedRequest(MooringError):
     code = "malformed_request"
 
 
+class ManifestInvalid(MooringError):
+    """The platform refused with `manifest_invalid`."""
+
+    code = "manifest_invalid"
+
+
 class MediaTypeUnsupported(MooringError):
     """The body is of a media type that this endpoint does not take."""
 
@@ -125,6 +179,12 @@ class NotEmpty(MooringError):
     code = "not_empty"
 
 
+class NotEntitled(MooringError):
+    """The platform refused with `not_entitled`."""
+
+    code = "not_entitled"
+
+
 class NotFound(MooringError):
     """There is no such thing, or the caller may not see it."""
 
@@ -137,10 +197,40 @@ class PermissionDenied(MooringError):
     code = "permission_denied"
 
 
+class PolicyDenied(MooringError):
+    """The platform refused with `policy_denied`."""
+
+    code = "policy_denied"
+
+
+class PolicyWidens(MooringError):
+    """The platform refused with `policy_widens`."""
+
+    code = "policy_widens"
+
+
+class PromotionRefused(MooringError):
+    """The platform refused with `promotion_refused`."""
+
+    code = "promotion_refused"
+
+
 class RateLimited(MooringError):
     """More requests came from this caller than the platform takes."""
 
     code = "rate_limited"
+
+
+class RedirectRefused(MooringError):
+    """The platform refused with `redirect_refused`."""
+
+    code = "redirect_refused"
+
+
+class RegistryAuthRefused(MooringError):
+    """The platform refused with `registry_auth_refused`."""
+
+    code = "registry_auth_refused"
 
 
 class RevisionConflict(MooringError):
@@ -153,6 +243,84 @@ class SignInRefused(MooringError):
     """Tenant, e-mail address and password (or one-time code) do not belong together, or the user is disabled."""
 
     code = "sign_in_refused"
+
+
+class SignatureInvalid(MooringError):
+    """The platform refused with `signature_invalid`."""
+
+    code = "signature_invalid"
+
+
+class SignatureKeyUnknown(MooringError):
+    """The platform refused with `signature_key_unknown`."""
+
+    code = "signature_key_unknown"
+
+
+class SignatureMissing(MooringError):
+    """The platform refused with `signature_missing`."""
+
+    code = "signature_missing"
+
+
+class SignatureReplayed(MooringError):
+    """The platform refused with `signature_replayed`."""
+
+    code = "signature_replayed"
+
+
+class SmokeFailed(MooringError):
+    """The platform refused with `smoke_failed`."""
+
+    code = "smoke_failed"
+
+
+class SourceDenied(MooringError):
+    """The platform refused with `source_denied`."""
+
+    code = "source_denied"
+
+
+class SourceEndless(MooringError):
+    """The platform refused with `source_endless`."""
+
+    code = "source_endless"
+
+
+class SourceMalformed(MooringError):
+    """The platform refused with `source_malformed`."""
+
+    code = "source_malformed"
+
+
+class SourcePathRefused(MooringError):
+    """The platform refused with `source_path_refused`."""
+
+    code = "source_path_refused"
+
+
+class SourceTooLarge(MooringError):
+    """The platform refused with `source_too_large`."""
+
+    code = "source_too_large"
+
+
+class SourceTooSlow(MooringError):
+    """The platform refused with `source_too_slow`."""
+
+    code = "source_too_slow"
+
+
+class SourceUnreachable(MooringError):
+    """The platform refused with `source_unreachable`."""
+
+    code = "source_unreachable"
+
+
+class TagMoved(MooringError):
+    """The platform refused with `tag_moved`."""
+
+    code = "tag_moved"
 
 
 class TemporarilyUnavailable(MooringError):
@@ -173,38 +341,94 @@ class ValidationFailed(MooringError):
     code = "validation_failed"
 
 
+class VersionAheadOfArtifact(MooringError):
+    """The platform refused with `version_ahead_of_artifact`."""
+
+    code = "version_ahead_of_artifact"
+
+
+class VersionDeprecated(MooringError):
+    """The platform refused with `version_deprecated`."""
+
+    code = "version_deprecated"
+
+
+class VersionImmutable(MooringError):
+    """The platform refused with `version_immutable`."""
+
+    code = "version_immutable"
+
+
+class VersionNotOffered(MooringError):
+    """The platform refused with `version_not_offered`."""
+
+    code = "version_not_offered"
+
+
 MooringError.known_codes.update(
     {
         each.code: each
         for each in (
             AddressRefused,
+            ArtifactNotFoundAtSource,
+            ArtifactRevoked,
+            ArtifactUnverified,
             AssertionRefused,
             BodyTooLarge,
             ClosingRecordMissing,
             Conflict,
+            ContentExpandsTooFar,
             CursorExpired,
             CursorInvalid,
+            DigestMismatch,
+            GracePeriod,
             GrantExceedsCeiling,
             HeaderInvalid,
+            HoldPresent,
             IdempotencyConflict,
             IllegalTransition,
+            Incompatible,
             Internal,
             LastAdmin,
             LeaseLost,
             LimitReached,
             MalformedRequest,
+            ManifestInvalid,
             MediaTypeUnsupported,
             MethodNotAllowed,
             NameTaken,
             NotEmpty,
+            NotEntitled,
             NotFound,
             PermissionDenied,
+            PolicyDenied,
+            PolicyWidens,
+            PromotionRefused,
             RateLimited,
+            RedirectRefused,
+            RegistryAuthRefused,
             RevisionConflict,
             SignInRefused,
+            SignatureInvalid,
+            SignatureKeyUnknown,
+            SignatureMissing,
+            SignatureReplayed,
+            SmokeFailed,
+            SourceDenied,
+            SourceEndless,
+            SourceMalformed,
+            SourcePathRefused,
+            SourceTooLarge,
+            SourceTooSlow,
+            SourceUnreachable,
+            TagMoved,
             TemporarilyUnavailable,
             Unauthenticated,
             ValidationFailed,
+            VersionAheadOfArtifact,
+            VersionDeprecated,
+            VersionImmutable,
+            VersionNotOffered,
         )
     }
 )
@@ -212,31 +436,63 @@ MooringError.known_codes.update(
 
 __all__ = [
     "AddressRefused",
+    "ArtifactNotFoundAtSource",
+    "ArtifactRevoked",
+    "ArtifactUnverified",
     "AssertionRefused",
     "BodyTooLarge",
     "ClosingRecordMissing",
     "Conflict",
+    "ContentExpandsTooFar",
     "CursorExpired",
     "CursorInvalid",
+    "DigestMismatch",
+    "GracePeriod",
     "GrantExceedsCeiling",
     "HeaderInvalid",
+    "HoldPresent",
     "IdempotencyConflict",
     "IllegalTransition",
+    "Incompatible",
     "Internal",
     "LastAdmin",
     "LeaseLost",
     "LimitReached",
     "MalformedRequest",
+    "ManifestInvalid",
     "MediaTypeUnsupported",
     "MethodNotAllowed",
     "NameTaken",
     "NotEmpty",
+    "NotEntitled",
     "NotFound",
     "PermissionDenied",
+    "PolicyDenied",
+    "PolicyWidens",
+    "PromotionRefused",
     "RateLimited",
+    "RedirectRefused",
+    "RegistryAuthRefused",
     "RevisionConflict",
     "SignInRefused",
+    "SignatureInvalid",
+    "SignatureKeyUnknown",
+    "SignatureMissing",
+    "SignatureReplayed",
+    "SmokeFailed",
+    "SourceDenied",
+    "SourceEndless",
+    "SourceMalformed",
+    "SourcePathRefused",
+    "SourceTooLarge",
+    "SourceTooSlow",
+    "SourceUnreachable",
+    "TagMoved",
     "TemporarilyUnavailable",
     "Unauthenticated",
     "ValidationFailed",
+    "VersionAheadOfArtifact",
+    "VersionDeprecated",
+    "VersionImmutable",
+    "VersionNotOffered",
 ]

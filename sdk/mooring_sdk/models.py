@@ -95,33 +95,103 @@ class Code(StrEnum):
     """The machine-readable name of an error: part of the public contract, changed only by adding."""
 
     ADDRESS_REFUSED = "address_refused"
+    ARTIFACT_NOT_FOUND_AT_SOURCE = "artifact_not_found_at_source"
+    ARTIFACT_REVOKED = "artifact_revoked"
+    ARTIFACT_UNVERIFIED = "artifact_unverified"
     ASSERTION_REFUSED = "assertion_refused"
     BODY_TOO_LARGE = "body_too_large"
     CLOSING_RECORD_MISSING = "closing_record_missing"
     CONFLICT = "conflict"
+    CONTENT_EXPANDS_TOO_FAR = "content_expands_too_far"
     CURSOR_EXPIRED = "cursor_expired"
     CURSOR_INVALID = "cursor_invalid"
+    DIGEST_MISMATCH = "digest_mismatch"
+    GRACE_PERIOD = "grace_period"
     GRANT_EXCEEDS_CEILING = "grant_exceeds_ceiling"
     HEADER_INVALID = "header_invalid"
+    HOLD_PRESENT = "hold_present"
     IDEMPOTENCY_CONFLICT = "idempotency_conflict"
     ILLEGAL_TRANSITION = "illegal_transition"
+    INCOMPATIBLE = "incompatible"
     INTERNAL = "internal"
     LAST_ADMIN = "last_admin"
     LEASE_LOST = "lease_lost"
     LIMIT_REACHED = "limit_reached"
     MALFORMED_REQUEST = "malformed_request"
+    MANIFEST_INVALID = "manifest_invalid"
     MEDIA_TYPE_UNSUPPORTED = "media_type_unsupported"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     NAME_TAKEN = "name_taken"
     NOT_EMPTY = "not_empty"
+    NOT_ENTITLED = "not_entitled"
     NOT_FOUND = "not_found"
     PERMISSION_DENIED = "permission_denied"
+    POLICY_DENIED = "policy_denied"
+    POLICY_WIDENS = "policy_widens"
+    PROMOTION_REFUSED = "promotion_refused"
     RATE_LIMITED = "rate_limited"
+    REDIRECT_REFUSED = "redirect_refused"
+    REGISTRY_AUTH_REFUSED = "registry_auth_refused"
     REVISION_CONFLICT = "revision_conflict"
     SIGN_IN_REFUSED = "sign_in_refused"
+    SIGNATURE_INVALID = "signature_invalid"
+    SIGNATURE_KEY_UNKNOWN = "signature_key_unknown"
+    SIGNATURE_MISSING = "signature_missing"
+    SIGNATURE_REPLAYED = "signature_replayed"
+    SMOKE_FAILED = "smoke_failed"
+    SOURCE_DENIED = "source_denied"
+    SOURCE_ENDLESS = "source_endless"
+    SOURCE_MALFORMED = "source_malformed"
+    SOURCE_PATH_REFUSED = "source_path_refused"
+    SOURCE_TOO_LARGE = "source_too_large"
+    SOURCE_TOO_SLOW = "source_too_slow"
+    SOURCE_UNREACHABLE = "source_unreachable"
+    TAG_MOVED = "tag_moved"
     TEMPORARILY_UNAVAILABLE = "temporarily_unavailable"
     UNAUTHENTICATED = "unauthenticated"
     VALIDATION_FAILED = "validation_failed"
+    VERSION_AHEAD_OF_ARTIFACT = "version_ahead_of_artifact"
+    VERSION_DEPRECATED = "version_deprecated"
+    VERSION_IMMUTABLE = "version_immutable"
+    VERSION_NOT_OFFERED = "version_not_offered"
+
+
+class Delivery(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One event on its way to one webhook."""
+
+    id: str
+    webhook_id: str
+    event_id: str
+    event_type: str
+    tenant_id: str | None
+    project_id: str | None
+    status: str
+    attempts: int
+    due_at: datetime
+    last_status: int | None
+    last_error: str | None
+    correlation_id: str
+    created_at: datetime
+    finished_at: datetime | None
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+
+
+class DeliveryPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[Delivery]
+    next_cursor: str | None = None
+
+
+class DeliveryStatus(StrEnum):
+    """Where a delivery stands."""
+
+    CLAIMED = "claimed"
+    DEAD = "dead"
+    DELIVERED = "delivered"
+    QUEUED = "queued"
 
 
 class EdgeReference(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -263,6 +333,13 @@ class Reference(msgspec.Struct, kw_only=True, omit_defaults=True):
     actions: list[ActionReference]
     lifecycles: list[LifecycleReference]
     event_types: dict[str, str]
+
+
+class Replayed(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How many dead letters are sent again, and whether there are more: then ask again."""
+
+    replayed: int
+    more: bool
 
 
 class Role(StrEnum):
@@ -438,6 +515,55 @@ class UserPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     items: list[User]
     next_cursor: str | None = None
+
+
+class Webhook(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An address that is told of events; its key is not shown."""
+
+    id: str
+    tenant_id: str | None
+    project_id: str | None
+    url: str
+    description: str
+    event_types: list[str]
+    enabled: bool
+    created_at: datetime
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+
+
+class WebhookKeyed(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A webhook with a new signing key."""
+
+    id: str
+    tenant_id: str | None
+    project_id: str | None
+    url: str
+    description: str
+    event_types: list[str]
+    enabled: bool
+    created_at: datetime
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+    signing_key: str
+
+
+class WebhookPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[Webhook]
+    next_cursor: str | None = None
+
+
+class WebhookTested(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What came of one message to the receiver."""
+
+    delivered: bool
+    status: int | None
+    error: str | None
+    seconds: float
 
 
 class WhoAmI(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -8,9 +8,13 @@ CREATE_PLATFORM_MEMBERSHIP = Operation(
     "create_platform_membership", "POST", "/api/v1/platform/memberships", takes_key=True
 )
 CREATE_PLATFORM_USER = Operation("create_platform_user", "POST", "/api/v1/platform/users", takes_key=True)
+CREATE_PLATFORM_WEBHOOK = Operation("create_platform_webhook", "POST", "/api/v1/platform/webhooks", takes_key=True)
 CREATE_PROJECT = Operation("create_project", "POST", "/api/v1/tenants/{tenant_id}/projects", takes_key=True)
 CREATE_PROJECT_MEMBERSHIP = Operation(
     "create_project_membership", "POST", "/api/v1/projects/{project_id}/memberships", takes_key=True
+)
+CREATE_PROJECT_WEBHOOK = Operation(
+    "create_project_webhook", "POST", "/api/v1/projects/{project_id}/webhooks", takes_key=True
 )
 CREATE_SERVICE_ACCOUNT = Operation(
     "create_service_account", "POST", "/api/v1/projects/{project_id}/service-accounts", takes_key=True
@@ -26,13 +30,22 @@ CREATE_TENANT_MEMBERSHIP = Operation(
     "create_tenant_membership", "POST", "/api/v1/tenants/{tenant_id}/memberships", takes_key=True
 )
 CREATE_TENANT_USER = Operation("create_tenant_user", "POST", "/api/v1/tenants/{tenant_id}/users", takes_key=True)
+CREATE_TENANT_WEBHOOK = Operation(
+    "create_tenant_webhook", "POST", "/api/v1/tenants/{tenant_id}/webhooks", takes_key=True
+)
 CREATE_TOKEN = Operation("create_token", "POST", "/api/v1/tokens", takes_key=True)
 DELETE_PLATFORM_MEMBERSHIP = Operation(
     "delete_platform_membership", "DELETE", "/api/v1/platform/memberships/{membership_id}", takes_key=True
 )
+DELETE_PLATFORM_WEBHOOK = Operation(
+    "delete_platform_webhook", "DELETE", "/api/v1/platform/webhooks/{webhook_id}", takes_key=True
+)
 DELETE_PROJECT = Operation("delete_project", "DELETE", "/api/v1/projects/{project_id}", takes_key=True)
 DELETE_PROJECT_MEMBERSHIP = Operation(
     "delete_project_membership", "DELETE", "/api/v1/projects/{project_id}/memberships/{membership_id}", takes_key=True
+)
+DELETE_PROJECT_WEBHOOK = Operation(
+    "delete_project_webhook", "DELETE", "/api/v1/projects/{project_id}/webhooks/{webhook_id}", takes_key=True
 )
 DELETE_SERVICE_ACCOUNT = Operation(
     "delete_service_account",
@@ -42,6 +55,9 @@ DELETE_SERVICE_ACCOUNT = Operation(
 )
 DELETE_TENANT_MEMBERSHIP = Operation(
     "delete_tenant_membership", "DELETE", "/api/v1/tenants/{tenant_id}/memberships/{membership_id}", takes_key=True
+)
+DELETE_TENANT_WEBHOOK = Operation(
+    "delete_tenant_webhook", "DELETE", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}", takes_key=True
 )
 DISABLE_PLATFORM_USER = Operation(
     "disable_platform_user", "POST", "/api/v1/platform/users/{user_id}/disable", takes_key=True
@@ -71,32 +87,44 @@ EXCHANGE_ASSERTION = Operation("exchange_assertion", "POST", "/api/v1/oauth/toke
 GET_HEALTH = Operation("get_health", "GET", "/healthz", is_public=True)
 GET_METRICS = Operation("get_metrics", "GET", "/metrics", is_public=True)
 GET_OPENAPI = Operation("get_openapi", "GET", "/api/v1/openapi.json", is_public=True)
+GET_PLATFORM_DELIVERY = Operation("get_platform_delivery", "GET", "/api/v1/platform/deliveries/{delivery_id}")
 GET_PLATFORM_MEMBERSHIP = Operation("get_platform_membership", "GET", "/api/v1/platform/memberships/{membership_id}")
 GET_PLATFORM_USER = Operation("get_platform_user", "GET", "/api/v1/platform/users/{user_id}")
+GET_PLATFORM_WEBHOOK = Operation("get_platform_webhook", "GET", "/api/v1/platform/webhooks/{webhook_id}")
 GET_PROJECT = Operation("get_project", "GET", "/api/v1/projects/{project_id}")
+GET_PROJECT_DELIVERY = Operation(
+    "get_project_delivery", "GET", "/api/v1/projects/{project_id}/deliveries/{delivery_id}"
+)
 GET_PROJECT_MEMBERSHIP = Operation(
     "get_project_membership", "GET", "/api/v1/projects/{project_id}/memberships/{membership_id}"
 )
+GET_PROJECT_WEBHOOK = Operation("get_project_webhook", "GET", "/api/v1/projects/{project_id}/webhooks/{webhook_id}")
 GET_READINESS = Operation("get_readiness", "GET", "/readyz", is_public=True)
 GET_REFERENCE = Operation("get_reference", "GET", "/api/v1/reference", is_public=True)
 GET_SERVICE_ACCOUNT = Operation(
     "get_service_account", "GET", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}"
 )
 GET_TENANT = Operation("get_tenant", "GET", "/api/v1/tenants/{tenant_id}")
+GET_TENANT_DELIVERY = Operation("get_tenant_delivery", "GET", "/api/v1/tenants/{tenant_id}/deliveries/{delivery_id}")
 GET_TENANT_MEMBERSHIP = Operation(
     "get_tenant_membership", "GET", "/api/v1/tenants/{tenant_id}/memberships/{membership_id}"
 )
 GET_TENANT_USER = Operation("get_tenant_user", "GET", "/api/v1/tenants/{tenant_id}/users/{user_id}")
+GET_TENANT_WEBHOOK = Operation("get_tenant_webhook", "GET", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}")
 GET_TOKEN = Operation("get_token", "GET", "/api/v1/tokens/{token_id}")
 GET_WHOAMI = Operation("get_whoami", "GET", "/api/v1/whoami")
 LIST_PLATFORM_AUDIT = Operation("list_platform_audit", "GET", "/api/v1/platform/audit")
 LIST_PLATFORM_BREAK_GLASS = Operation("list_platform_break_glass", "GET", "/api/v1/platform/break-glass")
+LIST_PLATFORM_DELIVERIES = Operation("list_platform_deliveries", "GET", "/api/v1/platform/deliveries")
 LIST_PLATFORM_EVENTS = Operation("list_platform_events", "GET", "/api/v1/platform/events")
 LIST_PLATFORM_MEMBERSHIPS = Operation("list_platform_memberships", "GET", "/api/v1/platform/memberships")
 LIST_PLATFORM_USERS = Operation("list_platform_users", "GET", "/api/v1/platform/users")
+LIST_PLATFORM_WEBHOOKS = Operation("list_platform_webhooks", "GET", "/api/v1/platform/webhooks")
 LIST_PROJECT_AUDIT = Operation("list_project_audit", "GET", "/api/v1/projects/{project_id}/audit")
+LIST_PROJECT_DELIVERIES = Operation("list_project_deliveries", "GET", "/api/v1/projects/{project_id}/deliveries")
 LIST_PROJECT_EVENTS = Operation("list_project_events", "GET", "/api/v1/projects/{project_id}/events")
 LIST_PROJECT_MEMBERSHIPS = Operation("list_project_memberships", "GET", "/api/v1/projects/{project_id}/memberships")
+LIST_PROJECT_WEBHOOKS = Operation("list_project_webhooks", "GET", "/api/v1/projects/{project_id}/webhooks")
 LIST_PROJECTS = Operation("list_projects", "GET", "/api/v1/projects")
 LIST_SERVICE_ACCOUNT_KEYS = Operation(
     "list_service_account_keys", "GET", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}/keys"
@@ -104,12 +132,32 @@ LIST_SERVICE_ACCOUNT_KEYS = Operation(
 LIST_SERVICE_ACCOUNTS = Operation("list_service_accounts", "GET", "/api/v1/projects/{project_id}/service-accounts")
 LIST_TENANT_AUDIT = Operation("list_tenant_audit", "GET", "/api/v1/tenants/{tenant_id}/audit")
 LIST_TENANT_BREAK_GLASS = Operation("list_tenant_break_glass", "GET", "/api/v1/tenants/{tenant_id}/break-glass")
+LIST_TENANT_DELIVERIES = Operation("list_tenant_deliveries", "GET", "/api/v1/tenants/{tenant_id}/deliveries")
 LIST_TENANT_EVENTS = Operation("list_tenant_events", "GET", "/api/v1/tenants/{tenant_id}/events")
 LIST_TENANT_MEMBERSHIPS = Operation("list_tenant_memberships", "GET", "/api/v1/tenants/{tenant_id}/memberships")
 LIST_TENANT_USERS = Operation("list_tenant_users", "GET", "/api/v1/tenants/{tenant_id}/users")
+LIST_TENANT_WEBHOOKS = Operation("list_tenant_webhooks", "GET", "/api/v1/tenants/{tenant_id}/webhooks")
 LIST_TENANTS = Operation("list_tenants", "GET", "/api/v1/tenants")
 LIST_TOKENS = Operation("list_tokens", "GET", "/api/v1/tokens")
 OPEN_BREAK_GLASS = Operation("open_break_glass", "POST", "/api/v1/platform/break-glass", takes_key=True)
+REPLAY_PLATFORM_DEAD_DELIVERIES = Operation(
+    "replay_platform_dead_deliveries", "POST", "/api/v1/platform/deliveries/replay-dead", takes_key=True
+)
+REPLAY_PLATFORM_DELIVERY = Operation(
+    "replay_platform_delivery", "POST", "/api/v1/platform/deliveries/{delivery_id}/replay", takes_key=True
+)
+REPLAY_PROJECT_DEAD_DELIVERIES = Operation(
+    "replay_project_dead_deliveries", "POST", "/api/v1/projects/{project_id}/deliveries/replay-dead", takes_key=True
+)
+REPLAY_PROJECT_DELIVERY = Operation(
+    "replay_project_delivery", "POST", "/api/v1/projects/{project_id}/deliveries/{delivery_id}/replay", takes_key=True
+)
+REPLAY_TENANT_DEAD_DELIVERIES = Operation(
+    "replay_tenant_dead_deliveries", "POST", "/api/v1/tenants/{tenant_id}/deliveries/replay-dead", takes_key=True
+)
+REPLAY_TENANT_DELIVERY = Operation(
+    "replay_tenant_delivery", "POST", "/api/v1/tenants/{tenant_id}/deliveries/{delivery_id}/replay", takes_key=True
+)
 RESET_PLATFORM_USER = Operation("reset_platform_user", "POST", "/api/v1/platform/users/{user_id}/reset", takes_key=True)
 RESET_TENANT_USER = Operation(
     "reset_tenant_user", "POST", "/api/v1/tenants/{tenant_id}/users/{user_id}/reset", takes_key=True
@@ -121,11 +169,38 @@ REVOKE_SERVICE_ACCOUNT_KEY = Operation(
     takes_key=True,
 )
 REVOKE_TOKEN = Operation("revoke_token", "DELETE", "/api/v1/tokens/{token_id}", takes_key=True)
+ROTATE_PLATFORM_WEBHOOK_KEY = Operation(
+    "rotate_platform_webhook_key", "POST", "/api/v1/platform/webhooks/{webhook_id}/rotate-key", takes_key=True
+)
+ROTATE_PROJECT_WEBHOOK_KEY = Operation(
+    "rotate_project_webhook_key",
+    "POST",
+    "/api/v1/projects/{project_id}/webhooks/{webhook_id}/rotate-key",
+    takes_key=True,
+)
+ROTATE_TENANT_WEBHOOK_KEY = Operation(
+    "rotate_tenant_webhook_key", "POST", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}/rotate-key", takes_key=True
+)
 SIGN_IN = Operation("sign_in", "POST", "/api/v1/sign-in", is_public=True)
 STREAM_PLATFORM_EVENTS = Operation("stream_platform_events", "GET", "/api/v1/platform/events/stream")
 STREAM_PROJECT_EVENTS = Operation("stream_project_events", "GET", "/api/v1/projects/{project_id}/events/stream")
 STREAM_TENANT_EVENTS = Operation("stream_tenant_events", "GET", "/api/v1/tenants/{tenant_id}/events/stream")
+TEST_PLATFORM_WEBHOOK = Operation(
+    "test_platform_webhook", "POST", "/api/v1/platform/webhooks/{webhook_id}/test", takes_key=True
+)
+TEST_PROJECT_WEBHOOK = Operation(
+    "test_project_webhook", "POST", "/api/v1/projects/{project_id}/webhooks/{webhook_id}/test", takes_key=True
+)
+TEST_TENANT_WEBHOOK = Operation(
+    "test_tenant_webhook", "POST", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}/test", takes_key=True
+)
+UPDATE_PLATFORM_WEBHOOK = Operation(
+    "update_platform_webhook", "PATCH", "/api/v1/platform/webhooks/{webhook_id}", takes_key=True
+)
 UPDATE_PROJECT = Operation("update_project", "PATCH", "/api/v1/projects/{project_id}", takes_key=True)
+UPDATE_PROJECT_WEBHOOK = Operation(
+    "update_project_webhook", "PATCH", "/api/v1/projects/{project_id}/webhooks/{webhook_id}", takes_key=True
+)
 UPDATE_SERVICE_ACCOUNT = Operation(
     "update_service_account",
     "PATCH",
@@ -133,25 +208,34 @@ UPDATE_SERVICE_ACCOUNT = Operation(
     takes_key=True,
 )
 UPDATE_TENANT = Operation("update_tenant", "PATCH", "/api/v1/tenants/{tenant_id}", takes_key=True)
+UPDATE_TENANT_WEBHOOK = Operation(
+    "update_tenant_webhook", "PATCH", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}", takes_key=True
+)
 BY_NAME = {
     each.name: each
     for each in (
         CHANGE_OWN_PASSWORD,
         CREATE_PLATFORM_MEMBERSHIP,
         CREATE_PLATFORM_USER,
+        CREATE_PLATFORM_WEBHOOK,
         CREATE_PROJECT,
         CREATE_PROJECT_MEMBERSHIP,
+        CREATE_PROJECT_WEBHOOK,
         CREATE_SERVICE_ACCOUNT,
         CREATE_SERVICE_ACCOUNT_KEY,
         CREATE_TENANT,
         CREATE_TENANT_MEMBERSHIP,
         CREATE_TENANT_USER,
+        CREATE_TENANT_WEBHOOK,
         CREATE_TOKEN,
         DELETE_PLATFORM_MEMBERSHIP,
+        DELETE_PLATFORM_WEBHOOK,
         DELETE_PROJECT,
         DELETE_PROJECT_MEMBERSHIP,
+        DELETE_PROJECT_WEBHOOK,
         DELETE_SERVICE_ACCOUNT,
         DELETE_TENANT_MEMBERSHIP,
+        DELETE_TENANT_WEBHOOK,
         DISABLE_PLATFORM_USER,
         DISABLE_SERVICE_ACCOUNT,
         DISABLE_TENANT_USER,
@@ -162,47 +246,74 @@ BY_NAME = {
         GET_HEALTH,
         GET_METRICS,
         GET_OPENAPI,
+        GET_PLATFORM_DELIVERY,
         GET_PLATFORM_MEMBERSHIP,
         GET_PLATFORM_USER,
+        GET_PLATFORM_WEBHOOK,
         GET_PROJECT,
+        GET_PROJECT_DELIVERY,
         GET_PROJECT_MEMBERSHIP,
+        GET_PROJECT_WEBHOOK,
         GET_READINESS,
         GET_REFERENCE,
         GET_SERVICE_ACCOUNT,
         GET_TENANT,
+        GET_TENANT_DELIVERY,
         GET_TENANT_MEMBERSHIP,
         GET_TENANT_USER,
+        GET_TENANT_WEBHOOK,
         GET_TOKEN,
         GET_WHOAMI,
         LIST_PLATFORM_AUDIT,
         LIST_PLATFORM_BREAK_GLASS,
+        LIST_PLATFORM_DELIVERIES,
         LIST_PLATFORM_EVENTS,
         LIST_PLATFORM_MEMBERSHIPS,
         LIST_PLATFORM_USERS,
+        LIST_PLATFORM_WEBHOOKS,
         LIST_PROJECT_AUDIT,
+        LIST_PROJECT_DELIVERIES,
         LIST_PROJECT_EVENTS,
         LIST_PROJECT_MEMBERSHIPS,
+        LIST_PROJECT_WEBHOOKS,
         LIST_PROJECTS,
         LIST_SERVICE_ACCOUNT_KEYS,
         LIST_SERVICE_ACCOUNTS,
         LIST_TENANT_AUDIT,
         LIST_TENANT_BREAK_GLASS,
+        LIST_TENANT_DELIVERIES,
         LIST_TENANT_EVENTS,
         LIST_TENANT_MEMBERSHIPS,
         LIST_TENANT_USERS,
+        LIST_TENANT_WEBHOOKS,
         LIST_TENANTS,
         LIST_TOKENS,
         OPEN_BREAK_GLASS,
+        REPLAY_PLATFORM_DEAD_DELIVERIES,
+        REPLAY_PLATFORM_DELIVERY,
+        REPLAY_PROJECT_DEAD_DELIVERIES,
+        REPLAY_PROJECT_DELIVERY,
+        REPLAY_TENANT_DEAD_DELIVERIES,
+        REPLAY_TENANT_DELIVERY,
         RESET_PLATFORM_USER,
         RESET_TENANT_USER,
         REVOKE_SERVICE_ACCOUNT_KEY,
         REVOKE_TOKEN,
+        ROTATE_PLATFORM_WEBHOOK_KEY,
+        ROTATE_PROJECT_WEBHOOK_KEY,
+        ROTATE_TENANT_WEBHOOK_KEY,
         SIGN_IN,
         STREAM_PLATFORM_EVENTS,
         STREAM_PROJECT_EVENTS,
         STREAM_TENANT_EVENTS,
+        TEST_PLATFORM_WEBHOOK,
+        TEST_PROJECT_WEBHOOK,
+        TEST_TENANT_WEBHOOK,
+        UPDATE_PLATFORM_WEBHOOK,
         UPDATE_PROJECT,
+        UPDATE_PROJECT_WEBHOOK,
         UPDATE_SERVICE_ACCOUNT,
         UPDATE_TENANT,
+        UPDATE_TENANT_WEBHOOK,
     )
 }

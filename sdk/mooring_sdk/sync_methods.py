@@ -39,7 +39,7 @@ class SyncMethods:
         new_password: str,
         options: CallOptions = UNCHANGED,
     ) -> None:
-        """Change the caller's own password.
+        """Change the caller's own password; every token made before counts no more, so sign in again.
 
         Needs the action `self.update`.
         """
@@ -101,6 +101,34 @@ class SyncMethods:
             models.UserCreated,
         )
 
+    def create_platform_webhook(
+        self,
+        *,
+        url: str,
+        event_types: list[str] | None = None,
+        description: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookKeyed:
+        """Send the events of this place to an address.
+
+        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
+        Idempotency-Key tells it again.
+
+        Needs the action `webhook.create`.
+
+        The answer holds something that is told once.
+        """
+        return self.call(
+            Call(
+                operations.CREATE_PLATFORM_WEBHOOK,
+                {},
+                {},
+                given({"url": url}, {"event_types": event_types, "description": description}),
+                options=options,
+            ),
+            models.WebhookKeyed,
+        )
+
     def create_project(
         self,
         tenant_id: str,
@@ -145,6 +173,35 @@ class SyncMethods:
                 options=options,
             ),
             models.Membership,
+        )
+
+    def create_project_webhook(
+        self,
+        project_id: str,
+        *,
+        url: str,
+        event_types: list[str] | None = None,
+        description: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookKeyed:
+        """Send the events of this place to an address.
+
+        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
+        Idempotency-Key tells it again.
+
+        Needs the action `webhook.create`.
+
+        The answer holds something that is told once.
+        """
+        return self.call(
+            Call(
+                operations.CREATE_PROJECT_WEBHOOK,
+                {"project_id": project_id},
+                {},
+                given({"url": url}, {"event_types": event_types, "description": description}),
+                options=options,
+            ),
+            models.WebhookKeyed,
         )
 
     def create_service_account(
@@ -274,6 +331,35 @@ class SyncMethods:
             models.UserCreated,
         )
 
+    def create_tenant_webhook(
+        self,
+        tenant_id: str,
+        *,
+        url: str,
+        event_types: list[str] | None = None,
+        description: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookKeyed:
+        """Send the events of this place to an address.
+
+        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
+        Idempotency-Key tells it again.
+
+        Needs the action `webhook.create`.
+
+        The answer holds something that is told once.
+        """
+        return self.call(
+            Call(
+                operations.CREATE_TENANT_WEBHOOK,
+                {"tenant_id": tenant_id},
+                {},
+                given({"url": url}, {"event_types": event_types, "description": description}),
+                options=options,
+            ),
+            models.WebhookKeyed,
+        )
+
     def create_token(
         self,
         *,
@@ -311,6 +397,18 @@ class SyncMethods:
         """
         self.execute(Call(operations.DELETE_PLATFORM_MEMBERSHIP, {"membership_id": membership_id}, {}, options=options))
 
+    def delete_platform_webhook(
+        self,
+        webhook_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> None:
+        """Delete a webhook; what it had not delivered is dropped.
+
+        Needs the action `webhook.delete`.
+        """
+        self.execute(Call(operations.DELETE_PLATFORM_WEBHOOK, {"webhook_id": webhook_id}, {}, options=options))
+
     def delete_project(
         self,
         project_id: str,
@@ -338,6 +436,26 @@ class SyncMethods:
             Call(
                 operations.DELETE_PROJECT_MEMBERSHIP,
                 {"project_id": project_id, "membership_id": membership_id},
+                {},
+                options=options,
+            )
+        )
+
+    def delete_project_webhook(
+        self,
+        project_id: str,
+        webhook_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> None:
+        """Delete a webhook; what it had not delivered is dropped.
+
+        Needs the action `webhook.delete`.
+        """
+        self.execute(
+            Call(
+                operations.DELETE_PROJECT_WEBHOOK,
+                {"project_id": project_id, "webhook_id": webhook_id},
                 {},
                 options=options,
             )
@@ -379,6 +497,26 @@ class SyncMethods:
             Call(
                 operations.DELETE_TENANT_MEMBERSHIP,
                 {"tenant_id": tenant_id, "membership_id": membership_id},
+                {},
+                options=options,
+            )
+        )
+
+    def delete_tenant_webhook(
+        self,
+        tenant_id: str,
+        webhook_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> None:
+        """Delete a webhook; what it had not delivered is dropped.
+
+        Needs the action `webhook.delete`.
+        """
+        self.execute(
+            Call(
+                operations.DELETE_TENANT_WEBHOOK,
+                {"tenant_id": tenant_id, "webhook_id": webhook_id},
                 {},
                 options=options,
             )
@@ -529,6 +667,20 @@ class SyncMethods:
         """
         return self.call(Call(operations.GET_OPENAPI, {}, {}, options=options), dict[str, Any])
 
+    def get_platform_delivery(
+        self,
+        delivery_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Delivery:
+        """Read a delivery.
+
+        Needs the action `outbox.read`.
+        """
+        return self.call(
+            Call(operations.GET_PLATFORM_DELIVERY, {"delivery_id": delivery_id}, {}, options=options), models.Delivery
+        )
+
     def get_platform_membership(
         self,
         membership_id: str,
@@ -567,6 +719,29 @@ class SyncMethods:
             models.User,
         )
 
+    def get_platform_webhook(
+        self,
+        webhook_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Webhook:
+        """Read a webhook.
+
+        Needs the action `webhook.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_PLATFORM_WEBHOOK,
+                {"webhook_id": webhook_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Webhook,
+        )
+
     def get_project(
         self,
         project_id: str,
@@ -590,6 +765,27 @@ class SyncMethods:
             models.Project,
         )
 
+    def get_project_delivery(
+        self,
+        project_id: str,
+        delivery_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Delivery:
+        """Read a delivery.
+
+        Needs the action `outbox.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_PROJECT_DELIVERY,
+                {"project_id": project_id, "delivery_id": delivery_id},
+                {},
+                options=options,
+            ),
+            models.Delivery,
+        )
+
     def get_project_membership(
         self,
         project_id: str,
@@ -609,6 +805,30 @@ class SyncMethods:
                 options=options,
             ),
             models.Membership,
+        )
+
+    def get_project_webhook(
+        self,
+        project_id: str,
+        webhook_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Webhook:
+        """Read a webhook.
+
+        Needs the action `webhook.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_PROJECT_WEBHOOK,
+                {"project_id": project_id, "webhook_id": webhook_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Webhook,
         )
 
     def get_readiness(
@@ -680,6 +900,27 @@ class SyncMethods:
             models.Tenant,
         )
 
+    def get_tenant_delivery(
+        self,
+        tenant_id: str,
+        delivery_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Delivery:
+        """Read a delivery.
+
+        Needs the action `outbox.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_TENANT_DELIVERY,
+                {"tenant_id": tenant_id, "delivery_id": delivery_id},
+                {},
+                options=options,
+            ),
+            models.Delivery,
+        )
+
     def get_tenant_membership(
         self,
         tenant_id: str,
@@ -723,6 +964,30 @@ class SyncMethods:
                 options=options,
             ),
             models.User,
+        )
+
+    def get_tenant_webhook(
+        self,
+        tenant_id: str,
+        webhook_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Webhook:
+        """Read a webhook.
+
+        Needs the action `webhook.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_TENANT_WEBHOOK,
+                {"tenant_id": tenant_id, "webhook_id": webhook_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Webhook,
         )
 
     def get_token(
@@ -839,6 +1104,50 @@ class SyncMethods:
             most,
         )
 
+    def list_platform_deliveries(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        status: str | None = None,
+        webhook_id: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.DeliveryPage:
+        """List the deliveries of exactly this place's webhooks, newest first.
+
+        Needs the action `outbox.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_PLATFORM_DELIVERIES,
+                {},
+                {"cursor": cursor, "limit": limit, "status": status, "webhook_id": webhook_id},
+                options=options,
+            ),
+            models.DeliveryPage,
+        )
+
+    def iter_platform_deliveries(
+        self,
+        *,
+        limit: int | None = None,
+        status: str | None = None,
+        webhook_id: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Delivery, None, None]:
+        """List the deliveries of exactly this place's webhooks, newest first; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_PLATFORM_DELIVERIES,
+                {},
+                {"limit": limit, "status": status, "webhook_id": webhook_id},
+                options=options,
+            ),
+            models.DeliveryPage,
+            most,
+        )
+
     def list_platform_events(
         self,
         *,
@@ -941,6 +1250,34 @@ class SyncMethods:
             Call(operations.LIST_PLATFORM_USERS, {}, {"limit": limit}, options=options), models.UserPage, most
         )
 
+    def list_platform_webhooks(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookPage:
+        """List the webhooks of exactly this place.
+
+        Needs the action `webhook.read`.
+        """
+        return self.call(
+            Call(operations.LIST_PLATFORM_WEBHOOKS, {}, {"cursor": cursor, "limit": limit}, options=options),
+            models.WebhookPage,
+        )
+
+    def iter_platform_webhooks(
+        self,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Webhook, None, None]:
+        """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_PLATFORM_WEBHOOKS, {}, {"limit": limit}, options=options), models.WebhookPage, most
+        )
+
     def list_project_audit(
         self,
         project_id: str,
@@ -1001,6 +1338,52 @@ class SyncMethods:
                 options=options,
             ),
             models.AuditPage,
+            most,
+        )
+
+    def list_project_deliveries(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        status: str | None = None,
+        webhook_id: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.DeliveryPage:
+        """List the deliveries of exactly this place's webhooks, newest first.
+
+        Needs the action `outbox.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_PROJECT_DELIVERIES,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit, "status": status, "webhook_id": webhook_id},
+                options=options,
+            ),
+            models.DeliveryPage,
+        )
+
+    def iter_project_deliveries(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        status: str | None = None,
+        webhook_id: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Delivery, None, None]:
+        """List the deliveries of exactly this place's webhooks, newest first; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_PROJECT_DELIVERIES,
+                {"project_id": project_id},
+                {"limit": limit, "status": status, "webhook_id": webhook_id},
+                options=options,
+            ),
+            models.DeliveryPage,
             most,
         )
 
@@ -1084,6 +1467,43 @@ class SyncMethods:
         return self.pages(
             Call(operations.LIST_PROJECT_MEMBERSHIPS, {"project_id": project_id}, {"limit": limit}, options=options),
             models.MembershipPage,
+            most,
+        )
+
+    def list_project_webhooks(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookPage:
+        """List the webhooks of exactly this place.
+
+        Needs the action `webhook.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_PROJECT_WEBHOOKS,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.WebhookPage,
+        )
+
+    def iter_project_webhooks(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Webhook, None, None]:
+        """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_PROJECT_WEBHOOKS, {"project_id": project_id}, {"limit": limit}, options=options),
+            models.WebhookPage,
             most,
         )
 
@@ -1272,6 +1692,52 @@ class SyncMethods:
             most,
         )
 
+    def list_tenant_deliveries(
+        self,
+        tenant_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        status: str | None = None,
+        webhook_id: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.DeliveryPage:
+        """List the deliveries of exactly this place's webhooks, newest first.
+
+        Needs the action `outbox.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_TENANT_DELIVERIES,
+                {"tenant_id": tenant_id},
+                {"cursor": cursor, "limit": limit, "status": status, "webhook_id": webhook_id},
+                options=options,
+            ),
+            models.DeliveryPage,
+        )
+
+    def iter_tenant_deliveries(
+        self,
+        tenant_id: str,
+        *,
+        limit: int | None = None,
+        status: str | None = None,
+        webhook_id: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Delivery, None, None]:
+        """List the deliveries of exactly this place's webhooks, newest first; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_TENANT_DELIVERIES,
+                {"tenant_id": tenant_id},
+                {"limit": limit, "status": status, "webhook_id": webhook_id},
+                options=options,
+            ),
+            models.DeliveryPage,
+            most,
+        )
+
     def list_tenant_events(
         self,
         tenant_id: str,
@@ -1392,6 +1858,43 @@ class SyncMethods:
             most,
         )
 
+    def list_tenant_webhooks(
+        self,
+        tenant_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookPage:
+        """List the webhooks of exactly this place.
+
+        Needs the action `webhook.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_TENANT_WEBHOOKS,
+                {"tenant_id": tenant_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.WebhookPage,
+        )
+
+    def iter_tenant_webhooks(
+        self,
+        tenant_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Webhook, None, None]:
+        """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_TENANT_WEBHOOKS, {"tenant_id": tenant_id}, {"limit": limit}, options=options),
+            models.WebhookPage,
+            most,
+        )
+
     def list_tenants(
         self,
         *,
@@ -1467,13 +1970,111 @@ class SyncMethods:
             models.BreakGlassOpened,
         )
 
+    def replay_platform_dead_deliveries(
+        self,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Replayed:
+        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+
+        Needs the action `outbox.replay`.
+        """
+        return self.call(Call(operations.REPLAY_PLATFORM_DEAD_DELIVERIES, {}, {}, options=options), models.Replayed)
+
+    def replay_platform_delivery(
+        self,
+        delivery_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Delivery:
+        """Send a delivery again now, under the same id and with all attempts before it.
+
+        Needs the action `outbox.replay`.
+        """
+        return self.call(
+            Call(operations.REPLAY_PLATFORM_DELIVERY, {"delivery_id": delivery_id}, {}, options=options),
+            models.Delivery,
+        )
+
+    def replay_project_dead_deliveries(
+        self,
+        project_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Replayed:
+        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+
+        Needs the action `outbox.replay`.
+        """
+        return self.call(
+            Call(operations.REPLAY_PROJECT_DEAD_DELIVERIES, {"project_id": project_id}, {}, options=options),
+            models.Replayed,
+        )
+
+    def replay_project_delivery(
+        self,
+        project_id: str,
+        delivery_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Delivery:
+        """Send a delivery again now, under the same id and with all attempts before it.
+
+        Needs the action `outbox.replay`.
+        """
+        return self.call(
+            Call(
+                operations.REPLAY_PROJECT_DELIVERY,
+                {"project_id": project_id, "delivery_id": delivery_id},
+                {},
+                options=options,
+            ),
+            models.Delivery,
+        )
+
+    def replay_tenant_dead_deliveries(
+        self,
+        tenant_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Replayed:
+        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+
+        Needs the action `outbox.replay`.
+        """
+        return self.call(
+            Call(operations.REPLAY_TENANT_DEAD_DELIVERIES, {"tenant_id": tenant_id}, {}, options=options),
+            models.Replayed,
+        )
+
+    def replay_tenant_delivery(
+        self,
+        tenant_id: str,
+        delivery_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Delivery:
+        """Send a delivery again now, under the same id and with all attempts before it.
+
+        Needs the action `outbox.replay`.
+        """
+        return self.call(
+            Call(
+                operations.REPLAY_TENANT_DELIVERY,
+                {"tenant_id": tenant_id, "delivery_id": delivery_id},
+                {},
+                options=options,
+            ),
+            models.Delivery,
+        )
+
     def reset_platform_user(
         self,
         user_id: str,
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.UserCreated:
-        """Replace a user's password by a new one-time sign-in, which is told once.
+        """Replace a user's password, and every token, by a new one-time sign-in, which is told once.
 
         Needs the action `user.update`.
 
@@ -1490,7 +2091,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.UserCreated:
-        """Replace a user's password by a new one-time sign-in, which is told once.
+        """Replace a user's password, and every token, by a new one-time sign-in, which is told once.
 
         Needs the action `user.update`.
 
@@ -1534,6 +2135,75 @@ class SyncMethods:
         Needs the action `token.revoke`.
         """
         return self.call(Call(operations.REVOKE_TOKEN, {"token_id": token_id}, {}, options=options), models.Token)
+
+    def rotate_platform_webhook_key(
+        self,
+        webhook_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookKeyed:
+        """Give a webhook a new signing key, which is told once.
+
+        For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
+
+        Needs the action `webhook.update`.
+
+        The answer holds something that is told once.
+        """
+        return self.call(
+            Call(operations.ROTATE_PLATFORM_WEBHOOK_KEY, {"webhook_id": webhook_id}, {}, options=options),
+            models.WebhookKeyed,
+        )
+
+    def rotate_project_webhook_key(
+        self,
+        project_id: str,
+        webhook_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookKeyed:
+        """Give a webhook a new signing key, which is told once.
+
+        For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
+
+        Needs the action `webhook.update`.
+
+        The answer holds something that is told once.
+        """
+        return self.call(
+            Call(
+                operations.ROTATE_PROJECT_WEBHOOK_KEY,
+                {"project_id": project_id, "webhook_id": webhook_id},
+                {},
+                options=options,
+            ),
+            models.WebhookKeyed,
+        )
+
+    def rotate_tenant_webhook_key(
+        self,
+        tenant_id: str,
+        webhook_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookKeyed:
+        """Give a webhook a new signing key, which is told once.
+
+        For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
+
+        Needs the action `webhook.update`.
+
+        The answer holds something that is told once.
+        """
+        return self.call(
+            Call(
+                operations.ROTATE_TENANT_WEBHOOK_KEY,
+                {"tenant_id": tenant_id, "webhook_id": webhook_id},
+                {},
+                options=options,
+            ),
+            models.WebhookKeyed,
+        )
 
     def sign_in(
         self,
@@ -1640,6 +2310,97 @@ class SyncMethods:
             cursor,
         )
 
+    def test_platform_webhook(
+        self,
+        webhook_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookTested:
+        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+
+        Needs the action `webhook.update`.
+        """
+        return self.call(
+            Call(operations.TEST_PLATFORM_WEBHOOK, {"webhook_id": webhook_id}, {}, options=options),
+            models.WebhookTested,
+        )
+
+    def test_project_webhook(
+        self,
+        project_id: str,
+        webhook_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookTested:
+        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+
+        Needs the action `webhook.update`.
+        """
+        return self.call(
+            Call(
+                operations.TEST_PROJECT_WEBHOOK,
+                {"project_id": project_id, "webhook_id": webhook_id},
+                {},
+                options=options,
+            ),
+            models.WebhookTested,
+        )
+
+    def test_tenant_webhook(
+        self,
+        tenant_id: str,
+        webhook_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.WebhookTested:
+        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+
+        Needs the action `webhook.update`.
+        """
+        return self.call(
+            Call(
+                operations.TEST_TENANT_WEBHOOK, {"tenant_id": tenant_id, "webhook_id": webhook_id}, {}, options=options
+            ),
+            models.WebhookTested,
+        )
+
+    def update_platform_webhook(
+        self,
+        webhook_id: str,
+        *,
+        url: str | None = None,
+        event_types: list[str] | None = None,
+        description: str | None = None,
+        enabled: bool | None = None,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Webhook:
+        """Change a webhook's address, list or description, pause it, or resume it.
+
+        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+
+        Needs the action `webhook.update`.
+        """
+        return self.call(
+            Call(
+                operations.UPDATE_PLATFORM_WEBHOOK,
+                {"webhook_id": webhook_id},
+                {},
+                given(
+                    {},
+                    {
+                        "url": url,
+                        "event_types": event_types,
+                        "description": description,
+                        "enabled": enabled,
+                        "revision": revision,
+                    },
+                ),
+                options=options,
+            ),
+            models.Webhook,
+        )
+
     def update_project(
         self,
         project_id: str,
@@ -1661,6 +2422,44 @@ class SyncMethods:
                 options=options,
             ),
             models.Project,
+        )
+
+    def update_project_webhook(
+        self,
+        project_id: str,
+        webhook_id: str,
+        *,
+        url: str | None = None,
+        event_types: list[str] | None = None,
+        description: str | None = None,
+        enabled: bool | None = None,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Webhook:
+        """Change a webhook's address, list or description, pause it, or resume it.
+
+        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+
+        Needs the action `webhook.update`.
+        """
+        return self.call(
+            Call(
+                operations.UPDATE_PROJECT_WEBHOOK,
+                {"project_id": project_id, "webhook_id": webhook_id},
+                {},
+                given(
+                    {},
+                    {
+                        "url": url,
+                        "event_types": event_types,
+                        "description": description,
+                        "enabled": enabled,
+                        "revision": revision,
+                    },
+                ),
+                options=options,
+            ),
+            models.Webhook,
         )
 
     def update_service_account(
@@ -1709,4 +2508,42 @@ class SyncMethods:
                 options=options,
             ),
             models.Tenant,
+        )
+
+    def update_tenant_webhook(
+        self,
+        tenant_id: str,
+        webhook_id: str,
+        *,
+        url: str | None = None,
+        event_types: list[str] | None = None,
+        description: str | None = None,
+        enabled: bool | None = None,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Webhook:
+        """Change a webhook's address, list or description, pause it, or resume it.
+
+        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+
+        Needs the action `webhook.update`.
+        """
+        return self.call(
+            Call(
+                operations.UPDATE_TENANT_WEBHOOK,
+                {"tenant_id": tenant_id, "webhook_id": webhook_id},
+                {},
+                given(
+                    {},
+                    {
+                        "url": url,
+                        "event_types": event_types,
+                        "description": description,
+                        "enabled": enabled,
+                        "revision": revision,
+                    },
+                ),
+                options=options,
+            ),
+            models.Webhook,
         )

@@ -1,16 +1,23 @@
-"""A real HTTP receiver on loopback, which remembers what it got and answers as it is told.
+"""A real HTTP receiver on loopback, which remembers what it got and answers as it is told, and how a test uses it.
 
 Each connection is one request. What is answered is decided by a function that may wait as long as it likes, so that a
 test says when a receiver is slow, and for how long, without a clock.
 """
 
 import asyncio
+import base64
+import hashlib
+import hmac
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
+
+import httpx
 
 WAIT_SECONDS = 20.0
+NOBODY = "http://127.0.0.2:9/in"  # nobody listens there, and no name has to be resolved
 
 
 @dataclass(frozen=True)
@@ -103,3 +110,19 @@ async def receiver(
         for task in list(handlers):
             task.cancel()
         await asyncio.gather(*handlers, return_exceptions=True)
+
+
+async def made(client: httpx.AsyncClient, place: str, **body: Any) -> dict[str, Any]:
+    """A webhook in a place, with its key."""
+    answered = await client.post(f"{place}/webhooks", json={"url": NOBODY, **body})
+    assert answered.status_code == 201, answered.text
+    return dict(answered.json())
+
+
+def verifies(key: str, got: Received) -> bool:
+    """Whether one of the signatures is that of this key, as a receiver would look."""
+    headers = got.headers
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + got.body
+    secret = base64.b64decode(key.removeprefix("whsec_"))
+    expected = base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode()
+    return f"v1,{expected}" in headers["webhook-signature"].split(" ")

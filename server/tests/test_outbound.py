@@ -203,9 +203,9 @@ async def test_an_answer_is_read_up_to_its_limit_and_no_further() -> None:
 
 
 async def test_a_compressed_answer_is_not_blown_up() -> None:
-    async with receiver(answer(200, b"\x1f\x8b" + b"\0" * 50, content_encoding="gzip")) as packed:
-        async with dialer(LOOPBACK) as outbound:
-            sent = await outbound.send(OutboundRequest("GET", f"http://127.0.0.1:{packed.port}/"))
+    packs = answer(200, b"\x1f\x8b" + b"\0" * 50, content_encoding="gzip")
+    async with receiver(packs) as packed, dialer(LOOPBACK) as outbound:
+        sent = await outbound.send(OutboundRequest("GET", f"http://127.0.0.1:{packed.port}/"))
     assert sent.body == b"\x1f\x8b" + b"\0" * 50
     assert packed.received[0].headers["accept-encoding"] == "identity"
 

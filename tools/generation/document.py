@@ -86,11 +86,8 @@ class Document:
     def meanings(self) -> dict[str, str]:
         """What each error means, from the descriptions of the answers that have it."""
         found: dict[str, str] = {}
-        for item in self._content["paths"].values():
-            for operation in item.values():
-                for status, answer in operation["responses"].items():
-                    if int(status) >= 400:
-                        found.update(split_meanings(answer["description"]))
+        for answer in self._content["components"].get("responses", {}).values():
+            found.update(split_meanings(answer["description"]))
         return found
 
     def resolve(self, schema: Schema) -> Schema:

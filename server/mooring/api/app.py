@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from mooring.api import trace
+from mooring.api.admission import Admissions, Admitted
 from mooring.api.auth import bearer
 from mooring.api.body import read_body
 from mooring.api.call import Call, Tools, encode_json
@@ -51,6 +52,7 @@ class Application:
         settings = tools.services.settings
         self._settings = settings
         self._rate = RateLimit(settings.rate_limit_per_second, settings.rate_limit_burst)
+        self._admissions = Admissions(tools.authenticator)
         self._decoders = {each.body: msgspec.json.Decoder(each.body) for each in ROUTES if each.body and not each.form}
 
     async def __call__(self, scope: Scope_, receive: Receive, send: Send) -> None:
@@ -84,38 +86,57 @@ class Application:
         self._bound(scope)
         if traced.refusal is not None:
             raise traced.refusal
+        authorization = headers.get("authorization")
+        admitted = self._admissions.before(scope, authorization)
+        if admitted is None:
+            admitted = await self._admit(scope, headers, traced_observed)
+            self._admissions.keep(scope, authorization, admitted)
+        else:
+            observed.route, observed.caller, observed.place = admitted.route.key, admitted.caller, admitted.place
+            self._rate.take(admitted.caller.actor.id)
+        route, caller, place, acting, arguments = admitted
+        body = b""
+        if route.method != "GET":
+            body = await self._body(route, headers, receive)
+            if route.body is not None:
+                decode = decode_form if route.form else decode_body
+                arguments = {**arguments, "body": decode(body, route.body, self._decoders.get(route.body))}
+        clock = self._tools.services.clock
+        call = Call(
+            tools=self._tools,
+            route=route,
+            caller=caller,
+            context=Context(caller.actor, clock.now(), traced.correlation_id, traced.trace_id, clock.mint),
+            place=place,
+            acting=acting,
+            origin=Origin(route.key, _remote(scope)),
+            token=bearer(authorization),
+            idempotency=_idempotency(route, headers, caller, scope, body),
+            headers=headers,
+        )
+        return _answer(route, await route.handler(call, **arguments))
+
+    async def _admit(
+        self, scope: Scope_, headers: dict[str, str], traced_observed: tuple[trace.Traced, Observed]
+    ) -> Admitted:
+        """Find the route and the caller, and let him in or not."""
+        traced, observed = traced_observed
         route, values = self._route(scope["path"], scope["method"])
         observed.route = route.key
-        remote = scope["client"][0] if scope.get("client") else None
+        remote = _remote(scope)
         origin = Origin(route.key, remote)
-        token = bearer(headers.get("authorization"))
-        caller = await self._caller(route, token, origin, traced)
+        caller = await self._caller(route, bearer(headers.get("authorization")), origin, traced)
         observed.caller = caller
         self._rate.take(caller.actor.id if caller is not ANONYMOUS else f"address {remote}")
         parameters = dict(zip(route.path_parameters, values, strict=True))
         place = _place(route, parameters)
         observed.place = place
-        context = Context(
-            caller.actor, self._tools.services.clock.now(), traced.correlation_id, traced.trace_id,
-            self._tools.services.clock.mint,
-        )  # fmt: skip
+        clock = self._tools.services.clock
+        context = Context(caller.actor, clock.now(), traced.correlation_id, traced.trace_id, clock.mint)
         await self._authorize(route, caller, place, context, origin)
         require_ids(parameters)
-        body = await self._body(route, headers, receive)
-        arguments = self._arguments(route, parameters, scope["query_string"], body)
-        call = Call(
-            tools=self._tools,
-            route=route,
-            caller=caller,
-            context=context,
-            place=place,
-            acting=_acting(place, caller),
-            origin=origin,
-            token=token,
-            idempotency=_idempotency(route, headers, caller, scope, body),
-            headers=headers,
-        )
-        return _answer(route, await route.handler(call, **arguments))
+        arguments = self._arguments(route, parameters, scope["query_string"])
+        return Admitted(route, caller, place, _acting(place, caller), arguments)
 
     def _bound(self, scope: Scope_) -> None:
         limit = self._settings.header_limit_bytes
@@ -152,10 +173,11 @@ class Application:
         if route.scope is Scope.PUBLIC:
             return
         access = caller.authority.access(route.action, place)
-        if access is Access.ALLOWED:
-            if not await self._tools.projects.is_foreign(caller, place, deleted_too=route.mutates):
+        if access is not Access.HIDDEN:
+            if await self._tools.projects.is_foreign(caller, place, deleted_too=route.mutates):
+                access = Access.HIDDEN
+            elif access is Access.ALLOWED:
                 return
-            access = Access.HIDDEN
         # A denial belongs to the trail of the caller's own home: a stranger writes into nobody else's.
         audited = Audited(route.action, route.noun, None, caller.tenant_id, _known_project(caller, place))
         await record_refusal(self._tools.services.database, context, audited, access.value, origin)
@@ -186,16 +208,13 @@ class Application:
                 raise Refusal(Code.MEDIA_TYPE_UNSUPPORTED, f"the body must be {wanted}, not {given or 'nothing'}")
         return body
 
-    def _arguments(self, route: Route, parameters: dict[str, str], query_string: bytes, body: bytes) -> dict[str, Any]:
+    def _arguments(self, route: Route, parameters: dict[str, str], query_string: bytes) -> dict[str, Any]:
         arguments: dict[str, Any] = {
             name: value for name, value in parameters.items() if name not in ("tenant_id", "project_id")
         }
         if route.query is not None or query_string:
             pairs = parse_qsl(query_string.decode("latin-1"), keep_blank_values=True) if query_string else []
             arguments |= decode_query(route, pairs)
-        if route.body is not None:
-            decode = decode_form if route.form else decode_body
-            arguments["body"] = decode(body, route.body, self._decoders.get(route.body))
         return arguments
 
     def _refused(self, refusal: Refusal, traced: trace.Traced) -> Reply:
@@ -231,6 +250,12 @@ class Application:
         raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": reply.status, "headers": raw})
         await send({"type": "http.response.body", "body": reply.body})
+
+
+def _remote(scope: Scope_) -> str | None:
+    """The caller's address, where there is one."""
+    client = scope.get("client")
+    return client[0] if client else None
 
 
 def _place(route: Route, parameters: dict[str, str]) -> Place:
@@ -270,7 +295,7 @@ def _idempotency(
 
 
 def _answer(route: Route, result: Any) -> Reply | Stream:
-    if isinstance(result, Reply | Stream):
+    if isinstance(result, (Reply, Stream)):
         return result
     if isinstance(result, Answered):
         headers = {"idempotency-replayed": "true"} if result.replayed else {}

@@ -6,6 +6,7 @@ down by the limit on failures instead.
 """
 
 from collections import OrderedDict
+from datetime import datetime, timedelta
 from typing import Final
 
 from mooring.core.caller import Caller, caller_of
@@ -41,8 +42,9 @@ class Authenticator:
     def __init__(self, database: Database, clock: Clock, cache_seconds: float) -> None:
         self._database = database
         self._clock = clock
-        self._cache_seconds = cache_seconds
-        self._cache: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+        self._cache_time = timedelta(seconds=cache_seconds)
+        self._cache: OrderedDict[bytes, tuple[datetime, Caller]] = OrderedDict()
+        self._cleared = 0
         self._used: set[str] = set()
 
     def forget(self, event: Event) -> None:
@@ -57,27 +59,37 @@ class Authenticator:
     def clear(self) -> None:
         """Look every token up again."""
         self._cache.clear()
+        self._cleared += 1
 
-    async def caller(self, token: str) -> Caller:
-        """Who holds this token, or a refusal."""
+    def remembered(self, hashed: bytes, *, share: float = 1.0) -> Caller | None:
+        """Who holds the token of this digest, if that was looked up within the cache's time, or a share of it."""
+        cached = self._cache.get(hashed)
+        if cached is None:
+            return None
+        now = self._clock.now()
+        looked_up, caller = cached
+        fresh = looked_up + self._cache_time * share > now
+        return caller if fresh and (caller.expires_at is None or caller.expires_at > now) else None
+
+    async def caller(self, token: str, *, share: float = 1.0) -> Caller:
+        """Who holds this token, or a refusal; `share` is the part of the cache's time for which an answer counts."""
         if len(token) > TOKEN_LENGTH_MAX:
             raise _unknown()
         hashed = digest(token)
-        now = self._clock.now()
-        cached = self._cache.get(hashed)
-        if cached is not None and cached[0] > now.timestamp():
-            caller = cached[1]
-            if caller.expires_at is None or caller.expires_at > now:
-                return caller
+        remembered = self.remembered(hashed, share=share)
+        if remembered is not None:
+            return remembered
+        now, cleared = self._clock.now(), self._cleared
         found = await tokens.facts(self._database, hashed)
         known = None if found is None else caller_of(found, now)
         if known is None:
             self._cache.pop(hashed, None)
             raise _unknown()
-        self._cache[hashed] = (now.timestamp() + self._cache_seconds, known)
-        self._cache.move_to_end(hashed)
-        if len(self._cache) > CACHE_MAX:
-            self._cache.popitem(last=False)
+        if cleared == self._cleared:  # else this was read before whatever cleared the cache became true
+            self._cache[hashed] = (now, known)
+            self._cache.move_to_end(hashed)
+            if len(self._cache) > CACHE_MAX:
+                self._cache.popitem(last=False)
         self._used.add(str(known.actor.token_id))
         return known
 

@@ -36,8 +36,7 @@ class Tools:
     streams: dict[str, int] = field(default_factory=dict)  # open streams by principal
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """An authorized request."""
 
     tools: Tools
@@ -49,7 +48,7 @@ class Call:
     origin: Origin
     token: str | None = None
     idempotency: IdempotencyRequest | None = None
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = {}
 
     @property
     def services(self) -> Services:

@@ -403,6 +403,16 @@ class Connection(asyncio.Protocol):
         else:
             self._current.keep_alive = False
 
+    @property
+    def unread_bytes(self) -> int:
+        """How much of what was written the caller has not taken."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def cut_off(self) -> None:
+        """End the connection now, whatever is still to be sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def _close(self) -> None:
         self._closing = True
         if self._transport is not None:

@@ -19,6 +19,7 @@ from mooring.core.ids import pattern
 from mooring.core.permissions import Scope
 
 REF: Final = "#/components/schemas/{name}"
+RESPONSE: Final = "#/components/responses/"
 FORM: Final = "application/x-www-form-urlencoded"
 ALWAYS: Final = (Code.HEADER_INVALID, Code.MALFORMED_REQUEST, Code.VALIDATION_FAILED, Code.RATE_LIMITED, Code.INTERNAL,
                  Code.TEMPORARILY_UNAVAILABLE, Code.BODY_TOO_LARGE)  # fmt: skip
@@ -36,8 +37,10 @@ def document() -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(types, ref_template=REF)
     shown = dict(zip((_identity(each) for each in types), schemas, strict=True))
     paths: dict[str, Any] = {}
+    refusals: dict[str, Any] = {}
     for each in sorted(routes, key=lambda route: (route.path, route.method)):
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, shown, components)
+        refusals |= _refusals(each, shown)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Mooring", "version": version("mooring-server"), "description": ABOUT},
@@ -47,6 +50,7 @@ def document() -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": dict(sorted(components.items())),
+            "responses": dict(sorted(refusals.items())),
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer", "description": "A token of any kind."}},
         },
     }
@@ -191,17 +195,32 @@ def _responses(route: Route, shown: dict[str, Any]) -> dict[str, Any]:
         schema = shown[_identity(route.answer)] if route.answer is not None else {"type": "string"}
         good["content"] = {route.media_type: {"schema": schema}}
     responses = {str(route.status): good}
+    for status, codes in _codes_by_status(route).items():
+        responses[str(status)] = {"$ref": RESPONSE + _refusal_name(status, codes)}
+    return responses
+
+
+def _codes_by_status(route: Route) -> dict[int, list[Code]]:
     by_status: dict[int, list[Code]] = {}
     for code in sorted(_codes(route)):
         by_status.setdefault(STATUS[code], []).append(code)
-    for status, codes in sorted(by_status.items()):
-        lines = "; ".join(f"`{code}`: {CATALOGUE[code].meaning}" for code in codes)
-        responses[str(status)] = {
-            "description": lines,
-            "headers": _answer_headers(route),
+    return dict(sorted(by_status.items()))
+
+
+def _refusals(route: Route, shown: dict[str, Any]) -> dict[str, Any]:
+    """The answers to what is refused, each once for all operations that refuse with the same codes."""
+    return {
+        _refusal_name(status, codes): {
+            "description": "; ".join(f"`{code}`: {CATALOGUE[code].meaning}" for code in codes),
+            "headers": {"X-Correlation-ID": {"schema": {"type": "string"}}},
             "content": {MEDIA_TYPE: {"schema": shown[_identity(Problem)]}},
         }
-    return responses
+        for status, codes in _codes_by_status(route).items()
+    }
+
+
+def _refusal_name(status: int, codes: list[Code]) -> str:
+    return ".".join((str(status), *codes))
 
 
 def _answer_headers(route: Route) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """From text to typed values, with errors that say where and what."""
 
 import re
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -81,9 +81,21 @@ def _single(pairs: list[tuple[str, str]]) -> dict[str, str]:
 
 def _convert(values: dict[str, str], kind: type[msgspec.Struct], *, strict: bool) -> Any:
     try:
-        return msgspec.convert(values, kind, strict=strict)
+        converted = msgspec.convert(values, kind, strict=strict)
     except msgspec.ValidationError as error:
         raise _invalid(error) from error
+    for name, value in values.items():
+        if getattr(converted, name) is None:  # to a lax conversion the text "null" is nothing: `?id=null` would be all
+            setattr(converted, name, _text(kind, name, value))
+    return converted
+
+
+def _text(kind: type[msgspec.Struct], name: str, value: str) -> Any:
+    """A parameter's text as a value of its type, where that type takes this text."""
+    try:
+        return msgspec.convert(value, get_type_hints(kind, include_extras=True)[name], strict=True)
+    except msgspec.ValidationError as error:
+        raise Refusal(Code.VALIDATION_FAILED, f"{name}: {error}", {"path": name}) from error
 
 
 def _invalid(error: msgspec.ValidationError) -> Refusal:

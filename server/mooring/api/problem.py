@@ -52,6 +52,7 @@ STATUS: Final[Mapping[Code, int]] = {
     Code.SIGNATURE_MISSING: 422,
     Code.SIGNATURE_REPLAYED: 422,
     Code.SIGN_IN_REFUSED: 401,
+    Code.SMOKE_FAILED: 422,
     Code.SOURCE_DENIED: 403,
     Code.SOURCE_ENDLESS: 422,
     Code.SOURCE_MALFORMED: 422,

@@ -5,18 +5,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """A whole answer."""
 
     status: int
     body: bytes
     media_type: str = "application/json"
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = {}  # each gets a dictionary of its own
 
 
 @dataclass(frozen=True, slots=True)

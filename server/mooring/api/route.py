@@ -11,7 +11,7 @@ declared once with all of them.
 
 import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -56,16 +56,14 @@ class Route:
     errors: tuple[Code, ...] = ()
     hidden: bool = False
     path_parameters: tuple[str, ...] = ()
+    key: str = field(init=False)
+    """How the route is called in records: method and template."""
+    mutates: bool = field(init=False)
+    """Whether this changes something: then it takes an Idempotency-Key and leaves an audit row."""
 
-    @property
-    def mutates(self) -> bool:
-        """Whether this changes something: then it takes an Idempotency-Key and leaves an audit row."""
-        return self.method != "GET" and self.scope is not Scope.PUBLIC
-
-    @property
-    def key(self) -> str:
-        """How the route is called in records: method and template."""
-        return f"{self.method} {self.path}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"{self.method} {self.path}")
+        object.__setattr__(self, "mutates", self.method != "GET" and self.scope is not Scope.PUBLIC)
 
 
 @dataclass(frozen=True, slots=True)

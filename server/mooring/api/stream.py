@@ -18,6 +18,8 @@ from mooring.storage import event as events
 
 HEARTBEAT_SECONDS: Final = 15.0
 BATCH: Final = 500
+SHARE: Final = 0.5
+"""Of the token cache's time: a look-up counts for one half and is repeated after the other: the whole is the bound."""
 
 
 def selection(call: Call, correlation_id: str | None) -> events.Selection:
@@ -59,20 +61,20 @@ async def follow(call: Call, wanted: events.Selection, place: Position) -> Async
     streams = call.tools.streams
     streams[principal] = streams.get(principal, 0) + 1
     withhold = call.place.scope is Scope.PLATFORM
-    recheck = max(0.5, call.services.settings.token_cache_seconds)
+    recheck = max(0.1, call.services.settings.token_cache_seconds * SHARE)
     quiet = 0.0
     try:
         # An id without data moves the caller's cursor: whoever is cut off before the first event misses none either.
         yield b": the stream is open\nretry: 1000\nid: %b\n\n" % place.cursor().encode()
         while not hub.closed:
             found, place = await hub.read(wanted, place, BATCH)
+            if not await _may_go_on(call):  # before the events are shown: they may be what came after the end of it
+                yield b'event: closed\ndata: {"reason": "the token or its permission ended"}\n\n'
+                return
             if found:
                 quiet = 0.0
                 yield b"".join(server_sent(event, withhold=withhold) for event in found)
-            if not await _may_go_on(call):
-                yield b'event: closed\ndata: {"reason": "the token or its permission ended"}\n\n'
-                return
-            if not found:
+            else:
                 quiet += recheck
                 if quiet >= HEARTBEAT_SECONDS:
                     quiet = 0.0
@@ -86,14 +88,23 @@ async def follow(call: Call, wanted: events.Selection, place: Position) -> Async
 
 
 async def _may_go_on(call: Call) -> bool:
-    """Whether the caller still holds what the stream asks for; the cache answers most of the time."""
-    if call.token is None:
-        return False
+    """Whether the caller still holds what the stream asks for; a database that is away does not end a stream."""
     try:
-        caller = await call.tools.authenticator.caller(call.token)
+        await require_still_allowed(call)
     except Refusal as refusal:
-        return refusal.code is not Code.UNAUTHENTICATED
-    return caller.authority.access(call.route.action, call.place) is Access.ALLOWED
+        return refusal.code not in (Code.UNAUTHENTICATED, Code.NOT_FOUND, Code.PERMISSION_DENIED)
+    return True
+
+
+async def require_still_allowed(call: Call) -> None:
+    """Refuse what was allowed when it began and is no longer; the cache answers most of the time."""
+    caller = await call.tools.authenticator.caller(call.token or "", share=SHARE)
+    access = caller.authority.access(call.route.action, call.place)
+    if access is Access.HIDDEN:
+        raise Refusal(Code.NOT_FOUND, f"there is no such {call.place.scope}, or it is no longer yours to see")
+    if access is not Access.ALLOWED:
+        detail = f"{call.route.action} is no longer allowed to this caller here"
+        raise Refusal(Code.PERMISSION_DENIED, detail, {"action": call.route.action})
 
 
 def require_room(call: Call) -> None:
@@ -119,4 +130,5 @@ async def wait_for_first(
         if left <= 0 or not await hub.wait(place, left):
             break
         rows, place = await hub.read(wanted, place, query.limit)
+    await require_still_allowed(call)
     return rows, place

@@ -4,10 +4,11 @@ A correlation id is a label. It is bounded in length and alphabet, it is on ever
 line, and it never opens anything: reads by it are filtered by what the caller may see.
 """
 
+import random
 import re
-import secrets
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from mooring.core.errors import Code, Refusal
 from mooring.core.ids import Prefix
@@ -18,8 +19,7 @@ _CORRELATION: Final = re.compile(CORRELATION_PATTERN + r"\Z")
 _TRACEPARENT: Final = re.compile(r"^(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
+class Traced(msgspec.Struct, frozen=True):
     """The labels of one request."""
 
     correlation_id: str
@@ -47,7 +47,9 @@ def begin(headers: dict[str, str], clock: Clock) -> Traced:
         )
         given = None
     correlation_id = given or clock.mint(Prefix.CORRELATION)
-    parent = _TRACEPARENT.match(headers.get("traceparent", "").strip())
+    sent = headers.get("traceparent")
+    parent = None if sent is None else _TRACEPARENT.match(sent.strip())
     if parent is None or set(parent[1]) == {"0"} or set(parent[2]) == {"0"}:
-        return Traced(correlation_id, secrets.token_hex(16), secrets.token_hex(8), None, refusal=refusal)
-    return Traced(correlation_id, parent[1], secrets.token_hex(8), parent[2], parent[3], refusal)
+        chance = f"{random.getrandbits(192):048x}"
+        return Traced(correlation_id, chance[:32], chance[32:], None, refusal=refusal)
+    return Traced(correlation_id, parent[1], f"{random.getrandbits(64):016x}", parent[2], parent[3], refusal)

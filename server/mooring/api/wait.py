@@ -11,6 +11,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from mooring.api.call import Call
+from mooring.api.stream import require_still_allowed
 from mooring.storage.event import Selection
 
 View = TypeVar("View")
@@ -62,5 +63,6 @@ async def waited(call: Call, query: WaitQuery, subject_id: str, read: Callable[[
         found, place = await hub.read(Selection(tenant_id=call.acting.tenant_id), place, 1000)
         concerned = any(event.subject_id == subject_id for event in found)
         if concerned:
+            await require_still_allowed(call)
             view = await read()
     return view

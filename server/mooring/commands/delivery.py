@@ -51,8 +51,9 @@ async def give_up(services: Services, delivery: Delivery, outcome: Outcome, trac
     """Make a dead letter of it, under the correlation of its event; False when the lease was lost meanwhile."""
     context = system_context(services)
     context = replace(context, correlation_id=delivery.correlation_id, trace_id=trace_id or context.trace_id)
+    decision = bury(context, delivery, outcome)
     try:
-        await apply(services.database, PLATFORM, context, bury(context, delivery, outcome))
+        await apply(services.database, PLATFORM, context, decision)
     except StaleWrite:
         return False
     services.hub.poke(event.type for event in decision.events)

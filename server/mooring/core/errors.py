@@ -59,6 +59,7 @@ class Code(StrEnum):
     SIGNATURE_MISSING = "signature_missing"
     SIGNATURE_REPLAYED = "signature_replayed"
     SIGN_IN_REFUSED = "sign_in_refused"
+    SMOKE_FAILED = "smoke_failed"
     SOURCE_DENIED = "source_denied"
     SOURCE_ENDLESS = "source_endless"
     SOURCE_MALFORMED = "source_malformed"
@@ -313,6 +314,11 @@ CATALOGUE: Mapping[Code, Entry] = {
         "Sign-in refused",
         "Tenant, e-mail address and password (or one-time code) do not belong together, or the user is disabled.",
         "Check all three; after many tries the address is held off for a while.",
+    ),
+    Code.SMOKE_FAILED: Entry(
+        "Smoke check failed",
+        "The artifact is complete, but could not be started: platform, config or entry point are not as they must be.",
+        "Read `details.failed`, correct the image, and publish it under its new digest.",
     ),
     Code.SOURCE_DENIED: Entry(
         "Source denied",

@@ -64,5 +64,7 @@ def below(pointer: str, *steps: str | int) -> str:
 
 def shown(value: object) -> str:
     """A value as a message may show it: short, and on one line."""
+    if isinstance(value, int) and value.bit_length() > 256:  # Python does not write very long numbers out
+        return f"a number of {value.bit_length()} bits"
     text = repr(value)
     return text if len(text) <= SHOWN_LENGTH_MAX else f"{text[:SHOWN_LENGTH_MAX]}…"

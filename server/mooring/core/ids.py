@@ -13,6 +13,8 @@ ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 BODY_LENGTH = 26
 CHANCE_BYTES = 10
 _VALID = frozenset(ALPHABET)
+_PAIRS = tuple(first + second for first in ALPHABET for second in ALPHABET)
+"""Ten bits at a time: ids are made several times in each request."""
 
 
 class Prefix(StrEnum):
@@ -56,9 +58,13 @@ def encode(prefix: Prefix, milliseconds: int, chance: bytes) -> str:
         raise ValueError(f"an id takes {CHANCE_BYTES} bytes of chance, not {len(chance)}")
     if not 0 <= milliseconds < 1 << 48:
         raise ValueError("the time of an id lies outside of 48 bits of milliseconds")
-    number = (milliseconds << 80) | int.from_bytes(chance)
-    body = [ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5)]
-    return f"{prefix}_{''.join(body)}"
+    moment, first, second, pairs = milliseconds, int.from_bytes(chance[:5]), int.from_bytes(chance[5:]), _PAIRS
+    return (
+        f"{prefix.value}_{pairs[moment >> 40]}{pairs[moment >> 30 & 1023]}{pairs[moment >> 20 & 1023]}"
+        f"{pairs[moment >> 10 & 1023]}{pairs[moment & 1023]}{pairs[first >> 30]}{pairs[first >> 20 & 1023]}"
+        f"{pairs[first >> 10 & 1023]}{pairs[first & 1023]}{pairs[second >> 30]}{pairs[second >> 20 & 1023]}"
+        f"{pairs[second >> 10 & 1023]}{pairs[second & 1023]}"
+    )
 
 
 def is_id(text: str, prefix: Prefix) -> bool:

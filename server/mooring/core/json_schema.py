@@ -207,12 +207,12 @@ def _string(value: str, schema: Schema, pointer: str) -> Iterator[Finding]:
 
 def _number(value: int | float, schema: Schema, pointer: str) -> Iterator[Finding]:
     if "minimum" in schema and value < schema["minimum"]:
-        yield error(pointer, "minimum", f"{value} is too small", f"give at least {schema['minimum']}")
+        yield error(pointer, "minimum", f"{shown(value)} is too small", f"give at least {schema['minimum']}")
     if "maximum" in schema and value > schema["maximum"]:
-        yield error(pointer, "maximum", f"{value} is too large", f"give at most {schema['maximum']}")
+        yield error(pointer, "maximum", f"{shown(value)} is too large", f"give at most {schema['maximum']}")
     if "multipleOf" in schema and value % schema["multipleOf"]:
         step = schema["multipleOf"]
-        yield error(pointer, "multiple", f"{value} is no multiple of {step}", f"give a multiple of {step}")
+        yield error(pointer, "multiple", f"{shown(value)} is no multiple of {step}", f"give a multiple of {step}")
 
 
 def _count(count: int, schema: Schema, pointer: str, bounds: tuple[str, str], noun: str) -> Iterator[Finding]:

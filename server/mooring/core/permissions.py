@@ -258,7 +258,10 @@ class Authority:
                 return self.tenant | self._tenant_wide()
             return self.platform if place.platform_too else _NOTHING
         if place.scope is Scope.PROJECT and place.project_id is not None and not self._is_foreign(place):
-            return self.tenant | self.projects.get(place.project_id, _NOTHING)
+            here = self.projects.get(place.project_id)
+            if here is None:
+                return self.tenant
+            return self.tenant | here if self.tenant else here
         return _NOTHING
 
     def access(self, action: str, place: Place) -> Access:

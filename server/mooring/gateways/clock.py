@@ -7,9 +7,11 @@ import os
 import random
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Final, Protocol
 
 from mooring.core.ids import CHANCE_BYTES, Prefix, encode
+
+CHANCES: Final = 400
 
 
 class Clock(Protocol):
@@ -21,7 +23,11 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock and the kernel's chance."""
+    """The machine's clock and the kernel's chance, which is fetched for many ids at once."""
+
+    def __init__(self) -> None:
+        self._chance = b""
+        self._used = 0
 
     def now(self) -> datetime:
         """The time, in UTC."""
@@ -29,7 +35,11 @@ class SystemClock:
 
     def mint(self, prefix: Prefix) -> str:
         """A new id."""
-        return encode(prefix, time.time_ns() // 1_000_000, os.urandom(CHANCE_BYTES))
+        begin = self._used
+        if begin >= len(self._chance):
+            self._chance, begin = os.urandom(CHANCE_BYTES * CHANCES), 0
+        self._used = begin + CHANCE_BYTES
+        return encode(prefix, time.time_ns() // 1_000_000, self._chance[begin : self._used])
 
 
 class VirtualClock:

@@ -11,8 +11,8 @@ the fallback tag. `Registry` is what the rest of the platform sees; `registry_si
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 from urllib.parse import urlencode, urljoin
 
@@ -29,12 +29,11 @@ from mooring.gateways.registry_manifest import (
     digest_name,
     digest_of,
     fallback_tag,
-    is_digest,
     read_manifest,
     repository_name,
     tag_name,
 )
-from mooring.gateways.source_refusals import malformed, mismatch, not_found, status_refusal
+from mooring.gateways.source_refusals import malformed, mismatch, status_refusal
 from mooring.gateways.source_stream import (
     Answer,
     Call,
@@ -146,8 +145,8 @@ class RegistryClient:
             raw.extend(chunk)
 
         wanted = Wanted(url, MANIFEST_BYTES_MAX, digest, headers={"accept": ACCEPTED}, scope=pull(repository))
-        await self.reader.stream(wanted, take)
-        return self._read(bytes(raw), None, digest)
+        received = await self.reader.stream(wanted, take)
+        return self._read(bytes(raw), received.content_type, digest)
 
     async def has_manifest(self, repository: str, digest: str) -> bool:
         """Whether the registry says that it has it; nothing is hashed."""

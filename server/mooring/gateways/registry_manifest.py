@@ -51,7 +51,7 @@ class ManifestMalformed(Exception):
     """The document is not one that is taken; the message says why."""
 
 
-class Platform(msgspec.Struct, frozen=True, kw_only=True):
+class Platform(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an image runs on."""
 
     os: Text = ""
@@ -59,7 +59,7 @@ class Platform(msgspec.Struct, frozen=True, kw_only=True):
     variant: Text = ""
 
 
-class Descriptor(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Descriptor(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A pointer to content: its kind, digest and size."""
 
     media_type: Text
@@ -132,9 +132,9 @@ def read_manifest(raw: bytes, content_type: str | None = None, digest: str | Non
         raise ManifestMalformed(f"no manifest: {error}") from error
     announced = (content_type or "").partition(";")[0].strip().lower()
     known = announced if announced in (*MANIFEST_TYPES, *INDEX_TYPES) else None
-    media_type = document.media_type or known
+    media_type = document.media_type or known or (OCI_MANIFEST if document.manifests is None else OCI_INDEX)
     if document.schema_version != 2 or media_type not in (*MANIFEST_TYPES, *INDEX_TYPES):
-        raise ManifestMalformed(f"a manifest of a kind that is not taken ({media_type or announced or 'none stated'})")
+        raise ManifestMalformed(f"a manifest of a kind that is not taken ({media_type})")
     if known is not None and known != media_type:
         raise ManifestMalformed(f"a manifest that calls itself {media_type} and is sent as {known}")
     is_index = media_type in INDEX_TYPES

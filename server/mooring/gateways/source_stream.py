@@ -132,6 +132,7 @@ class Received:
 
     digest: str
     size_bytes: int
+    content_type: str | None = None
 
 
 class _Interrupted(Exception):
@@ -150,6 +151,7 @@ class _Taken:
         self.algorithm = "sha256" if digest is None else digest.partition(":")[0]
         self.hash = hashlib.new(self.algorithm)
         self.size = 0
+        self.content_type: str | None = None
 
     async def take(self, chunk: bytes, sink: Sink | None) -> None:
         self.hash.update(chunk)
@@ -158,7 +160,7 @@ class _Taken:
             await sink(chunk)
 
     def received(self) -> Received:
-        return Received(f"{self.algorithm}:{self.hash.hexdigest()}", self.size)
+        return Received(f"{self.algorithm}:{self.hash.hexdigest()}", self.size, self.content_type)
 
 
 class SourceReader:
@@ -252,6 +254,7 @@ class SourceReader:
         host = host_of(wanted.url)
         async with self._open(call) as answer:
             already = _begin(wanted, taken.size, answer, host)
+            taken.content_type = answer.headers.get("content-type")
             async for chunk in self._paced(answer, host):
                 fresh = chunk[already:]
                 already -= len(chunk) - len(fresh)

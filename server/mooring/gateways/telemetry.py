@@ -32,6 +32,7 @@ from mooring.gateways.telemetry_log import (
     configure_logging,
     configured_lines,
     error_fields,
+    mask,
 )
 from mooring.gateways.telemetry_metrics import Metrics, Source, bounded_method, template_of
 
@@ -175,7 +176,7 @@ class Observed:
             telemetry.numbers.count_refusal(self.code)
         level = self._level()
         if LEVELS[level] >= telemetry.lines.threshold:
-            telemetry.lines.write(level, "request", self._fields(ended, cut_off=error is not None))
+            self._write_line(level, self._fields(ended, cut_off=error is not None))
         if self._span is not None:
             self._end_span(self._span)
         CARRIED.reset(self._outer)
@@ -203,6 +204,16 @@ class Observed:
         if self._error is not None:
             fields["error"] = error_fields(self._error)
         return fields
+
+    def _write_line(self, level: str, fields: Fields) -> None:
+        lines = self._telemetry.lines
+        if self._error is not None:
+            lines.write(level, "request", fields)  # an error may quote anything
+            return
+        fields.update(self.labels())
+        # The one thing in this line that a caller chose, and people put tokens into the strangest places.
+        fields["correlation_id"] = mask(self._traced.correlation_id)
+        lines.write_own(level, "request", fields)
 
     def _end_span(self, span_under_way: SpanUnderWay) -> None:
         method, template = bounded_method(self._method), template_of(self.route)

@@ -7,12 +7,14 @@ up once for each combination and then kept, since they are touched on every requ
 """
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
@@ -49,6 +51,51 @@ GAUGES: Final[Mapping[str, Gauge]] = {
 }
 
 
+class Tally:
+    """A number that grows."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class Durations:
+    """How many requests took how long; the last count is of those beyond every bucket."""
+
+    __slots__ = ("counts", "seconds")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS) + 1)
+        self.seconds = 0.0
+
+
+class _Requests(Collector):
+    """Counts requests without locks: they are all observed in the thread of the event loop."""
+
+    def __init__(self) -> None:
+        self.tallies: dict[tuple[str, str, str], Tally] = {}
+        self.durations: dict[tuple[str, str], Durations] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "mooring_http_requests", "Requests answered.", labels=("method", "route", "status")
+        )
+        for labels, tally in list(self.tallies.items()):
+            requests.add_metric(labels, tally.count)
+        yield requests
+        durations = HistogramMetricFamily(
+            "mooring_http_request_duration_seconds",
+            "Time from a request to its whole answer; of a stream, to its beginning.",
+            labels=("method", "route"),
+        )
+        for shown, measured in list(self.durations.items()):
+            bounds = [*map(str, BUCKETS), "+Inf"]
+            buckets = list(zip(bounds, accumulate(measured.counts), strict=True))
+            durations.add_metric(shown, buckets, measured.seconds)
+        yield durations
+
+
 class Metrics:
     """The numbers of one process."""
 
@@ -56,19 +103,8 @@ class Metrics:
         # They would be a second series for each counter, which nothing reads.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self._requests = Counter(
-            "mooring_http_requests",
-            "Requests answered.",
-            ("method", "route", "status"),
-            registry=self.registry,
-        )
-        self._durations = Histogram(
-            "mooring_http_request_duration_seconds",
-            "Time from a request to its whole answer; of a stream, to its beginning.",
-            ("method", "route"),
-            buckets=BUCKETS,
-            registry=self.registry,
-        )
+        self._requests = _Requests()
+        self.registry.register(self._requests)
         refusals = Counter(
             "mooring_http_refusals", "Refused requests by error code.", ("code",), registry=self.registry
         )
@@ -83,7 +119,7 @@ class Metrics:
             buckets=BUCKETS,
             registry=self.registry,
         )
-        self._counted: dict[tuple[str, str | None, int | None], tuple[Counter, Histogram]] = {}
+        self._counted: dict[tuple[str, str | None, int | None], tuple[Tally, Durations]] = {}
         self._watched = _Watched()
         self.registry.register(self._watched)
         ProcessCollector(registry=self.registry)
@@ -102,9 +138,10 @@ class Metrics:
         children = self._counted.get(key)
         if children is None:
             children = self._bind(key)
-        counter, histogram = children
-        counter.inc()
-        histogram.observe(seconds)
+        tally, durations = children
+        tally.count += 1
+        durations.counts[bisect_left(BUCKETS, seconds)] += 1
+        durations.seconds += seconds
 
     def count_refusal(self, code: str) -> None:
         """One request was refused."""
@@ -121,12 +158,12 @@ class Metrics:
         """All of it, in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def _bind(self, key: tuple[str, str | None, int | None]) -> tuple[Counter, Histogram]:
+    def _bind(self, key: tuple[str, str | None, int | None]) -> tuple[Tally, Durations]:
         method, route, status = key
         shown = (bounded_method(method), template_of(route))
         children = (
-            self._requests.labels(*shown, NONE if status is None else str(status)),
-            self._durations.labels(*shown),
+            self._requests.tallies.setdefault((*shown, NONE if status is None else str(status)), Tally()),
+            self._requests.durations.setdefault(shown, Durations()),
         )
         if method in METHODS:  # whoever invents methods does not fill our memory
             self._counted[key] = children

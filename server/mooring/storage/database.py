@@ -141,7 +141,7 @@ class Database:
             command_timeout=settings.statement_timeout_seconds + 5,
             statement_cache_size=500,
             max_cached_statement_lifetime=0,
-            server_settings=_session(settings, "mooring"),
+            server_settings=session_settings(settings),
         )
         try:
             await prepare(connection)
@@ -197,11 +197,12 @@ class Database:
     async def listener(self) -> asyncpg.Connection:
         """A connection of its own for LISTEN and NOTIFY, outside of the pools."""
         return await asyncpg.connect(
-            self._settings.url, timeout=5, server_settings=_session(self._settings, "mooring-listen")
+            self._settings.url, timeout=5, server_settings=session_settings(self._settings, "mooring-listen")
         )
 
 
-def _session(settings: PoolSettings, name: str) -> dict[str, str]:
+def session_settings(settings: PoolSettings, name: str = "mooring") -> dict[str, str]:
+    """What each session sets for itself."""
     milliseconds = str(int(settings.statement_timeout_seconds * 1000))
     return {
         "application_name": name,

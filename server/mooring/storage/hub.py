@@ -26,7 +26,9 @@ RING_SIZE: Final = 10_000
 BATCH: Final = 1_000
 LOOK_SECONDS: Final = 1.0
 UNSETTLED_SECONDS: Final = 0.01
-NOTIFY_SECONDS: Final = 0.002
+LOOK_GAP_SECONDS: Final = 0.005
+NOTIFY_SECONDS: Final = 0.005
+"""One look, and one NOTIFY, for all that was committed meanwhile: under load they would cost as much as the writes."""
 
 log = logging.getLogger("mooring.hub")
 
@@ -141,6 +143,7 @@ class Hub:
             except Exception:  # the hub must live: without it nobody is woken; the log has the cause
                 log.exception("reading the event stream failed; looking again")
                 pause = LOOK_SECONDS
+            await asyncio.sleep(LOOK_GAP_SECONDS)
 
     async def _take(self) -> None:
         """Read what is new into the ring."""
@@ -168,13 +171,17 @@ class Hub:
             try:
                 connection = await self._database.listener()
                 try:
-                    await connection.add_listener(CHANNEL, lambda *_: self._look.set())
+                    await connection.add_listener(CHANNEL, self._hear)
                     await self._speak(connection)
                 finally:
                     connection.terminate()
             except (*BROKEN, asyncpg.PostgresError) as error:
                 log.warning("listening for events was interrupted: %s", type(error).__name__)
                 await asyncio.sleep(LOOK_SECONDS)
+
+    def _hear(self, connection: asyncpg.Connection, speaker: int, channel: str, payload: object) -> None:
+        if speaker != connection.get_server_pid():  # what was said here is known here
+            self._look.set()
 
     async def _speak(self, connection: asyncpg.Connection) -> None:
         while True:

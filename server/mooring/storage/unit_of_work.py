@@ -92,11 +92,7 @@ async def apply(
     answer: Answer | None = None,
 ) -> None:
     """Write all of the decision, or raise and write nothing."""
-    if decision.writes and not decision.audits:
-        raise ValueError("a decision that writes leaves an audit row")
-    rows = tuple(_rows(context, decision, origin or Origin(), answer))
-    statement = _statement(tuple(shape for shape, _ in rows))
-    arguments = [argument for _, arguments in rows for argument in arguments]
+    statement, arguments = compose(context, decision, origin or Origin(), answer)
     try:
         async with database.connection(acting) as connection:
             await connection.fetchval(statement, *arguments)
@@ -104,6 +100,17 @@ async def apply(
         raise _meaning(error) from error
     except BROKEN as error:
         raise unavailable("the database went away; whether the change was made is not known") from error
+
+
+def compose(
+    context: Context, decision: Decision[Any], origin: Origin, answer: Answer | None
+) -> tuple[str, list[object]]:
+    """The statement that writes all of the decision, and its arguments."""
+    if decision.writes and not decision.audits:
+        raise ValueError("a decision that writes leaves an audit row")
+    rows = tuple(_rows(context, decision, origin, answer))
+    statement = _statement(tuple(shape for shape, _ in rows))
+    return statement, [argument for _, arguments in rows for argument in arguments]
 
 
 def _meaning(error: asyncpg.PostgresError) -> Exception:

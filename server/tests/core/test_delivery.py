@@ -74,7 +74,9 @@ def test_a_receiver_may_ask_for_a_longer_pause_but_not_for_an_endless_one() -> N
     assert retry_seconds(1, 0.5, 1e12) == RETRY_MAX_SECONDS
 
 
-@pytest.mark.parametrize(("status", "good"), [(200, True), (204, True), (299, True), (199, False), (400, False), (500, False)])
+@pytest.mark.parametrize(
+    ("status", "good"), [(200, True), (204, True), (299, True), (199, False), (400, False), (500, False)]
+)
 def test_only_2xx_is_a_delivery(status: int, good: bool) -> None:
     assert (outcome_of(status, 0.1).error is None) is good
 
@@ -88,7 +90,9 @@ def test_retry_after_is_taken_as_seconds_or_not_at_all(text: str, seconds: float
     assert outcome_of(503, 0.1, text).retry_after_seconds == seconds
 
 
-@pytest.mark.parametrize("text", ["", ".", EVENT, WEBHOOK, f"{WEBHOOK}.{EVENT}", f"{EVENT}.{WEBHOOK}.x", f"{EVENT}.whk_1"])
+@pytest.mark.parametrize(
+    "text", ["", ".", EVENT, WEBHOOK, f"{WEBHOOK}.{EVENT}", f"{EVENT}.{WEBHOOK}.x", f"{EVENT}.whk_1"]
+)
 def test_an_id_of_another_form_is_none_of_a_delivery(text: str) -> None:
     assert is_delivery_id(CLAIMED.id)
     assert not is_delivery_id(text)

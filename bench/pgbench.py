@@ -1,0 +1,222 @@
+"""The limit: `pgbench` running the statements that the server itself sends.
+
+The texts are not copied: a read's is the constant that the storage uses, a mutation's is composed by the unit of work
+for the decision that the core takes. Each `$n` becomes a variable of pgbench: ids, keys and revisions are new ones in
+every transaction, everything else is the value that the server would send. Sessions are set up as the server's are,
+in the tenants' role and behind the second lock, with prepared statements and as many connections.
+
+A client of pgbench has a project of its own, as a connection of the load has: an update never waits for another one.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.stand import Stand, Tenant
+from mooring.core.decision import Actor, Context, PrincipalKind
+from mooring.core.ids import Prefix
+from mooring.core.project import Project, update_project
+from mooring.storage import project as projects
+from mooring.storage import token as tokens
+from mooring.storage.database import PoolSettings, session_settings
+from mooring.storage.unit_of_work import Answer, Origin, compose
+
+ROUTE = "PATCH /api/v1/projects/{project_id}"
+RATE = re.compile(r"tps = ([0-9.]+)")
+REVISION_SEEN = 7_000_000
+"""Stands for the revision that a transaction has read, and by one more for the next; no other argument is as large."""
+LATENCY_SAMPLE = 0.1
+GRACE_SECONDS = 60.0
+
+
+class PgbenchFailed(Exception):
+    """pgbench did not do what it was asked for; its rate would mean nothing."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """What one transaction does: a text for each client, or one for all, and the values of its variables."""
+
+    text: str
+    constants: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How fast PostgreSQL was without us."""
+
+    per_second: float
+    transactions: int
+    latencies_ms: list[float]
+
+
+def read_script(tenant: Tenant) -> Script:
+    """The statement of `GET /projects/{project_id}`."""
+    arms = [_with_variables(projects.FIND, ["p%d" % client]) + ";" for client in range(len(tenant.projects))]
+    return Script(_by_client(arms), _project_variables(tenant))
+
+
+def read_with_token_script(tenant: Tenant, token_digest: bytes) -> Script:
+    """The same after the look-up of the token, which the server's cache spares it."""
+    look_up = _with_variables(tokens.FACTS, ["token"]) + ";\n"
+    read = read_script(tenant)
+    return Script(look_up + read.text, {**read.constants, "token": _text(token_digest)})
+
+
+def mutation_script(tenant: Tenant, answer_body: bytes) -> Script:
+    """The statements of `PATCH /projects/{project_id}`: read the row, then write everything at once."""
+    loads = [
+        _with_variables(projects.FIND, ["p%d" % client]) + " \\gset seen_" for client in range(len(tenant.projects))
+    ]
+    statement, arguments = _composed(tenant, answer_body)
+    names, constants = [], {}
+    for number, argument in enumerate(arguments, 1):
+        name = _VOLATILE.get(argument) if isinstance(argument, str | int) else None
+        if name is None and argument is not None:
+            name = f"c{number}"
+            constants[name] = _text(argument)
+        names.append(name)
+    text = "\n".join(
+        (
+            "\\set n :n + 1",
+            *(f"\\set {name} {expression}" for name, expression in _FRESH.items()),
+            _by_client(loads),
+            "\\set next :seen_revision + 1",
+            _with_variables(statement, names) + ";",
+        )
+    )
+    return Script(text, {**_project_variables(tenant), **constants, "n": "0"})
+
+
+_FRESH = {
+    # Grows like a sortable id, and differs from every other client's and round's.
+    **{name: ":begun + :n * 1000 + :client_id" for name in ("event", "audit", "correlation")},
+    "trace": "random(1000000000000000000, 9000000000000000000)",
+    "key": "random(1000000000000000000, 9000000000000000000)",
+}
+_VOLATILE: dict[str | int, str] = {
+    "new evt": "event",
+    "new aud": "audit",
+    "new correlation": "correlation",
+    "new trace": "trace",
+    "new key": "key",
+    "new name": "key",
+    "its project": "seen_id",
+    REVISION_SEEN: "seen_revision",
+    REVISION_SEEN + 1: "next",
+}
+"""Which argument of the composed statement is another one in each transaction, by the value that stands for it."""
+
+
+def _composed(tenant: Tenant, answer_body: bytes) -> tuple[str, list[object]]:
+    now = datetime.now(UTC)
+    project = Project("its project", tenant.id, "project", "Project", REVISION_SEEN, now, None)
+    actor = Actor(PrincipalKind.USER, tenant.admin_id, tenant.token_id)
+    context = Context(actor, now, "new correlation", "new trace", _mint)
+    decision = update_project(context, project, "new name", None)
+    answer = Answer(tenant.admin_id, ROUTE, "new key", tenant.id, bytes(32), 200, answer_body)
+    return compose(context, decision, Origin(ROUTE, "127.0.0.1"), answer)
+
+
+def _mint(prefix: Prefix) -> str:
+    return f"new {prefix}"
+
+
+def _text(value: object) -> str:
+    """A value in PostgreSQL's text form."""
+    if isinstance(value, bytes):
+        return "\\x" + value.hex()
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return msgspec.json.encode(value).decode()
+    return str(value)
+
+
+def _project_variables(tenant: Tenant) -> dict[str, str]:
+    return {f"p{client}": project for client, project in enumerate(tenant.projects)}
+
+
+def _with_variables(statement: str, names: Sequence[str | None]) -> str:
+    """The statement with pgbench's variables for its arguments, on one line."""
+    one_line = " ".join(statement.split())
+
+    def variable(found: re.Match[str]) -> str:
+        name = names[int(found[1]) - 1]
+        return "NULL" if name is None else f":{name}"
+
+    return re.sub(r"\$(\d+)", variable, one_line)
+
+
+def _by_client(arms: Sequence[str]) -> str:
+    """Of each client its own: pgbench has no arrays."""
+    lines = []
+    for client, arm in enumerate(arms):
+        lines += [f"\\{'if' if client == 0 else 'elif'} :client_id = {client}", arm]
+    return "\n".join((*lines, "\\endif"))
+
+
+@dataclass(frozen=True)
+class Session:
+    """As whom pgbench asks: a tenant behind the second lock, or the platform."""
+
+    tenant: Tenant | None
+
+    def options(self, dsn: str) -> str:
+        """libpq's options for the server's own settings of a session."""
+        settings = {**session_settings(PoolSettings(dsn)), "search_path": "public"}
+        if self.tenant is not None:
+            settings |= {"role": "mooring_tenant", "mooring.tenant": self.tenant.id}
+        return " ".join(f"-c {name}={value}" for name, value in settings.items() if name != "application_name")
+
+
+async def run(stand: Stand, script: Script, session: Session, seconds: float) -> Limit:
+    """Run a script on every connection for a while."""
+    place = stand.directory / "pgbench"
+    place.mkdir(exist_ok=True)
+    for old in place.iterdir():
+        old.unlink()
+    (place / "script.sql").write_text(script.text + "\n", encoding="utf-8")
+    constants = {**script.constants, "begun": str(time.time_ns())}
+    command = [
+        str(stand.installation.program("pgbench")), "--no-vacuum", "--protocol=prepared",
+        f"--client={stand.connections}", f"--jobs={min(2, stand.connections)}", f"--time={max(1, round(seconds))}",
+        f"--file={place / 'script.sql'}", "--log", f"--log-prefix={place / 'latency'}",
+        f"--sampling-rate={LATENCY_SAMPLE}",
+        *(f"--define={name}={value}" for name, value in constants.items()),
+        stand.dsn,
+    ]  # fmt: skip
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env={"PGOPTIONS": session.options(stand.dsn), "LC_ALL": "C"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        output, complaint = await asyncio.wait_for(process.communicate(), seconds + GRACE_SECONDS)
+    except TimeoutError:
+        process.kill()
+        raise
+    rate = RATE.search(output.decode())
+    if process.returncode != 0 or rate is None or b"aborted" in complaint:
+        raise PgbenchFailed(complaint.decode(errors="replace")[-2000:])
+    return Limit(float(rate[1]), _count(output.decode()), _latencies(place))
+
+
+def _count(output: str) -> int:
+    found = re.search(r"transactions actually processed: (\d+)", output)
+    return int(found[1]) if found else 0
+
+
+def _latencies(place: Path) -> list[float]:
+    """The sampled latencies: the third field of each line of pgbench's log, in microseconds."""
+    return [
+        int(line.split()[2]) / 1000 for path in place.glob("latency*") for line in path.read_text().splitlines()
+    ]

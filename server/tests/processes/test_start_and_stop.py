@@ -1,0 +1,191 @@
+"""Starting at once, starting twice, and stopping while something is under way."""
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from server.tests.processes.conftest import execute
+from server.tests.processes.served import (
+    FIRST_ADMIN,
+    Fleet,
+    Served,
+    listening,
+    make_project,
+    make_tenant,
+    sign_in,
+    sign_in_first_admin,
+)
+from server.tests.processes.wire import BROKEN, Caller, stream
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+
+BLOCKED = """
+SELECT count(*) FROM pg_stat_activity
+ WHERE datname = current_database() AND application_name = 'mooring' AND wait_event_type = 'Lock'"""
+STOP_SECONDS_MAX = 10.0
+"""Half of what a stop waits for requests: whoever needs it all was not ended but given up."""
+
+
+async def until_blocked(connection: asyncpg.Connection) -> None:
+    """Return once a statement of the server's waits for a lock."""
+    async with asyncio.timeout(30):
+        while not await connection.fetchval(BLOCKED):
+            pass
+
+
+async def until_refused(url: str) -> None:
+    """Return once the server takes no more connections."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                async with Caller(url) as caller:
+                    await caller.call("GET", "/healthz")
+            except BROKEN:
+                return
+
+
+async def test_three_replicas_that_start_at_once_on_an_empty_database_make_one_first_admin(
+    empty_database_url: str, tmp_path: Path
+) -> None:
+    fleet = Fleet(tmp_path, {"MOORING_DATABASE_URL": empty_database_url})
+    try:
+        begun = [await fleet.begin("serve") for _ in range(3)]
+        replicas = [await listening(each) for each in begun]
+        for replica in replicas:
+            async with Caller(replica.url) as caller:
+                assert (await caller.get("/readyz"))["status"] == "ready"
+        codes = [replica.code for replica in replicas if replica.code is not None]
+        assert len(codes) == 1
+        other = next(replica for replica in replicas if replica.code is None)
+        admin_token = await sign_in(other.url, FIRST_ADMIN, codes[0])
+        connection = await asyncpg.connect(empty_database_url)
+        try:
+            assert await connection.fetchval("SELECT count(*) FROM membership WHERE role = 'platform_admin'") == 1
+            assert await connection.fetchval("SELECT count(*) FROM platform_key WHERE retired_at IS NULL") == 1
+        finally:
+            await connection.close()
+        # What one of them seals, the others unseal: they have one master key.
+        body = {
+            "slug": "acme", "display_name": "Acme",
+            "first_admin": {"email": "admin@acme.example", "display_name": "Admin"},
+        }  # fmt: skip
+        answers = []
+        for replica in replicas:
+            async with Caller(replica.url, admin_token) as caller:
+                answers.append(await caller.call("POST", "/api/v1/tenants", body, {"Idempotency-Key": "once"}))
+        assert [answer.status for answer in answers] == [201, 201, 201]
+        assert len({answer.body for answer in answers}) == 1
+    finally:
+        await fleet.close()
+
+
+async def test_a_second_start_on_the_same_data_is_refused_by_name_and_the_first_goes_on(open_directory: Path) -> None:
+    fleet = Fleet(open_directory, {"MOORING_DATA_DIR": str(open_directory / "data")})
+    try:
+        first = await fleet.start("up")
+        second = await fleet.begin("up")
+        assert await second.ended() != 0
+        assert f"in use by process {first.process.pid}" in second.log, second.log
+        assert "Traceback" not in second.log
+        admin_token = await sign_in_first_admin(first)
+        assert (await make_tenant(first.url, admin_token, "acme")).id
+        first.send(signal.SIGTERM)
+        assert await first.ended() == 0, first.log
+        third = await fleet.start("up")
+        async with Caller(third.url, admin_token) as caller:
+            assert [tenant["slug"] for tenant in (await caller.get("/api/v1/tenants"))["items"]] == ["acme"]
+        third.send(signal.SIGTERM)
+        assert await third.ended() == 0, third.log
+    finally:
+        await fleet.close()
+
+
+async def stop(served: Served) -> float:
+    """Ask a server to stop; how many seconds it took."""
+    begun = time.monotonic()
+    served.send(signal.SIGTERM)
+    assert await served.ended() == 0, served.log
+    return time.monotonic() - begun
+
+
+async def test_a_stop_finishes_the_request_that_is_under_way(fleet: Fleet, database_url: str) -> None:
+    served = await fleet.start("serve")
+    tenant = await make_tenant(served.url, await sign_in_first_admin(served), "acme")
+    project_id = await make_project(served.url, tenant, "slow")
+    connection, holder = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
+    try:
+        async with Caller(served.url, tenant.token) as caller:
+            holding = holder.transaction()
+            await holding.start()
+            await holder.execute("SELECT FROM project WHERE id = $1 FOR UPDATE", project_id)
+            request = asyncio.create_task(
+                caller.call("PATCH", f"/api/v1/projects/{project_id}", {"display_name": "Finished"})
+            )
+            await until_blocked(connection)
+            served.send(signal.SIGTERM)
+            await until_refused(served.url)
+            assert not request.done()
+            await holding.rollback()
+            assert (await request).expect(200)["display_name"] == "Finished"
+        assert await served.ended() == 0, served.log
+        assert await connection.fetchval("SELECT display_name FROM project WHERE id = $1", project_id) == "Finished"
+    finally:
+        await holder.close()
+        await connection.close()
+
+
+async def test_a_stop_ends_streams_and_waiting_reads_at_once(fleet: Fleet) -> None:
+    served = await fleet.start("serve")
+    tenant = await make_tenant(served.url, await sign_in_first_admin(served), "acme")
+    project_id = await make_project(served.url, tenant, "waited-for")
+    async with (
+        Caller(served.url, tenant.token) as waiting,
+        stream(served.url, tenant.token, f"{tenant.path}/events/stream", after="beginning") as opened,
+    ):
+        assert await opened.take(1)
+        read = asyncio.create_task(waiting.call("GET", f"/api/v1/projects/{project_id}?wait=60&changed_from=0"))
+        ending = asyncio.create_task(opened.end())
+        assert await stop(served) < STOP_SECONDS_MAX
+        assert (await read).expect(200)["id"] == project_id
+        await ending  # the server ended it: nothing broke
+
+
+def unsent_bytes(url: str) -> int:
+    """What the kernel holds of the answers of a server because nobody reads them."""
+    port = f":{urlsplit(url).port:04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(int(row[4].partition(":")[0], 16) for row in rows if row[1].endswith(port))
+
+
+async def until_stuck(url: str) -> None:
+    """Return once the server cannot send any more: what waits to be read grows no further."""
+    async with asyncio.timeout(30):
+        seen = [0]
+        while len(seen) < 4 or len(set(seen[-4:])) > 1 or not seen[-1]:
+            await asyncio.sleep(0.05)
+            seen.append(unsent_bytes(url))
+
+
+FILL = """
+INSERT INTO event (id, type, noun, subject_id, tenant_id, actor_kind, actor_id, correlation_id, trace_id, occurred_at,
+                   data)
+SELECT 'evt_' || n, 'identity.tenant.updated', 'tenant', id, id, 'system', 'system', 'filler', 'filler', now(),
+       jsonb_build_object('filler', repeat('x', 10000))
+  FROM tenant, generate_series(1, 2000) n"""
+"""Twenty megabytes of events: more than the buffers between a server and a reader hold."""
+
+
+async def test_a_stop_does_not_wait_for_a_reader_that_does_not_read(fleet: Fleet, database_url: str) -> None:
+    served = await fleet.start("serve")
+    tenant = await make_tenant(served.url, await sign_in_first_admin(served), "acme")
+    await execute(database_url, FILL)
+    path = f"{tenant.path}/events/stream"
+    async with stream(served.url, tenant.token, path, after="beginning", buffer_bytes=4096) as opened:
+        assert await opened.take(1)
+        await until_stuck(served.url)
+        assert await stop(served) < STOP_SECONDS_MAX

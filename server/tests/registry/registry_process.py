@@ -1,0 +1,85 @@
+"""Debian's docker-registry on loopback, with a configuration of the test's own and a directory that goes with it.
+
+The packaged configuration listens on every address and is not used. The registry takes a free port by itself and says
+in its log which. It ends with the test run, however that ends. The program reads `REGISTRY_…` variables as settings,
+so it gets an environment of its own.
+"""
+
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+PROGRAM = "docker-registry"
+START_SECONDS_MAX = 20.0
+LISTENING = re.compile(r"listening on (127\.0\.0\.1:[0-9]+)")
+
+
+@dataclass(frozen=True)
+class RunningRegistry:
+    """A registry that answers."""
+
+    authority: str
+    directory: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.authority}"
+
+    def file_of(self, digest: str) -> Path:
+        """Where the registry keeps a blob or a manifest: for those who want to spoil it."""
+        algorithm, _, encoded = digest.partition(":")
+        place = self.directory / "data/docker/registry/v2/blobs" / algorithm / encoded[:2] / encoded / "data"
+        assert place.is_file()
+        return place
+
+
+@contextmanager
+def running_registry(directory: Path, auth: Mapping[str, Any] | None = None) -> Iterator[RunningRegistry]:
+    """Start a registry that keeps its data below a directory, and end it afterwards."""
+    program, keeper = shutil.which(PROGRAM), shutil.which("setpriv")
+    if program is None or keeper is None:
+        pytest.skip(f"{PROGRAM} is not installed; as root: apt-get install docker-registry")
+    settings: dict[str, Any] = {
+        "version": "0.1",
+        "log": {"level": "info", "accesslog": {"disabled": True}},
+        "storage": {"filesystem": {"rootdirectory": str(directory / "data")}},
+        "http": {"addr": "127.0.0.1:0"},
+    }
+    if auth is not None:
+        settings["auth"] = dict(auth)
+    config, log = directory / "config.yml", directory / "log"
+    config.write_bytes(msgspec.json.encode(settings))  # JSON is YAML
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [keeper, "--pdeathsig", "KILL", program, "serve", str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={"PATH": "/usr/bin:/bin"},
+        )
+    try:
+        yield RunningRegistry(_address(process, log), directory)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _address(process: "subprocess.Popen[bytes]", log: Path) -> str:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while True:
+        said = log.read_text(encoding="utf-8", errors="replace")
+        found = LISTENING.search(said)
+        if found is not None:
+            return found[1]
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"the registry did not start: {said}")
+        time.sleep(0.01)

@@ -1,0 +1,107 @@
+"""A whole Mooring for tests that span its parts: `mooring up`, as a person starts it, on a database of its own.
+
+It is started, stopped and started again by its own command, and everything else goes through its public API.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mooring_sdk import Client, ClientSettings, ConnectionFailed, MooringError, RetryPolicy
+
+START_SECONDS_MAX = 60.0
+FIRST_ADMIN = "admin@mooring.local"
+PASSWORD = "correct horse battery staple"
+GENEROUS = {
+    "MOORING_RATE_LIMIT_PER_SECOND": "10000",
+    "MOORING_RATE_LIMIT_BURST": "10000",
+    "MOORING_SIGN_IN_LIMIT_PER_MINUTE": "10000",
+}
+
+
+@dataclass
+class Mooring:
+    """A Mooring in a directory, at one address over all its starts."""
+
+    directory: Path
+    port: int
+    process: "subprocess.Popen[bytes] | None" = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def code(self) -> str:
+        """The first admin's one-time code."""
+        return (self.directory / "code").read_text(encoding="utf-8").strip()
+
+    def start(self) -> None:
+        """Start it and wait until it is ready."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("MOORING_")}
+        own = {"MOORING_FIRST_ADMIN_CODE_FILE": str(self.directory / "code"), **GENEROUS, **self.environment}
+        command = [sys.executable, "-m", "mooring_cli", "up", "--data-dir", str(self.directory / "data")]
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--port", str(self.port)], env={**inherited, **own}, stdout=log, stderr=log
+            )
+        self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
+        assert self.process is not None
+        patient = ClientSettings(
+            timeout_seconds=5,
+            deadline_seconds=START_SECONDS_MAX,
+            retry=RetryPolicy(attempts=1000, first_pause_seconds=0.05, longest_pause_seconds=0.1),
+        )
+        # In slices, so that a process that has ended is not waited for.
+        until = time.monotonic() + START_SECONDS_MAX
+        with Client(self.url, settings=patient) as client:
+            while self.process.poll() is None and time.monotonic() < until:
+                try:
+                    client.get_readiness()
+                    return
+                except ConnectionFailed:
+                    continue
+        raise MooringError(f"it did not start: {(self.directory / 'log').read_text()[-2000:]}")
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Stop it; its exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        code = self.process.wait(timeout=60)
+        self.process = None
+        return code
+
+
+@contextmanager
+def running() -> Iterator[Mooring]:
+    """A Mooring of the test's own, removed at the end."""
+    directory = Path(tempfile.mkdtemp(prefix="mooring-e2e-"))
+    directory.chmod(0o711)  # as root the database runs as another account, which has to pass through
+    mooring = Mooring(directory, free_port())
+    try:
+        mooring.start()
+        yield mooring
+    finally:
+        if mooring.process is not None:
+            mooring.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        port: int = asked.getsockname()[1]
+        return port

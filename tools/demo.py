@@ -1,0 +1,275 @@
+"""What `make demo` shows: Mooring from nothing to an audited, denied request, through its public API alone.
+
+It starts `mooring up` on a database of its own in a temporary directory and on a free port, so that it touches
+nothing and can be run as often as one likes. Everything that it does then carries one correlation id, by which it
+finds its own traces in the audit trail and in the event stream. At the end all of it is stopped and removed; when
+anything fails, the cause is printed and the exit code is not 0.
+"""
+
+import base64
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, Queue
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from mooring_sdk import Client, ClientSettings, MooringError, ServiceAccountCredentials, errors, models
+
+START_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 30.0
+DEMO_SECONDS_MAX = 180
+LISTENS = re.compile(r"Mooring listens on (\S+)")
+FIRST_ADMIN = re.compile(r"First admin: ([^;\s]+)")
+LOG_LINES_SHOWN = 15
+WIDTH = 88
+
+
+class DemoFailed(Exception):
+    """The demo cannot go on; the message says why."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A running Mooring, and how to sign in for the first time."""
+
+    url: str
+    email: str
+    code: str
+
+
+def heading(text: str) -> None:
+    """Begin a part of the demo."""
+    print(f"\n── {text} {'─' * max(0, WIDTH - len(text) - 4)}")
+
+
+def tell(name: str, value: object) -> None:
+    """One fact."""
+    print(f"   {name:<18} {value}")
+
+
+@contextmanager
+def mooring_up(directory: Path) -> Iterator[Started]:
+    """Mooring as `mooring up` starts it, stopped at the end."""
+    code_file = directory / "first-admin-code"
+    # What the person has set for a Mooring of his own must not steer this one.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MOORING_")}
+    environment["MOORING_FIRST_ADMIN_CODE_FILE"] = str(code_file)
+    command = [sys.executable, "-m", "mooring_cli", "up", "--data-dir", str(directory / "data"), "--port", "0"]
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        yield started(process, code_file, directory / "log")
+    finally:
+        stop(process)
+
+
+def started(process: "subprocess.Popen[str]", code_file: Path, log: Path) -> Started:
+    """Wait until it says where it listens and is ready."""
+    lines: Queue[str | None] = Queue()
+    threading.Thread(target=pump, args=(process, lines), daemon=True).start()
+    deadline = time.monotonic() + START_SECONDS_MAX
+    url = email = ""
+    while not (url and email):
+        try:
+            line = lines.get(timeout=max(0.0, deadline - time.monotonic()))
+        except Empty:
+            raise DemoFailed(f"Mooring did not start within {START_SECONDS_MAX:.0f} s\n{tail(log)}") from None
+        if line is None:
+            raise DemoFailed(f"Mooring ended while it started, with exit code {process.wait()}\n{tail(log)}")
+        if found := LISTENS.search(line):
+            url = found[1]
+        if found := FIRST_ADMIN.search(line):
+            email = found[1]
+    with Client(url) as client:
+        client.get_readiness()
+    return Started(url, email, code_file.read_text(encoding="utf-8").strip())
+
+
+def pump(process: "subprocess.Popen[str]", lines: "Queue[str | None]") -> None:
+    """Hand on what the process prints, so that nobody waits for it longer than he wants."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.put(line)
+    lines.put(None)
+
+
+def stop(process: "subprocess.Popen[str]") -> None:
+    """End it gracefully, and insist when that takes too long."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(timeout=STOP_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise DemoFailed(f"Mooring did not stop within {STOP_SECONDS_MAX:.0f} s and was killed") from None
+    if process.returncode:
+        raise DemoFailed(f"Mooring ended with exit code {process.returncode}")
+
+
+def tail(log: Path) -> str:
+    """The last lines of the log."""
+    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_SHOWN:])
+
+
+def sign_in(place: Started, settings: ClientSettings, who: tuple[str, str, str | None]) -> str:
+    """Turn a one-time code into a password, as on a first sign-in; a session token."""
+    email, code, tenant = who
+    with Client(place.url, settings=settings) as client:
+        signed_in = client.sign_in(
+            email=email, tenant=tenant, one_time_code=code, new_password=secrets.token_urlsafe(24)
+        )
+    return signed_in.token
+
+
+def make_tenant(place: Started, settings: ClientSettings) -> models.TenantCreated:
+    """As the first admin of the platform: a tenant with an admin of its own."""
+    heading("The platform's first admin makes a tenant")
+    token = sign_in(place, settings, (place.email, place.code, None))
+    tell("signed in", f"{place.email}, with the one-time code of the first start")
+    with Client(place.url, token=token, settings=settings) as client:
+        tenant = client.create_tenant(
+            slug="harbour",
+            display_name="Harbour Labs",
+            first_admin=models.FirstAdminBody(email="ada@harbour.test", display_name="Ada"),
+        )
+    tell("tenant", f"{tenant.slug} ({tenant.id})")
+    tell("its first admin", f"{tenant.first_admin.email}, with a one-time code that was told once")
+    return tenant
+
+
+def make_project(client: Client, tenant: models.TenantCreated) -> models.Project:
+    """As the tenant's admin: a project."""
+    heading("The tenant's admin makes a project and a service account")
+    tell("signed in", tenant.first_admin.email)
+    project = client.create_project(tenant.id, slug="vision", display_name="Vision")
+    tell("project", f"{project.slug} ({project.id})")
+    return project
+
+
+def make_service_account(client: Client, project: models.Project) -> ServiceAccountCredentials:
+    """A service account that may read its project, with a key whose private half never leaves this process."""
+    key = Ed25519PrivateKey.generate()
+    public = base64.b64encode(key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)).decode("ascii")
+    account = client.create_service_account(
+        project.id, name="robot", actions=["project.read", "event.read"], public_key=public
+    )
+    keys = client.list_service_account_keys(project.id, account.id).items
+    tell("service account", f"{account.name} ({account.id})")
+    tell("it may", ", ".join(account.actions))
+    tell("its key", f"{keys[0].id}, Ed25519; the server has the public half only")
+    return ServiceAccountCredentials(account.id, keys[0].id, key)
+
+
+def use_service_account(
+    place: Started, settings: ClientSettings, credentials: ServiceAccountCredentials, project: models.Project
+) -> None:
+    """As the service account: a signed assertion for a token, one read that is allowed, one write that is not."""
+    heading("The service account signs an assertion, reads, and is refused a write")
+    with Client(place.url, credentials=credentials, settings=settings) as robot:
+        read = robot.get_project(project.id)
+        tell("allowed", f"project.read gave {read.display_name!r}")
+        try:
+            robot.update_project(project.id, display_name="Taken over")
+        except errors.PermissionDenied as refused:
+            tell("denied", f"{refused.status} {refused.code}: {refused.detail}")
+            tell("what to do", refused.remedy)
+        else:
+            raise DemoFailed("the service account could change the project, which is not on its list")
+
+
+def show_audit(client: Client, tenant_id: str, correlation_id: str) -> None:
+    """The audit trail of all that, denials included."""
+    heading(f"The audit trail of {correlation_id}")
+    rows = list(client.iter_tenant_audit(tenant_id, correlation_id=correlation_id))
+    for row in reversed(rows):
+        print(f"   {row.occurred_at:%H:%M:%S}  {row.outcome:<7} {row.action:<24} {row.actor_kind} {row.actor_id}")
+    if not any(row.outcome == "denied" for row in rows):
+        raise DemoFailed("the denied request is not in the audit trail")
+
+
+def show_events(client: Client, tenant_id: str, correlation_id: str) -> None:
+    """The same from the event stream (server-sent events), from its beginning to the service account's token."""
+    heading("The event stream of the same")
+    stream = client.follow_events(tenant_id=tenant_id, cursor="beginning", correlation_id=correlation_id)
+    seen = []
+    for event in stream:
+        print(f"   {event.occurred_at:%H:%M:%S}  {event.type:<38} {event.subject_id}")
+        seen.append(event.type)
+        if event.type == "identity.token.issued" and event.actor_kind == "service_account":
+            break
+    stream.close()
+    if missing := {"identity.project.created", "identity.service_account.created"}.difference(seen):
+        raise DemoFailed(f"the event stream does not show {', '.join(sorted(missing))}")
+
+
+def show(place: Started, began: float) -> None:
+    """The whole story."""
+    tell("address", place.url)
+    tell("ready after", f"{time.monotonic() - began:.1f} s")
+    correlation_id = f"demo-{secrets.token_hex(4)}"
+    tell("correlation id", f"{correlation_id}, on everything that follows")
+    settings = ClientSettings(correlation_id=correlation_id, user_agent="mooring-demo", timeout_seconds=20)
+    tenant = make_tenant(place, settings)
+    token = sign_in(place, settings, (tenant.first_admin.email, tenant.one_time_code, tenant.slug))
+    with Client(place.url, token=token, settings=settings) as client:
+        project = make_project(client, tenant)
+        credentials = make_service_account(client, project)
+        use_service_account(place, settings, credentials, project)
+        show_audit(client, tenant.id, correlation_id)
+        show_events(client, tenant.id, correlation_id)
+
+
+def bound() -> None:
+    """Nothing here waits for ever, and whoever ends the demo ends all of it."""
+
+    def too_late(number: int, frame: object) -> None:
+        raise DemoFailed(f"the demo took longer than {DEMO_SECONDS_MAX} s")
+
+    def told_to_stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, too_late)
+    signal.signal(signal.SIGTERM, told_to_stop)
+    signal.alarm(DEMO_SECONDS_MAX)
+
+
+def main() -> int:
+    """Run the demo; the exit code."""
+    began = time.monotonic()
+    bound()
+    directory = Path(tempfile.mkdtemp(prefix="mooring-demo-"))
+    # As root the embedded database runs as another account, which must be able to pass through.
+    directory.chmod(0o711)
+    heading("Mooring starts, on a database of its own")
+    try:
+        with mooring_up(directory) as place:
+            show(place, began)
+        heading("Done")
+        print("   `make up` starts Mooring and stays: the API reference is then at http://127.0.0.1:7420/docs,")
+        print("   and .venv/bin/mooring is the command; `mooring login` is the first thing to say to it.")
+    except (DemoFailed, MooringError, OSError) as error:
+        print(f"\nthe demo failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
