@@ -66,9 +66,8 @@ def request_maker(target: dict[str, str], host: str) -> Callable[[], bytes]:
     def make() -> bytes:
         key = next(keys)
         body = template.replace("{key}", key)
-        return (
-            f"{head}Idempotency-Key: {key}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"
-        ).encode()
+        about = f"Idempotency-Key: {key}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        return f"{head}{about}\r\n{body}".encode()
 
     return make
 

@@ -12,10 +12,9 @@ import asyncio
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -26,6 +25,7 @@ from mooring.core.project import Project, update_project
 from mooring.storage import project as projects
 from mooring.storage import token as tokens
 from mooring.storage.database import PoolSettings, session_settings
+from mooring.storage.pool import NAME_TENANT
 from mooring.storage.unit_of_work import Answer, Origin, compose
 
 ROUTE = "PATCH /api/v1/projects/{project_id}"
@@ -42,7 +42,7 @@ class PgbenchFailed(Exception):
 
 @dataclass(frozen=True)
 class Script:
-    """What one transaction does: a text for each client, or one for all, and the values of its variables."""
+    """What one transaction does, and the values of the variables that stay the same."""
 
     text: str
     constants: Mapping[str, str] = field(default_factory=dict)
@@ -59,8 +59,8 @@ class Limit:
 
 def read_script(tenant: Tenant) -> Script:
     """The statement of `GET /projects/{project_id}`."""
-    arms = [_with_variables(projects.FIND, ["p%d" % client]) + ";" for client in range(len(tenant.projects))]
-    return Script(_by_client(arms), _project_variables(tenant))
+    arms = [_with_variables(projects.FIND, [f"p{client}"]) + ";" for client in range(len(tenant.projects))]
+    return Script(_by_number("client_id", arms), _project_variables(tenant))
 
 
 def read_with_token_script(tenant: Tenant, token_digest: bytes) -> Script:
@@ -70,11 +70,20 @@ def read_with_token_script(tenant: Tenant, token_digest: bytes) -> Script:
     return Script(look_up + read.text, {**read.constants, "token": _text(token_digest)})
 
 
+def renaming_read_script(tenants: Sequence[Tenant]) -> Script:
+    """The read with a tenant's name before each: every client takes turns between two tenants of its own."""
+    arms, constants = [], {"turn": "0"}
+    for number, tenant in enumerate(tenants):
+        constants |= {f"t{number}": tenant.id, f"p{number}": tenant.projects[0]}
+        name = _with_variables(NAME_TENANT, [f"t{number}"])
+        arms.append(f"{name};\n{_with_variables(projects.FIND, [f'p{number}'])};")
+    turns = "\\set turn 1 - :turn\n\\set which :client_id * 2 + :turn\n"
+    return Script(turns + _by_number("which", arms), constants)
+
+
 def mutation_script(tenant: Tenant, answer_body: bytes) -> Script:
     """The statements of `PATCH /projects/{project_id}`: read the row, then write everything at once."""
-    loads = [
-        _with_variables(projects.FIND, ["p%d" % client]) + " \\gset seen_" for client in range(len(tenant.projects))
-    ]
+    loads = [_with_variables(projects.FIND, [f"p{client}"]) + " \\gset seen_" for client in range(len(tenant.projects))]
     statement, arguments = _composed(tenant, answer_body)
     names, constants = [], {}
     for number, argument in enumerate(arguments, 1):
@@ -87,7 +96,7 @@ def mutation_script(tenant: Tenant, answer_body: bytes) -> Script:
         (
             "\\set n :n + 1",
             *(f"\\set {name} {expression}" for name, expression in _FRESH.items()),
-            _by_client(loads),
+            _by_number("client_id", loads),
             "\\set next :seen_revision + 1",
             _with_variables(statement, names) + ";",
         )
@@ -97,7 +106,7 @@ def mutation_script(tenant: Tenant, answer_body: bytes) -> Script:
 
 _FRESH = {
     # Grows like a sortable id, and differs from every other client's and round's.
-    **{name: ":begun + :n * 1000 + :client_id" for name in ("event", "audit", "correlation")},
+    **dict.fromkeys(("event", "audit", "correlation"), ":begun + :n * 1000 + :client_id"),
     "trace": "random(1000000000000000000, 9000000000000000000)",
     "key": "random(1000000000000000000, 9000000000000000000)",
 }
@@ -155,11 +164,11 @@ def _with_variables(statement: str, names: Sequence[str | None]) -> str:
     return re.sub(r"\$(\d+)", variable, one_line)
 
 
-def _by_client(arms: Sequence[str]) -> str:
-    """Of each client its own: pgbench has no arrays."""
+def _by_number(variable: str, arms: Sequence[str]) -> str:
+    """The arm that the variable names: pgbench has no arrays."""
     lines = []
-    for client, arm in enumerate(arms):
-        lines += [f"\\{'if' if client == 0 else 'elif'} :client_id = {client}", arm]
+    for number, arm in enumerate(arms):
+        lines += [f"\\{'if' if number == 0 else 'elif'} :{variable} = {number}", arm]
     return "\n".join((*lines, "\\endif"))
 
 
@@ -217,6 +226,4 @@ def _count(output: str) -> int:
 
 def _latencies(place: Path) -> list[float]:
     """The sampled latencies: the third field of each line of pgbench's log, in microseconds."""
-    return [
-        int(line.split()[2]) / 1000 for path in place.glob("latency*") for line in path.read_text().splitlines()
-    ]
+    return [int(line.split()[2]) / 1000 for path in place.glob("latency*") for line in path.read_text().splitlines()]

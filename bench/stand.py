@@ -2,8 +2,7 @@
 
 PostgreSQL runs with the settings of the embedded default: it is durable, every commit reaches the disk. The server is
 the program itself in one process with its default settings, but for the limits on how much one caller may send. All
-that is measured is made through the public API: two tenants, a personal access token of each one's admin, and
-projects.
+that is measured is made through the public API: tenants, a personal access token of each one's admin, and projects.
 """
 
 import asyncio
@@ -11,7 +10,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,22 +74,24 @@ async def stand(connections: int) -> AsyncIterator[Stand]:
     # Not in memory: a commit that reaches no disk would flatter both sides, and unequally.
     with tempfile.TemporaryDirectory(prefix="mooring-bench-", dir="/var/tmp") as name:
         directory = Path(name)
-        directory.chmod(0o711)  # the account that PostgreSQL runs as passes through
+        os.chmod(directory, 0o711)  # the account that PostgreSQL runs as passes through
         silent = structlog.wrap_logger(structlog.PrintLogger(sys.stderr), wrapper_class=_only_warnings())
-        async with EmbeddedPostgres(directory / "data", log=silent) as postgres:
-            async with _server(directory, postgres.dsn, connections) as (process, host, port):
-                tenants = await _seed(f"http://{host}:{port}", directory / "code", connections)
-                yield Stand(
-                    host=host,
-                    port=port,
-                    dsn=postgres.dsn,
-                    connections=connections,
-                    installation=find_installation(),
-                    directory=directory,
-                    server_pid=process.pid,
-                    postmaster_pid=int(postgres.postmaster_pid or 0),
-                    tenants=tenants,
-                )
+        async with (
+            EmbeddedPostgres(directory / "data", log=silent) as postgres,
+            _server(directory, postgres.dsn, connections) as (process, host, port),
+        ):
+            code = await asyncio.to_thread((directory / "code").read_text)
+            yield Stand(
+                host=host,
+                port=port,
+                dsn=postgres.dsn,
+                connections=connections,
+                installation=find_installation(),
+                directory=directory,
+                server_pid=process.pid,
+                postmaster_pid=int(postgres.postmaster_pid or 0),
+                tenants=await _seed(f"http://{host}:{port}", code.strip(), connections),
+            )
 
 
 def _only_warnings() -> type[structlog.typing.BindableLogger]:
@@ -140,22 +141,19 @@ async def _address(process: asyncio.subprocess.Process) -> tuple[str, int]:
     raise StandFailed(f"it ended with exit code {await process.wait()}")
 
 
-async def _seed(url: str, code_file: Path, connections: int) -> tuple[Tenant, ...]:
+async def _seed(url: str, code: str, connections: int) -> tuple[Tenant, ...]:
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-        body = {
-            "email": "admin@mooring.local",
-            "one_time_code": code_file.read_text().strip(),
-            "new_password": PASSWORD,
-        }
+        body = {"email": "admin@mooring.local", "one_time_code": code, "new_password": PASSWORD}
         client.headers["Authorization"] = f"Bearer {(await _post(client, '/sign-in', body))['token']}"
-        return tuple([await _tenant(client, slug, connections) for slug in ("first", "second")])
+        # Twice as many tenants as connections: the worst that can happen to the second lock.
+        first = await _tenant(client, "tenant-0", connections)
+        return (first, *[await _tenant(client, f"tenant-{number}", 1) for number in range(1, 2 * connections)])
 
 
 async def _tenant(platform: httpx.AsyncClient, slug: str, projects: int) -> Tenant:
     email = f"admin@{slug}.example"
     first_admin = {"email": email, "display_name": "Admin"}
-    body = {"slug": slug, "display_name": slug.title(), "first_admin": first_admin}
-    made = await _post(platform, "/tenants", body)
+    made = await _post(platform, "/tenants", {"slug": slug, "display_name": slug.title(), "first_admin": first_admin})
     async with httpx.AsyncClient(base_url=platform.base_url, timeout=60) as client:
         body = {"tenant": slug, "email": email, "one_time_code": made["one_time_code"], "new_password": PASSWORD}
         client.headers["Authorization"] = f"Bearer {(await _post(client, '/sign-in', body))['token']}"
@@ -168,7 +166,7 @@ async def _tenant(platform: httpx.AsyncClient, slug: str, projects: int) -> Tena
     return Tenant(str(made["id"]), str(admin["id"]), str(token["id"]), str(token["token"]), tuple(ids))
 
 
-async def _post(client: httpx.AsyncClient, path: str, body: dict[str, object]) -> dict[str, object]:
+async def _post(client: httpx.AsyncClient, path: str, body: Mapping[str, object]) -> dict[str, object]:
     answer = await client.post(f"/api/v1{path}", json=body)
     if answer.status_code not in (200, 201):
         raise StandFailed(f"POST {path} was answered {answer.status_code}: {answer.text[:500]}")

@@ -1,4 +1,4 @@
-"""Write the generated parts of the SDK and the CLI from the OpenAPI document, or compare them with it.
+"""Write the generated parts of the SDK, the CLI and their pages from the OpenAPI document, or compare them with it.
 
 Without an option the files are written; with `--check` nothing is, and the exit code is 1, with the difference
 printed, when a file is not what the document says.
@@ -23,6 +23,7 @@ from tools.generation.document import Document  # noqa: E402
 from tools.generation.errors import errors_module  # noqa: E402
 from tools.generation.methods import ASYNC, SYNC, methods_module, operations_module  # noqa: E402
 from tools.generation.models import models_module  # noqa: E402
+from tools.generation.pages import cli_page, sdk_page  # noqa: E402
 
 SOURCE = ROOT / "openapi" / "openapi.json"
 
@@ -37,7 +38,10 @@ def generated(document: Document) -> dict[str, str]:
         "sdk/mooring_sdk/async_methods.py": methods_module(document, ASYNC),
         "cli/mooring_cli/table.py": table_module(document),
     }
-    return {path: formatted(path, text) for path, text in raw.items()}
+    made = {path: formatted(path, text) for path, text in raw.items()}
+    made["docs/sdk.md"] = sdk_page(ROOT / "docs" / "sdk.md", document)
+    made["docs/cli.md"] = cli_page(ROOT / "docs" / "cli.md", made["cli/mooring_cli/table.py"])
+    return made
 
 
 def formatted(path: str, text: str) -> str:

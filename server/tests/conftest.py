@@ -21,6 +21,7 @@ import pytest
 import uvicorn
 from argon2 import PasswordHasher
 
+from mooring.api.connection import Connection
 from mooring.gateways.passwords import Passwords
 from mooring.gateways.telemetry import Telemetry
 from mooring.settings import Settings
@@ -136,7 +137,7 @@ async def running_platform(settings: Settings, *, with_workers: bool = False) ->
         listening = socket.create_server(("127.0.0.1", 0))
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or an answer in two pieces takes 40 ms
         config = uvicorn.Config(
-            opened.application, loop="none", http="httptools", lifespan="off", log_config=None, access_log=False,
+            opened.application, loop="none", http=Connection, lifespan="off", log_config=None, access_log=False,
             timeout_graceful_shutdown=2,
         )  # fmt: skip
         server = uvicorn.Server(config)

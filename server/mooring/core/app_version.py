@@ -266,8 +266,6 @@ def _changes(context: Context, version: AppVersion, wish: PromotionWish, facts: 
         return {"canary_percentage": None}
     if wish.trigger in (T.RETIRE, T.WITHDRAW):
         return {"retired_at": context.now}
-    if wish.trigger is not T.DEPRECATE:
-        return {}
     superseded_by, because = supersession(wish)
     successor = facts.successor
     if superseded_by is not None:

@@ -220,11 +220,10 @@ class BlobSource:
             raise _path_refused("it leads through something that is no directory, or is a symbolic link") from error
         finally:
             os.close(here)
-        file = io.FileIO(found)
         about = os.fstat(found)
         if stat.S_ISREG(about.st_mode) and about.st_size <= self._settings.limit_bytes:
-            return file
-        file.close()
+            return io.FileIO(found)
+        os.close(found)
         if not stat.S_ISREG(about.st_mode):
             raise _path_refused("it is no plain file")
         raise too_large(FILE_HOST, about.st_size, self._settings.limit_bytes)
@@ -268,18 +267,23 @@ def _huggingface_place(rest: str) -> HuggingFacePlace:
 
 def _parts(path: str) -> list[str]:
     """The names of a path below the directory; what is absolute or goes up is refused, not repaired."""
-    parts = path.split("/")
-    if not path or len(path) > PATH_LENGTH_MAX or "\0" in path or any(part in ("", ".", "..") for part in parts):
+    if not _is_plain(path):
         raise _path_refused("a path below the directory is taken, such as weights/model.bin")
-    return parts
+    return path.split("/")
 
 
 def _quoted(path: str, where: str) -> str:
     """A path as part of an address, each name by itself, so that none can go up or end the path."""
-    parts = path.split("/")
-    if not path or len(path) > PATH_LENGTH_MAX or any(part in ("", ".", "..") for part in parts):
+    if not _is_plain(path):
         raise invalid(where, f"a path of at most {PATH_LENGTH_MAX} characters without empty names, . or ..")
-    return "/".join(quote(part, safe="") for part in parts)
+    return "/".join(quote(part, safe="") for part in path.split("/"))
+
+
+def _is_plain(path: str) -> bool:
+    """Whether a path is made of names alone."""
+    if len(path) > PATH_LENGTH_MAX or not all(character.isprintable() for character in path):
+        return False
+    return all(part not in ("", ".", "..") for part in path.split("/"))
 
 
 def _joined(endpoint: str, rest: str) -> str:

@@ -129,6 +129,8 @@ class _Search:
             self.fail(signed.form, where, refused.reason, refused.detail)
 
     async def tag_form(self) -> None:
+        if not self.subject.digest.startswith("sha256:"):
+            return  # no tag is long enough for another digest, so the form does not have them
         tag = signature_tag(self.subject.digest)
         try:
             manifest = await self.registry.resolve_tag(self.repository, tag)

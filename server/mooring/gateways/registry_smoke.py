@@ -307,9 +307,7 @@ class _Inspection:
         elif tree.is_whole:
             self.note("entry_point", manifest.digest, Outcome.FAILED, f"{words[0]} is no executable file in it")
         else:
-            self.note(
-                "entry_point", manifest.digest, Outcome.UNKNOWN, f"{words[0]}: not every layer was unpacked"
-            )
+            self.note("entry_point", manifest.digest, Outcome.UNKNOWN, f"{words[0]}: not every layer was unpacked")
 
 
 def _places(program: str, process: _Process) -> list[str]:

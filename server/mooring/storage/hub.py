@@ -113,7 +113,8 @@ class Hub:
         if self._grown is None or self._grown.done():
             self._grown = asyncio.get_running_loop().create_future()
         try:
-            await asyncio.wait_for(asyncio.shield(self._grown), timeout_seconds)
+            async with asyncio.timeout(timeout_seconds):
+                await asyncio.shield(self._grown)
         except TimeoutError:
             return False
         return True
@@ -132,7 +133,8 @@ class Hub:
         pause = LOOK_SECONDS
         while True:
             with contextlib.suppress(TimeoutError):  # nobody said anything: look all the same
-                await asyncio.wait_for(self._look.wait(), pause)
+                async with asyncio.timeout(pause):  # wait_for of Python 3.11 can swallow a cancellation
+                    await self._look.wait()
             self._look.clear()
             try:
                 await self._take()
@@ -186,7 +188,8 @@ class Hub:
     async def _speak(self, connection: asyncpg.Connection) -> None:
         while True:
             try:
-                await asyncio.wait_for(self._notify.wait(), 30)
+                async with asyncio.timeout(30):
+                    await self._notify.wait()
             except TimeoutError:
                 await connection.fetchval("SELECT 1")  # notices a connection that is gone
                 continue

@@ -32,6 +32,11 @@ CREATE TABLE IF NOT EXISTS schema_migration (
 )"""
 APPLIED: Final = "SELECT version, name, checksum FROM schema_migration ORDER BY version"
 
+MAY_TAKE_ROLE: Final = """
+SELECT pg_has_role(current_user, $1,
+                   CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END)"""
+"""Since PostgreSQL 16 whoever makes a role may give it away, and may not take it before he has given it to himself."""
+
 EPOCH_IS_BEHIND: Final = """
 SELECT coalesce((SELECT e.tx >= (pg_snapshot_xmax(pg_current_snapshot())::text)::bigint
                    FROM event e JOIN event_epoch p ON e.epoch = p.current
@@ -109,20 +114,25 @@ def _pending(applied: list[asyncpg.Record]) -> tuple[Migration, ...]:
 
 async def _role(connection: asyncpg.Connection) -> None:
     """The role of the second lock belongs to the cluster; several databases may make it at once."""
-    if not await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", TENANT_ROLE):
-        try:
-            await connection.execute(f"CREATE ROLE {TENANT_ROLE} NOLOGIN NOBYPASSRLS")
-        except (asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError):
-            pass  # another database of this cluster was faster: the role is there, which is all we want
-        except asyncpg.InsufficientPrivilegeError as error:
-            user = await connection.fetchval("SELECT current_user")
-            raise MigrationRefused(
-                f"the database user {user!r} may not make roles; have an administrator run once: "
-                f"CREATE ROLE {TENANT_ROLE} NOLOGIN NOBYPASSRLS; GRANT {TENANT_ROLE} TO {user};"
-            ) from error
-    if not await connection.fetchval("SELECT pg_has_role(current_user, $1, 'MEMBER')", TENANT_ROLE):
-        await connection.execute(f"GRANT {TENANT_ROLE} TO CURRENT_USER")
+    try:
+        if not await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", TENANT_ROLE):
+            await _make_role(connection)
+        if not await connection.fetchval(MAY_TAKE_ROLE, TENANT_ROLE):
+            await connection.execute(f"GRANT {TENANT_ROLE} TO CURRENT_USER")
+    except asyncpg.InsufficientPrivilegeError as error:
+        user = await connection.fetchval("SELECT current_user")
+        raise MigrationRefused(
+            f"the database user {user!r} may not make the role {TENANT_ROLE}, or was not given it; have an "
+            f"administrator run once: CREATE ROLE {TENANT_ROLE} NOLOGIN NOBYPASSRLS; GRANT {TENANT_ROLE} TO {user};"
+        ) from error
     await connection.execute(f"GRANT USAGE ON SCHEMA public TO {TENANT_ROLE}")
+
+
+async def _make_role(connection: asyncpg.Connection) -> None:
+    try:
+        await connection.execute(f"CREATE ROLE {TENANT_ROLE} NOLOGIN NOBYPASSRLS")
+    except (asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError):
+        pass  # another database of this cluster was faster: the role is there, which is all we want
 
 
 async def _apply(connection: asyncpg.Connection, migration: Migration) -> None:

@@ -20,6 +20,7 @@ import asyncpg
 INACTIVE_SECONDS_MAX: Final = 300.0
 SWEEP_SECONDS: Final = 30.0
 CLOSE_SECONDS_MAX: Final = 5.0
+NAME_TENANT: Final = "SELECT set_config('mooring.tenant', $1, false)"
 
 
 class Connection(asyncpg.Connection):
@@ -37,7 +38,7 @@ class Connection(asyncpg.Connection):
         if self.tenant_named == tenant_id:
             return
         self.tenant_named = None
-        await self.fetchval("SELECT set_config('mooring.tenant', $1, false)", tenant_id)
+        await self.fetchval(NAME_TENANT, tenant_id)
         self.tenant_named = tenant_id
 
 

@@ -77,6 +77,7 @@ class Loop:
 
 async def _wait(hint: asyncio.Event, seconds: float) -> None:
     try:
-        await asyncio.wait_for(hint.wait(), max(0.0, seconds))
+        async with asyncio.timeout(max(0.0, seconds)):
+            await hint.wait()
     except TimeoutError:
         return

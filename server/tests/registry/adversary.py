@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from mooring.gateways.registry_manifest import MANIFEST_TYPES
 from server.tests.registry.images import Artifact
 
 CHUNK = b"\0" * 65_536
@@ -203,7 +202,3 @@ async def adversary(host: str = "127.0.0.1") -> AsyncIterator[Adversary]:
         for task in list(handlers):
             task.cancel()
         await asyncio.gather(*handlers, return_exceptions=True)
-
-
-def is_manifest(content_type: str) -> bool:
-    return content_type in MANIFEST_TYPES

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from itertools import count
-from pathlib import Path
 
 import pytest
 
@@ -70,7 +69,7 @@ def pusher(client: RegistryClient) -> RegistryPusher:
 
 
 @pytest.fixture
-def repository(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def repository() -> str:
     """A repository of the test's own in a registry that all of them share."""
     return f"team/app-{next(_numbers)}"
 

@@ -1,0 +1,43 @@
+"""`python -m bench`: measure the API beside PostgreSQL's own limit, and print what came of it."""
+
+import argparse
+import asyncio
+import sys
+from dataclasses import asdict
+
+import msgspec
+
+from bench.measure import Bench, Effort, Result
+from bench.report import lines_of
+from bench.stand import stand
+
+CONNECTIONS = 8
+FULL = Effort(seconds=4, rounds=5, followers=200, changes=50)
+QUICK = Effort(seconds=0.3, rounds=1, followers=3, changes=2)
+QUICK_CONNECTIONS = 1
+
+
+async def measure(connections: int, effort: Effort) -> Result:
+    """Build the stand, measure, and take it down."""
+    async with stand(connections) as built:
+        return await Bench(built, effort).run()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the bench; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few seconds: shows that it runs, not how fast it is")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    options = parser.parse_args(arguments)
+    effort = QUICK if options.quick else FULL
+    connections = QUICK_CONNECTIONS if options.quick else CONNECTIONS
+    result = asyncio.run(measure(connections, effort))
+    if options.json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(asdict(result))).decode() + "\n")
+    else:
+        sys.stdout.write("\n".join(lines_of(result)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

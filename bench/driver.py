@@ -1,0 +1,71 @@
+"""The database driver alone: the server's own way to PostgreSQL, without HTTP and without the API's work.
+
+A program of its own that asks the read's statement through the server's pools, from as many tasks as the server has
+connections. What it costs is the part of a read that the driver takes, and what is left of it belongs to the rest.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import uvloop
+
+from mooring.storage import project as projects
+from mooring.storage.database import Acting, Database, PoolSettings
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to ask, for how long."""
+
+    dsn: str
+    tenant_id: str
+    project_ids: list[str]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What it took."""
+
+    reads: int
+    cpu_seconds: float
+
+
+async def run(plan: Plan) -> Seen:
+    """Ask on every connection until the time is over."""
+    database = Database(PoolSettings(plan.dsn, len(plan.project_ids)))
+    await database.open()
+    acting = Acting(plan.tenant_id)
+    reads = 0
+
+    async def ask(project_id: str, seconds: float) -> None:
+        nonlocal reads
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if await projects.find(database, acting, project_id) is None:
+                raise LookupError(f"{project_id} is not there")
+            reads += 1
+
+    try:
+        await asyncio.gather(*(ask(each, min(0.2, plan.seconds)) for each in plan.project_ids))
+        reads, begun = 0, time.process_time()
+        await asyncio.gather(*(ask(each, plan.seconds) for each in plan.project_ids))
+        return Seen(reads, time.process_time() - begun)
+    finally:
+        await database.close()
+
+
+def main() -> int:
+    """Read a plan, run it, write what was seen."""
+    given: dict[str, Any] = json.load(sys.stdin)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        json.dump(asdict(runner.run(run(Plan(**given)))), sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

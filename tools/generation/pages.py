@@ -1,0 +1,107 @@
+"""The lists in the docs: every method of the SDK, every command of the CLI, each with what it takes.
+
+They stand at the end of pages that are otherwise written by hand, below their last heading, and are written anew from
+the document and from the commands themselves.
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mooring_cli.commands import command_of
+from mooring_cli.main import BY_HAND
+from mooring_cli.nouns import Noun
+from tools.generation.document import Document, Operation
+
+METHODS_HEADING = "## Methods\n"
+COMMANDS_HEADING = "## Commands\n"
+UNTOLD = {"--help", "--output"}
+
+
+def sdk_page(page: Path, document: Document) -> str:
+    """`docs/sdk.md` with its list of methods."""
+    lines = [
+        "Each method does one operation and needs the action key beside it. `iter_…` walks a list page after page.",
+        "",
+    ]
+    lines += ["| method | request | action |", "|---|---|---|"]
+    for each in document.operations:
+        if each.is_json or each.streams:
+            lines.append(f"| {methods_of(each)} | `{each.method} {each.path}` | {action_of(each)} |")
+    return _below(page, METHODS_HEADING, "\n".join(lines) + "\n")
+
+
+def methods_of(operation: Operation) -> str:
+    """The names of an operation's methods."""
+    rest = operation.name.partition("_")[2]
+    if operation.streams:
+        return f"`follow_{rest}`"
+    return f"`{operation.name}`, `iter_{rest}`" if operation.pages else f"`{operation.name}`"
+
+
+def action_of(operation: Operation) -> str:
+    """The action key that an operation needs."""
+    return "none" if operation.is_public else f"`{operation.action}`"
+
+
+def cli_page(page: Path, table: str) -> str:
+    """`docs/cli.md` with its list of commands; `table` is the text of the table that they are made from."""
+    parts: list[str] = []
+    for name, (module, _) in BY_HAND.items():
+        parts += _described(getattr(import_module(module), name), f"mooring {name}")
+    parts.append("### Every noun takes these too\n\n" + _global_options())
+    names: dict[str, Any] = {}
+    exec(compile(table, "table.py", "exec"), names)
+    for noun in names["NOUNS"].values():
+        parts += _noun(noun, "mooring")
+    return _below(page, COMMANDS_HEADING, "\n".join(parts))
+
+
+def _noun(noun: Noun, before: str) -> list[str]:
+    parts = []
+    for verb in noun.verbs:
+        parts += _described(command_of(noun, verb), f"{before} {noun.name} {verb.name}")
+    for below in noun.below:
+        parts += _noun(below, f"{before} {noun.name}")
+    return parts
+
+
+def _described(command: click.Command, words: str) -> list[str]:
+    if isinstance(command, click.Group):
+        return [part for name, each in command.commands.items() for part in _described(each, f"{words} {name}")]
+    arguments = [_argument(each) for each in command.params if isinstance(each, click.Argument)]
+    lines = [f"### {' '.join([words, *arguments])}", "", _first_line(command), ""]
+    options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    told = [f"- {_option(each)}" for each in options if not UNTOLD & set(each.opts)]
+    return ["\n".join(lines + told + ([""] if told else []))]
+
+
+def _first_line(command: click.Command) -> str:
+    return " ".join((command.help or "").strip().partition("\n\n")[0].split())
+
+
+def _argument(argument: click.Argument) -> str:
+    name = argument.metavar or argument.make_metavar(click.Context(click.Command("x"))).strip("[].")
+    shown = f"[{name}]" if not argument.required else name
+    return f"{shown}…" if argument.nargs == -1 else shown
+
+
+def _option(option: click.Option) -> str:
+    names = ", ".join(f"`{each}`" for each in (*option.opts, *option.secondary_opts))
+    text = (option.help or "").strip()
+    return f"{names}: {text}" if text else names
+
+
+def _global_options() -> str:
+    root = import_module("mooring_cli.main").mooring
+    return "\n".join(f"- {_option(each)}" for each in root.params if isinstance(each, click.Option)) + "\n"
+
+
+def _below(page: Path, heading: str, text: str) -> str:
+    """The page up to its last heading, with this text below it."""
+    written, found, _ = page.read_text(encoding="utf-8").partition(heading)
+    if not found:
+        raise ValueError(f"{page} has no line {heading.strip()!r}")
+    return f"{written}{heading}\n{text}"

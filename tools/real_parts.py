@@ -1,0 +1,49 @@
+"""The real parts of the outside world that tests drive, and how they come onto the machine.
+
+As root on Debian or Ubuntu every real part must be tested, so `make test` has the packages installed before the tests
+run; elsewhere nothing is installed and the tests skip with the reason. A run of some tests only has only what those
+need.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.debian_packages import PackagesMissing, install
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class RealPart:
+    """A part: the tests that drive it, and the Debian packages that it is in."""
+
+    name: str
+    tests: str
+    packages: tuple[str, ...]
+
+
+PARTS = (RealPart("registry", "server/tests/registry", ("docker-registry",)),)
+
+
+def chosen(arguments: Sequence[str], parts: Sequence[RealPart] = PARTS) -> list[RealPart]:
+    """The parts that a run of pytest with these arguments may drive."""
+    named = [word.partition("::")[0] for word in arguments if not word.startswith("-")]
+    paths = [path.resolve() for path in (ROOT / word for word in named) if path.exists()]
+    if not paths:
+        return list(parts)
+    return [part for part in parts if any(_touches(path, (ROOT / part.tests).resolve()) for path in paths)]
+
+
+def prepare(arguments: Sequence[str], have: Callable[[Sequence[str]], None] = install) -> None:
+    """Have the packages of the parts that are about to be tested; what cannot be had is said, and its tests skip."""
+    packages = [package for part in chosen(arguments) for package in part.packages]
+    try:
+        have(packages)
+    except PackagesMissing as error:
+        print(error, file=sys.stderr)
+
+
+def _touches(path: Path, tests: Path) -> bool:
+    return path.is_relative_to(tests) or tests.is_relative_to(path)
