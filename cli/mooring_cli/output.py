@@ -157,7 +157,7 @@ def nested(value: Any) -> str:
 
 def plain(text: str) -> str:
     """Text without anything that would act on a terminal."""
-    return text or "".join(each if unicodedata.category(each) not in ("Cc", "Cf", "Cs") else "�" for each in text)
+    return "".join(each if unicodedata.category(each) not in ("Cc", "Cf", "Cs") else "�" for each in text)
 
 
 def width(text: str) -> int:

@@ -4,6 +4,7 @@ Commands run against it both inside of the test and as processes of their own: t
 """
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -99,11 +100,20 @@ class Handler(BaseHTTPRequestHandler):
         """Be quiet."""
 
 
+class Server(ThreadingHTTPServer):
+    """A server to which a caller that has gone is no error."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def serving() -> Iterator[Platform]:
     """The double on a free port of this machine."""
-    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server: Any = Server(("127.0.0.1", 0), Handler)
     server.platform = Platform()
     server.platform.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

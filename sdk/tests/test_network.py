@@ -5,6 +5,7 @@ import datetime
 import ipaddress
 import json
 import ssl
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,11 +56,20 @@ class Handler(BaseHTTPRequestHandler):
         """Be quiet."""
 
 
+class Server(ThreadingHTTPServer):
+    """A server to which a caller that has gone is no error."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def serving(context: ssl.SSLContext | None = None) -> Iterator[Any]:
     """The small platform on a free port."""
-    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server: Any = Server(("127.0.0.1", 0), Handler)
     server.seen = []
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)

@@ -79,7 +79,8 @@ class Server(uvicorn.Server):
         """Do not wait for callers that read nothing of their answer: a stream is resumed, a request repeated."""
         unread: dict[Connection, int] = {}
         while True:
-            sizes = {each: each.unread_bytes for each in self.server_state.connections}
+            ours: list[Connection] = [each for each in self.server_state.connections if isinstance(each, Connection)]
+            sizes = {each: each.unread_bytes for each in ours}
             for connection, size in sizes.items():
                 if 0 < unread.get(connection, 0) <= size:
                     connection.cut_off()
@@ -190,7 +191,7 @@ async def _listen(settings: Settings, running: Platform) -> int:
         (settings.listen_host, settings.listen_port), backlog=2048, reuse_port=False,
         family=socket.AF_INET6 if ":" in settings.listen_host else socket.AF_INET,
     )  # fmt: skip
-    # An answer goes out in two pieces, and without this the second waits for the first one's receipt: some 40 ms.
+    # What goes out in pieces would else wait for the receipt of the piece before: some 40 ms each.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -135,13 +135,12 @@ async def running_platform(settings: Settings, *, with_workers: bool = False) ->
         fast = Passwords(hasher=PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
         object.__setattr__(opened.services, "passwords", fast)
         listening = socket.create_server(("127.0.0.1", 0))
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or an answer in two pieces takes 40 ms
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as the program does
         config = uvicorn.Config(
             opened.application, loop="none", http=Connection, lifespan="off", log_config=None, access_log=False,
             timeout_graceful_shutdown=2,
         )  # fmt: skip
         server = uvicorn.Server(config)
-        server.install_signal_handlers = lambda: None  # type: ignore[method-assign]
         task = asyncio.create_task(server._serve([listening]))
         while not server.started:  # noqa: ASYNC110  uvicorn has no event for it
             await asyncio.sleep(0.005)

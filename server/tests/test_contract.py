@@ -125,7 +125,7 @@ schema.config.phases.coverage.unexpected_methods = {"put"}  # one of those that 
     suppress_health_check=list(hypothesis.HealthCheck),
     phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
 )
-def test_every_answer_is_documented(case: Case, served: Served) -> None:
+def test_every_answer_is_documented(case: "Case[Any]", served: Served) -> None:
     said = case.operation.definition.raw
     chance = zlib.crc32(repr((case.path_parameters, case.query, case.body)).encode())
     if said["operationId"] in served.ids and chance % 8 and not _spoils(case, ParameterLocation.PATH):
@@ -135,7 +135,7 @@ def test_every_answer_is_documented(case: Case, served: Served) -> None:
     fitting = "platform" if said["x-mooring"]["scope"] == Scope.PLATFORM else "tenant"
     for name, token in served.tokens.items():
         if name == fitting or chance % 4 == 1:
-            headers = {**(case.headers or {}), "Authorization": f"Bearer {token}"}
+            headers = {**dict(case.headers or {}), "Authorization": f"Bearer {token}"}
             checks = [*CHECKS, negative_data_rejection] if spoilt else CHECKS
             case.call_and_validate(base_url=served.url, headers=headers, checks=checks)
 
@@ -164,7 +164,7 @@ def test_a_stream_answers_as_documented(each: Route, served: Served) -> None:
         assert str(status) in responses
 
 
-def _spoils(case: Case, where: ParameterLocation) -> bool:
+def _spoils(case: "Case[Any]", where: ParameterLocation) -> bool:
     """Whether what this case sends there is not what the document says."""
     meta = case.meta
     part = None if meta is None else meta.components.get(where)

@@ -229,7 +229,7 @@ async def test_what_was_denied_leaves_nothing_under_its_key(house: House) -> Non
 @pytest.mark.parametrize("key", ["", "a" * 201, "a\tb", "schl\u00fcssel"])
 async def test_a_key_that_is_not_well_formed_is_refused(house: House, key: str) -> None:
     wanted = await _create(house)
-    headers = {"Idempotency-Key": key.encode("latin-1")}
+    headers = {b"Idempotency-Key": key.encode("latin-1")}
     refused = await house.client.post(wanted.path, json=wanted.body, headers=headers)
     assert (refused.status_code, refused.json()["code"]) == (400, "header_invalid")
     assert refused.json()["details"] == {"header": "Idempotency-Key"}

@@ -234,7 +234,7 @@ async def test_a_page_has_no_more_than_was_asked_for_and_pages_join_without_gap_
 async def test_a_correlation_id_that_is_not_well_formed_is_refused_and_never_given_back(
     world: World, given: str
 ) -> None:
-    answer = await world.admin.get(TENANTS, headers={"X-Correlation-ID": given.encode("latin-1")})
+    answer = await world.admin.get(TENANTS, headers={b"X-Correlation-ID": given.encode("latin-1")})
     details = assert_refused(answer, 400, Code.HEADER_INVALID)
     assert details == {"header": "X-Correlation-ID"}
     assert re.fullmatch(r"cor_[0-9a-z]{26}", answer.headers["x-correlation-id"])
@@ -334,7 +334,7 @@ async def test_what_is_not_http_as_it_should_be_is_refused_and_the_connection_en
 
 @pytest.mark.parametrize("token", ["", "Bearer", "Basic abc", "Bearer " + "x" * 5_000, "Bearer \xff"])
 async def test_a_token_that_is_none_is_refused_and_never_given_back(world: World, token: str) -> None:
-    answer = await world.client().get(TENANTS, headers={"Authorization": token.encode("latin-1")})
+    answer = await world.client().get(TENANTS, headers={b"Authorization": token.encode("latin-1")})
     assert_refused(answer, 401, Code.UNAUTHENTICATED)
     assert answer.headers["www-authenticate"].startswith("Bearer")
     if len(token) > 7:

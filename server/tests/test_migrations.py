@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import tempfile
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,17 +72,23 @@ async def empty_database(owner: str | None = None, dsn: str = "") -> AsyncIterat
 
 
 @pytest.fixture
-async def untouched_cluster() -> AsyncIterator[str]:
+def open_directory() -> Iterator[Path]:
+    """A directory that other accounts may pass through, unlike pytest's own."""
+    directory = Path(tempfile.mkdtemp(prefix="mooring-untouched-"))
+    directory.chmod(0o711)
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+async def untouched_cluster(open_directory: Path) -> AsyncIterator[str]:
     """The address of a cluster in which nobody has ever made the tenants' role."""
     try:
         find_installation()
     except BinariesMissing as error:
         pytest.skip(str(error))
-    directory = Path(tempfile.mkdtemp(prefix="mooring-untouched-"))
-    directory.chmod(0o711)
-    async with EmbeddedPostgres(directory, log=structlog.get_logger(), settings=FAST) as server:
+    async with EmbeddedPostgres(open_directory, log=structlog.get_logger(), settings=FAST) as server:
         yield server.dsn
-    shutil.rmtree(directory)
 
 
 @dataclass(frozen=True)
@@ -176,7 +182,7 @@ async def test_a_gap_in_the_numbers_is_refused(monkeypatch: pytest.MonkeyPatch) 
         def read_text(self, encoding: str) -> str:
             return ""
 
-    monkeypatch.setattr(migrating.resources, "files", lambda _: Folder())
+    monkeypatch.setattr("mooring.storage.migrate.resources.files", lambda _: Folder())
     with pytest.raises(MigrationRefused, match="without gaps"):
         migrations()
 

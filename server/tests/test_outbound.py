@@ -18,6 +18,7 @@ from mooring.core.address import Address, Reach, read_networks
 from mooring.core.errors import Code, Refusal
 from mooring.gateways.outbound import Failure, Outbound, OutboundFailed, OutboundRequest, ascii_url, is_this_machine
 from mooring.gateways.outbound import _own_hosts as own_hosts
+from mooring.settings import SettingRefused, read_settings
 from server.tests.receiver import Received, answer, http, never, receiver
 
 pytestmark = pytest.mark.anyio
@@ -304,6 +305,12 @@ def test_the_hosts_of_the_platform_are_read_from_its_settings() -> None:
     url = "postgresql://u:p@db.example:5432,[fd00::1]:5433/mooring?host=/run/postgresql"
     assert own_hosts("0.0.0.0", url) == ["db.example", "fd00::1"]
     assert own_hosts("10.0.0.1", "postgresql:///mooring?host=db2.example") == ["10.0.0.1", "db2.example"]
+
+
+def test_networks_that_are_none_stop_the_start() -> None:
+    assert read_settings({"MOORING_WEBHOOK_ALLOW_NETWORKS": "10.0.0.0/8, fd00::/8"})
+    with pytest.raises(SettingRefused, match="WEBHOOK_ALLOW_NETWORKS"):
+        read_settings({"MOORING_WEBHOOK_ALLOW_NETWORKS": "10.0.0.1/8"})
 
 
 def test_an_internationalized_name_is_given_in_ascii() -> None:

@@ -21,6 +21,7 @@ from mooring.gateways.telemetry import Telemetry
 from mooring.settings import Settings
 from mooring.storage import delivery as deliveries
 from mooring.storage.database import PLATFORM
+from mooring.wiring import workers
 from mooring.workers.loop import Loop
 from mooring.workers.outbox import OutboxRelay
 from server.tests.conftest import Tenant, World
@@ -419,15 +420,11 @@ async def test_a_delivery_whose_workers_always_die_ends_as_a_dead_letter(outbox:
 async def test_a_running_platform_delivers_by_itself(outbox: Outbox) -> None:
     async with receiving() as good:
         await outbox.webhook(good)
-        services = outbox.world.running.platform.services
-        loop = Loop(OutboxRelay(services), Telemetry().worker_tick)
-        services.hub.on_event(lambda _: loop.wake())
-        task = asyncio.create_task(loop.run())
-        for slug in ("one", "two", "three"):
-            await outbox.happens(slug)
-        await good.wait_for(3)
-        loop.stop()
-        await asyncio.wait_for(task, 10)
+        async with workers(outbox.world.running.platform, Telemetry()):
+            for slug in ("one", "two", "three"):
+                await outbox.happens(slug)
+            await good.wait_for(3)
+    assert len(await outbox.listed(status="delivered")) == 3, "what was under way when it stopped is written down"
 
 
 async def test_deliveries_are_listed_newest_first_by_status_and_webhook_in_pages(outbox: Outbox) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -229,3 +230,24 @@ async def _told(client: httpx.AsyncClient, tenant: Tenant, subject_id: str) -> l
         found += [each for each in page["items"] if each["subject_id"] == subject_id]
         cursor = page["next_cursor"]
     return found
+
+
+def shown_in_the_documentation() -> dict[str, Any]:
+    """What the page's Python code defines."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "webhooks.md").read_text(encoding="utf-8")
+    defined: dict[str, Any] = {}
+    exec(text.partition("```python\n")[2].partition("```")[0], defined)
+    return defined
+
+
+async def test_the_check_that_the_documentation_shows_accepts_a_message_and_nothing_else(world: World) -> None:
+    verify = shown_in_the_documentation()["verify"]
+    async with receiver(host="127.0.0.2") as good:
+        webhook = await made(world.admin, "/api/v1/platform", url=f"http://127.0.0.2:{good.port}/")
+        await world.admin.post(f"/api/v1/platform/webhooks/{webhook['id']}/test")
+    (got,) = good.received
+    key = webhook["signing_key"]
+    assert verify(key, got.headers, got.body)
+    assert not verify(key, got.headers, got.body + b" ")
+    assert not verify("whsec_" + base64.b64encode(b"another key").decode(), got.headers, got.body)
+    assert not verify(key, {**got.headers, "webhook-timestamp": "1700000000"}, got.body)

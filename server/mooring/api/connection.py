@@ -34,6 +34,7 @@ ANSWER: Final = "mooring.answer"
 EXTENSIONS: Final[dict[str, dict[str, object]]] = {ANSWER: {}}
 ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 STATUS_LINE: Final = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n" for each in HTTPStatus}
+VERSIONS: Final = ("1.1", "1.0")
 WITHOUT_BODY: Final = (204, 304)
 
 Message = dict[str, Any]
@@ -284,6 +285,8 @@ class Connection(asyncio.Protocol):
             raw_path, query = parsed.path or b"/", parsed.query or b""
         path = raw_path.decode("ascii")
         version = parser.get_http_version()
+        if version not in VERSIONS:
+            raise ValueError(version)  # ends the parsing
         scope = {
             "type": "http",
             "asgi": ASGI,

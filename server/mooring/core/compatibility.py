@@ -135,8 +135,8 @@ class ChangeKind(StrEnum):
     ONE_NODE = "one_node"
     ONE_ALLOCATION = "one_allocation"
     FACT = "fact"
-    BAREMETAL = "baremetal"
     EXCLUSIVE_NODE = "exclusive_node"
+    BAREMETAL = "baremetal"
 
 
 _COST: Final = {kind: cost for cost, kind in enumerate(ChangeKind)}
@@ -149,6 +149,7 @@ class Change:
     kind: ChangeKind
     count: int = 0  # of more GPUs
     need: Need | None = None
+    node: str = ""  # where everything comes together
 
     def __str__(self) -> str:
         if self.kind is ChangeKind.MORE_GPUS:
@@ -226,7 +227,7 @@ def fit(app: Compatibility, offer: Offer) -> Fit:
     if not offer:
         raise ValueError("an offer has at least one allocation")
     blockers = tuple(_blockers(app, offer))
-    return Fit(blockers, _smallest(app, offer, blockers)) if blockers else Fit()
+    return Fit(blockers, _smallest(app, offer)) if blockers else Fit()
 
 
 def best_fit(app: Compatibility, offers: Sequence[Offer]) -> Fit | None:
@@ -243,17 +244,17 @@ def best_fit(app: Compatibility, offers: Sequence[Offer]) -> Fit | None:
 
 def apply_change(change: Change, offer: Offer) -> Offer:
     """The offer after the change."""
-    first = offer[0]
     if change.kind is ChangeKind.MORE_GPUS:
-        return (replace(first, gpu_count=first.gpu_count + change.count), *offer[1:])
-    if change.kind is ChangeKind.ONE_NODE:
-        return tuple(replace(each, node=first.node) for each in offer)
-    if change.kind is ChangeKind.ONE_ALLOCATION:
-        return (replace(first, gpu_count=sum(each.gpu_count for each in offer)),)
+        return (replace(offer[0], gpu_count=offer[0].gpu_count + change.count), *offer[1:])
     if change.kind is ChangeKind.GPU_SLICE:
         return tuple(replace(each, shape=CapacityShape.GPU_SLICE) for each in offer)
     if change.kind in (ChangeKind.BAREMETAL, ChangeKind.EXCLUSIVE_NODE):
         return tuple(replace(each, shape=CapacityShape.BAREMETAL) for each in offer)
+    if change.kind in (ChangeKind.ONE_NODE, ChangeKind.ONE_ALLOCATION):
+        # What moves to a node has that node's facts.
+        there = next((each for each in offer if each.node == change.node), offer[0])
+        moved = tuple(replace(each, node=there.node, facts=there.facts) for each in offer)
+        return moved if change.kind is ChangeKind.ONE_NODE else (_merged(moved),)
     need = change.need
     if need is None:
         raise ValueError("a change of a fact names the need")
@@ -263,18 +264,20 @@ def apply_change(change: Change, offer: Offer) -> Offer:
 
 def _blockers(app: Compatibility, offer: Offer) -> Iterator[Blocker]:
     topology = topology_of(offer)
+    together = _best_node(app, offer) if topology > Topology.ONE_ALLOCATION else ""
     yield from _shape(app, offer)
     if (missing := app.min_gpu_count - sum(each.gpu_count for each in offer)) > 0:
         because = f"it needs {app.min_gpu_count} GPUs, {missing} more than there are"
         yield Blocker(BlockedBy.GPU_COUNT, because, (Change(ChangeKind.MORE_GPUS, missing),))
     if topology > Topology.ONE_ALLOCATION and app.members_max == 1:
         because = "it has one member, which is in one allocation"
-        yield Blocker(BlockedBy.SINGLE_MEMBER, because, (Change(ChangeKind.ONE_ALLOCATION),))
+        yield Blocker(BlockedBy.SINGLE_MEMBER, because, (Change(ChangeKind.ONE_ALLOCATION, node=together),))
     if topology is Topology.SEVERAL_NODES and app.members_max > 1 and not app.multi_node:
-        yield Blocker(BlockedBy.SINGLE_NODE, "its members stand on one node", (Change(ChangeKind.ONE_NODE),))
+        remedies: tuple[Change, ...] = (Change(ChangeKind.ONE_NODE, node=together),)
+        yield Blocker(BlockedBy.SINGLE_NODE, "its members stand on one node", remedies)
     if any(NETWORK[each.shape] < topology for each in offer):
         because = "slice networking does not span allocations on different nodes"
-        remedies = (Change(ChangeKind.ONE_NODE), Change(ChangeKind.BAREMETAL))
+        remedies = (Change(ChangeKind.ONE_NODE, node=together), Change(ChangeKind.BAREMETAL))
         yield Blocker(BlockedBy.SLICE_NETWORK, because, remedies)
     for need in app.needs:
         if not all(need.met_by(each.facts) for each in offer):
@@ -293,33 +296,43 @@ def _shape(app: Compatibility, offer: Offer) -> Iterator[Blocker]:
         yield Blocker(BlockedBy.SHAPE, because, (Change(ChangeKind(wanted.value)),))
 
 
-def _smallest(app: Compatibility, offer: Offer, blockers: Sequence[Blocker]) -> tuple[Change, ...]:
+def _smallest(app: Compatibility, offer: Offer) -> tuple[Change, ...]:
     """The fewest and cheapest changes after which nothing blocks; none where the manifest contradicts itself."""
-    # Only a fact can bring a missing fact, so those changes are in every answer and need no search.
-    facts = tuple(remedy for each in blockers for remedy in each.remedies if remedy.kind is ChangeKind.FACT)
-    if not all(need.met_by(each.facts) for need in app.needs for each in _changed(offer, facts)):
-        return ()
-    bare = replace(app, needs=())
+    best: tuple[Change, ...] = ()
     frontier: list[tuple[Change, ...]] = [()]
     seen: set[frozenset[Change]] = set()
     while frontier:
-        changes = min(frontier, key=_weight)
-        frontier.remove(changes)
-        found = tuple(_blockers(bare, _changed(offer, changes)))
-        if not found:
-            return tuple(sorted((*changes, *facts), key=lambda each: _COST[each.kind]))
-        for remedy in (remedy for each in found for remedy in each.remedies):
+        changes = frontier.pop()
+        remedies = [remedy for each in _blockers(app, _changed(offer, changes)) for remedy in each.remedies]
+        # Each missing fact takes one change that touches nothing else, so facts are added at the end, not searched.
+        facts = [remedy for remedy in remedies if remedy.kind is ChangeKind.FACT]
+        if len(facts) == len(remedies):
+            answer = tuple(sorted((*changes, *facts), key=lambda each: _COST[each.kind]))
+            if (not best or _weight(answer) < _weight(best)) and not any(_blockers(app, _changed(offer, answer))):
+                best = answer
+        for remedy in remedies:
             further = frozenset((*changes, remedy))
-            if remedy not in changes and further not in seen:
+            if remedy.kind is not ChangeKind.FACT and further not in seen:
                 seen.add(further)
                 frontier.append((*changes, remedy))
-    return ()
+    return best
+
+
+def _best_node(app: Compatibility, offer: Offer) -> str:
+    """The node that lacks the least of what the app needs."""
+    return min(offer, key=lambda each: (sum(not need.met_by(each.facts) for need in app.needs), each.node)).node
 
 
 def _changed(offer: Offer, changes: Sequence[Change]) -> Offer:
     for change in changes:
         offer = apply_change(change, offer)
     return offer
+
+
+def _merged(offer: Offer) -> Capacity:
+    """One allocation in place of several on one node; a slice among them stays one."""
+    shape = CapacityShape.GPU_SLICE if any(each.shape is CapacityShape.GPU_SLICE for each in offer) else offer[0].shape
+    return replace(offer[0], shape=shape, gpu_count=sum(each.gpu_count for each in offer))
 
 
 def _weight(changes: Sequence[Change]) -> tuple[int, int, int]:

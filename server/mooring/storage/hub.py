@@ -173,7 +173,6 @@ class Hub:
             try:
                 connection = await self._database.listener()
                 try:
-                    await connection.add_listener(CHANNEL, self._hear)
                     await self._speak(connection)
                 finally:
                     connection.terminate()
@@ -181,11 +180,13 @@ class Hub:
                 log.warning("listening for events was interrupted: %s", type(error).__name__)
                 await asyncio.sleep(LOOK_SECONDS)
 
-    def _hear(self, connection: asyncpg.Connection, speaker: int, channel: str, payload: object) -> None:
-        if speaker != connection.get_server_pid():  # what was said here is known here
+    def _hear(self, speaker: int, own: int) -> None:
+        if speaker != own:  # what was said here is known here
             self._look.set()
 
     async def _speak(self, connection: asyncpg.Connection) -> None:
+        own = connection.get_server_pid()
+        await connection.add_listener(CHANNEL, lambda _, speaker, *__: self._hear(speaker, own))
         while True:
             try:
                 async with asyncio.timeout(30):

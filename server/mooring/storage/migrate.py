@@ -8,6 +8,7 @@ lifecycle tables of the core are written into `lifecycle_edge`: the database ref
 
 import hashlib
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from typing import Final
@@ -129,10 +130,9 @@ async def _role(connection: asyncpg.Connection) -> None:
 
 
 async def _make_role(connection: asyncpg.Connection) -> None:
-    try:
+    # Another database of this cluster may be faster: then the role is there, which is all we want.
+    with suppress(asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError):
         await connection.execute(f"CREATE ROLE {TENANT_ROLE} NOLOGIN NOBYPASSRLS")
-    except (asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError):
-        pass  # another database of this cluster was faster: the role is there, which is all we want
 
 
 async def _apply(connection: asyncpg.Connection, migration: Migration) -> None:

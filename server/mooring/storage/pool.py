@@ -100,7 +100,7 @@ class Pool:
 
     async def _any(self) -> Connection:
         while self._emptied is None:
-            if self._made < self._size:
+            if self._made < self._size and (not self._idle or self._idle[0].tenant_named is not None):
                 return await self._new()
             if self._idle:
                 connection = self._idle.pop(0)

@@ -39,9 +39,11 @@ moved AS (
 SELECT (SELECT count(*) FROM gone) AS deleted, (SELECT count(*) FROM past) AS looked_at"""
 EVENTS_LEFT_BEHIND: Final = f"""
 WITH past AS MATERIALIZED (
-  SELECT e.epoch, e.tx, e.seq FROM event e, event_horizon h
-   WHERE (e.epoch, e.tx, e.seq) <= (h.epoch, h.tx, h.seq) AND e.occurred_at < $1 AND NOT {_OPEN_DELIVERY} AND {_ALONE}
-   LIMIT $2),
+  SELECT e.epoch, e.tx, e.seq FROM event_horizon h CROSS JOIN LATERAL (
+    SELECT e.epoch, e.tx, e.seq FROM event e
+     WHERE (e.epoch, e.tx, e.seq) <= (h.epoch, h.tx, h.seq) AND e.occurred_at < $1 AND NOT {_OPEN_DELIVERY}
+     ORDER BY e.epoch, e.tx, e.seq LIMIT $2) e
+   WHERE {_ALONE}),
 gone AS (DELETE FROM event e USING past p WHERE (e.epoch, e.tx, e.seq) = (p.epoch, p.tx, p.seq) RETURNING 1)
 SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
 

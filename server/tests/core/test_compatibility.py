@@ -1,6 +1,8 @@
 """What fits where: the table of the platform's design, and the smallest change that helps."""
 
+from collections.abc import Iterable
 from itertools import combinations
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from mooring.core.compatibility import (
     BlockedBy,
     Capacity,
     CapacityShape,
+    Change,
     ChangeKind,
     Compatibility,
     Fact,
@@ -99,12 +102,15 @@ def test_topology_follows_from_the_nodes() -> None:
         ({"min_gpu_count": 2}, offer(GPU_SLICE, ONE, 1), "1 more GPU"),
         ({"min_gpu_count": 8}, offer(GPU_SLICE, ONE, 1), "7 more GPUs"),
         ({"requires_exclusive_node": True}, offer(GPU_SLICE, ONE), "an exclusive node"),
-        ({"requires_exclusive_node": True}, offer(GPU_SLICE, ONE), "an exclusive node"),
         ({"requires_capacity_shape": "baremetal"}, offer(GPU_SLICE, ONE), "a baremetal allocation"),
         ({"requires_capacity_shape": "gpu_slice"}, offer(BAREMETAL, ONE), "a gpu_slice allocation"),
         ({}, offer(BAREMETAL, NODES), "a single allocation"),
         ({}, offer(GPU_SLICE, NODES), "a single allocation"),
-        ({"min_gpu_count": 2, "requires_exclusive_node": True}, offer(GPU_SLICE, ONE), "1 more GPU and an exclusive node"),
+        (
+            {"min_gpu_count": 2, "requires_exclusive_node": True},
+            offer(GPU_SLICE, ONE),
+            "1 more GPU and an exclusive node",
+        ),
         ({"needs": [{"fact": "rdma", "equals": True}]}, offer(GPU_SLICE, ONE), "a node with rdma"),
         (
             {"needs": [{"fact": "gpu_memory_gib", "at_least": 80}]},
@@ -153,13 +159,14 @@ def test_what_contradicts_itself_is_blocked_without_a_change() -> None:
         assert found.smallest_change == "none: what the app asks for contradicts itself"
 
 
-# Needs
+def test_coming_together_on_the_node_that_has_what_is_needed_is_enough() -> None:
+    app = Compatibility(members_max=3, needs=(Need("rdma", NeedKind.EQUALS, True),))
+    mixed = (Capacity(BAREMETAL, 1, "n1"), Capacity(BAREMETAL, 1, "n2", {"rdma": True}))
 
-needs = st.one_of(
-    st.builds(Need, st.sampled_from("ab"), st.just(NeedKind.EQUALS), st.booleans() | st.integers(0, 2) | st.just("x")),
-    st.builds(Need, st.sampled_from("cd"), st.just(NeedKind.AT_LEAST), st.integers(0, 3)),
-    st.builds(Need, st.just("e"), st.just(NeedKind.ONE_OF), st.lists(st.integers(0, 3), min_size=1).map(tuple)),
-)
+    assert fit(app, mixed).smallest_change == "single-node topology"
+
+
+# Needs
 
 
 @pytest.mark.parametrize(
@@ -193,50 +200,63 @@ def test_every_node_has_to_meet_a_need() -> None:
 
 # Properties
 
-apps = st.builds(
-    Compatibility,
-    st.sampled_from(ShapeWanted),
-    st.integers(0, 4),
-    st.booleans(),
-    st.booleans(),
-    st.lists(needs, max_size=3, unique_by=lambda need: need.fact).map(tuple),
-    st.integers(1, 3),
-).filter(lambda app: not (app.requires_exclusive_node and app.requires_capacity_shape is ShapeWanted.GPU_SLICE))
-capacities = st.builds(
-    Capacity,
-    st.sampled_from(CapacityShape),
-    st.integers(0, 3),
-    st.sampled_from(["n1", "n2", "n3"]),
-    st.dictionaries(st.sampled_from("abcde"), st.booleans() | st.integers(0, 3), max_size=4),
-)
-offers = st.lists(capacities, min_size=1, max_size=3).map(tuple)
+
+def drawn_need(chance: Random, fact: str) -> Need:
+    if fact in "ab":
+        return Need(fact, NeedKind.EQUALS, chance.choice((True, False, 0, 1, 2, "x")))
+    if fact in "cd":
+        return Need(fact, NeedKind.AT_LEAST, chance.randint(0, 3))
+    return Need(fact, NeedKind.ONE_OF, tuple(chance.sample(range(4), chance.randint(1, 3))))
 
 
-@settings(max_examples=200)
-@given(apps, offers)
-def test_the_change_that_is_named_makes_it_fit_and_no_part_of_it_does(app: Compatibility, given_: Offer) -> None:
-    found = fit(app, given_)
-    changed = given_
-    for change in found.changes:
-        changed = apply_change(change, changed)
-
-    assert fit(app, changed).fits
-    assert found.fits is (found.changes == ())
-    for fewer in combinations(found.changes, max(len(found.changes) - 1, 0)):
-        partly = given_
-        for change in fewer:
-            partly = apply_change(change, partly)
-        assert not found.changes or not fit(app, partly).fits
+def drawn_app(chance: Random) -> Compatibility:
+    wanted = chance.choice(tuple(ShapeWanted))
+    exclusive = wanted is not ShapeWanted.GPU_SLICE and chance.random() < 0.5
+    needs = tuple(drawn_need(chance, fact) for fact in chance.sample("abcde", chance.randint(0, 3)))
+    return Compatibility(wanted, chance.randint(0, 4), exclusive, chance.random() < 0.5, needs, chance.randint(1, 3))
 
 
-@settings(max_examples=100)
-@given(apps, offers)
-def test_the_order_of_the_allocations_does_not_matter(app: Compatibility, given_: Offer) -> None:
-    one, other = fit(app, given_), fit(app, given_[::-1])
+def drawn_offer(chance: Random) -> Offer:
+    values = (True, False, 0, 1, 2, 3)
+    facts: dict[str, dict[str, Fact]] = {
+        node: {fact: chance.choice(values) for fact in chance.sample("abcde", chance.randint(0, 4))}
+        for node in ("n1", "n2", "n3")
+    }
+    nodes = [chance.choice(tuple(facts)) for _ in range(chance.randint(1, 3))]
+    return tuple(Capacity(chance.choice(tuple(CapacityShape)), chance.randint(0, 3), n, facts[n]) for n in nodes)
 
-    assert one.fits is other.fits
-    assert {blocker.rule for blocker in one.blockers} == {blocker.rule for blocker in other.blockers}
-    assert one.smallest_change == other.smallest_change
+
+def after(changes: Iterable[Change], given_: Offer) -> Offer:
+    for change in changes:
+        given_ = apply_change(change, given_)
+    return given_
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2**32))
+def test_the_change_that_is_named_makes_it_fit_and_no_part_of_it_does(seed: int) -> None:
+    chance = Random(seed)
+    for _ in range(20):
+        app, given_ = drawn_app(chance), drawn_offer(chance)
+        found = fit(app, given_)
+
+        assert fit(app, after(found.changes, given_)).fits, (app, given_)
+        assert found.fits is (found.changes == ())
+        if found.changes:
+            for fewer in combinations(found.changes, len(found.changes) - 1):
+                assert not fit(app, after(fewer, given_)).fits, (app, given_, fewer)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32))
+def test_the_order_of_the_allocations_does_not_matter(seed: int) -> None:
+    chance = Random(seed)
+    for _ in range(20):
+        app, given_ = drawn_app(chance), drawn_offer(chance)
+        one, other = fit(app, given_), fit(app, given_[::-1])
+
+        assert {blocker.rule for blocker in one.blockers} == {blocker.rule for blocker in other.blockers}
+        assert one.smallest_change == other.smallest_change, (app, given_)
 
 
 # Offers

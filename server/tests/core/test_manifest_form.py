@@ -145,20 +145,39 @@ values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab"), inner)
 )
 fields = st.one_of(
-    st.fixed_dictionaries({"type": st.just("integer")}, optional={"minimum": st.integers(-3, 0), "maximum": st.integers(0, 3), "multipleOf": st.integers(1, 3)}),
-    st.fixed_dictionaries({"type": st.just("number")}, optional={"minimum": st.integers(-3, 0), "maximum": st.integers(0, 3)}),
-    st.fixed_dictionaries({"type": st.just("string")}, optional={"minLength": st.integers(0, 1), "maxLength": st.integers(1, 3)}),
+    st.fixed_dictionaries(
+        {"type": st.just("integer")},
+        optional={"minimum": st.integers(-3, 0), "maximum": st.integers(0, 3), "multipleOf": st.integers(1, 3)},
+    ),
+    st.fixed_dictionaries(
+        {"type": st.just("number")}, optional={"minimum": st.integers(-3, 0), "maximum": st.integers(0, 3)}
+    ),
+    st.fixed_dictionaries(
+        {"type": st.just("string")}, optional={"minLength": st.integers(0, 1), "maxLength": st.integers(1, 3)}
+    ),
     st.fixed_dictionaries({"type": st.just("boolean")}),
-    st.fixed_dictionaries({"type": st.just("string"), "pattern": st.sampled_from(["^a*$", "^[ab]{1,2}$", "^(a|b)b?$"]), "maxLength": st.just(9)}),
-)  # fmt: skip
+    st.fixed_dictionaries(
+        {
+            "type": st.just("string"),
+            "pattern": st.sampled_from(["^a*$", "^[ab]{1,2}$", "^(a|b)b?$"]),
+            "maxLength": st.just(9),
+        }
+    ),
+)
 schemas = st.recursive(
     fields,
     lambda inner: st.one_of(
-        st.fixed_dictionaries({"type": st.just("array"), "items": inner, "maxItems": st.integers(0, 3)}, optional={"uniqueItems": st.booleans()}),
-        st.fixed_dictionaries({"type": st.just("object"), "properties": st.dictionaries(st.sampled_from("ab"), inner)}, optional={"additionalProperties": st.booleans()}),
+        st.fixed_dictionaries(
+            {"type": st.just("array"), "items": inner, "maxItems": st.integers(0, 3)},
+            optional={"uniqueItems": st.booleans()},
+        ),
+        st.fixed_dictionaries(
+            {"type": st.just("object"), "properties": st.dictionaries(st.sampled_from("ab"), inner)},
+            optional={"additionalProperties": st.booleans()},
+        ),
     ),
     max_leaves=4,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=150)

@@ -51,6 +51,26 @@ def endpoint(**endpoint: Any) -> Plain:
     return launchable(endpoints=[{"name": "e", "protocol": "http", "port": "web", **endpoint}])
 
 
+def connect(**connect: Any) -> Plain:
+    return endpoint(connect=[{"kind": "command", "title": "t", **connect}])
+
+
+def env(name: str, **variable: Any) -> Plain:
+    return profile(env=[{"name": name, **variable}])
+
+
+def requires(*keys: str) -> Plain:
+    return controller(required_actions=["runtime.claim", "runtime.report", "usage.report", *keys])
+
+
+def unit(name: str) -> Plain:
+    return controller(usage_units=[{"unit": name, "title": "Unit"}])
+
+
+def without(section: str) -> Plain:
+    return {key: value for key, value in controller().items() if key != section}
+
+
 def action(**action: Any) -> Plain:
     given = {"name": "queue.submit", "permission": "app.cluster.queue.submit", "input_schema": FORM, **action}
     return controller(actions=[given])
@@ -81,18 +101,40 @@ CASES: list[tuple[Plain, str, str, Severity]] = [
     ({**oci(), "runtime_profile": {"image": "sidecar"}}, "/runtime_profile/image", "artifact_unknown", E),
     (oci(artifacts={"main": digest("a"), "twin": digest("a")}), "/artifacts/main", "name_doubled", W),
     (oci(compatibility={"multi_node": True}), "/compatibility/multi_node", "controller_only", E),
-    (oci(actions=[{"name": "go", "permission": "app.hello.go", "input_schema": FORM}]), "/actions", "controller_only", E),
+    (
+        oci(actions=[{"name": "go", "permission": "app.hello.go", "input_schema": FORM}]),
+        "/actions",
+        "controller_only",
+        E,
+    ),
     (oci(usage_units=[{"unit": "requests", "title": "R"}]), "/required_actions", "usage_unreported", W),
     (profile(command=["pull", "registry.example:5000/team/app:1.0"]), "/runtime_profile/command/1", "tag_in_text", W),
-    (profile(env=[{"name": "BASE", "value": "docker.io/library/nginx:latest"}]), "/runtime_profile/env/0/value", "tag_in_text", W),
+    (env("BASE", value="docker.io/library/nginx:latest"), "/runtime_profile/env/0/value", "tag_in_text", W),
     (profile(ports=[PORT, {"name": "web", "port": 1}]), "/runtime_profile/ports/1", "runtime_name_doubled", E),
     (profile(ports=[PORT, {"name": "two", "port": 8080}]), "/runtime_profile/ports/1", "runtime_name_doubled", E),
-    (profile(env=[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]), "/runtime_profile/env/1", "runtime_name_doubled", E),
-    (profile(volumes=[{"name": "a", "path": "/a", "kind": "scratch"}, {"name": "b", "path": "/a/", "kind": "scratch"}]), "/runtime_profile/volumes/1", "runtime_name_doubled", E),
-    (profile(env=[{"name": "DB_PASSWORD", "value": "hunter2"}]), "/runtime_profile/env/0", "secret_in_env", E),
-    (profile(env=[{"name": "hf_token", "value": "x"}]), "/runtime_profile/env/0", "secret_in_env", E),
-    (profile(env=[{"name": "MODEL", "from_config": "size"}]), "/runtime_profile/env/0/from_config", "config_unknown", E),
-    (config(model={"type": "array", "items": {"type": "string"}, "maxItems": 2}), "/runtime_profile/env/1/from_config", "config_unknown", E),
+    (
+        profile(env=[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]),
+        "/runtime_profile/env/1",
+        "runtime_name_doubled",
+        E,
+    ),
+    (
+        profile(
+            volumes=[{"name": "a", "path": "/a", "kind": "scratch"}, {"name": "b", "path": "/a/", "kind": "scratch"}]
+        ),
+        "/runtime_profile/volumes/1",
+        "runtime_name_doubled",
+        E,
+    ),
+    (env("DB_PASSWORD", value="hunter2"), "/runtime_profile/env/0", "secret_in_env", E),
+    (env("hf_token", value="x"), "/runtime_profile/env/0", "secret_in_env", E),
+    (env("MODEL", from_config="size"), "/runtime_profile/env/0/from_config", "config_unknown", E),
+    (
+        config(model={"type": "array", "items": {"type": "string"}, "maxItems": 2}),
+        "/runtime_profile/env/1/from_config",
+        "config_unknown",
+        E,
+    ),
     (probe(kind="http"), "/runtime_profile/probes/readiness", "probe_incomplete", E),
     (probe(kind="exec"), "/runtime_profile/probes/readiness", "probe_incomplete", E),
     (probe(kind="tcp", port="web", path="/x"), "/runtime_profile/probes/readiness", "probe_incomplete", E),
@@ -105,19 +147,44 @@ CASES: list[tuple[Plain, str, str, Severity]] = [
     (volume(path="/data/../etc", kind="scratch"), "/runtime_profile/volumes/0/path", "volume_path", E),
     (volume(path="/data", kind="artifact"), "/runtime_profile/volumes/0", "volume_incomplete", E),
     (volume(path="/data", kind="scratch", artifact="main"), "/runtime_profile/volumes/0", "volume_incomplete", E),
-    (volume(path="/data", kind="artifact", artifact="none"), "/runtime_profile/volumes/0/artifact", "artifact_unknown", E),
+    (
+        volume(path="/data", kind="artifact", artifact="none"),
+        "/runtime_profile/volumes/0/artifact",
+        "artifact_unknown",
+        E,
+    ),
     (endpoint(port="admin"), "/endpoints/0/port", "port_unknown", E),
     (launchable(endpoints=[{"name": "e", "protocol": "http"}]), "/endpoints/0", "endpoint_port_missing", E),
-    (endpoint(protocol="tcp", connect=[{"kind": "browser", "title": "t"}]), "/endpoints/0/connect/0", "connect_incomplete", E),
-    (endpoint(connect=[{"kind": "command", "title": "t"}]), "/endpoints/0/connect/0", "connect_incomplete", E),
-    (endpoint(connect=[{"kind": "command", "title": "t", "template": "x {token}"}]), "/endpoints/0/connect/0/template", "connect_incomplete", E),
-    (endpoint(connect=[{"kind": "command", "title": "t", "template": "{port:>999999999}"}]), "/endpoints/0/connect/0/template", "connect_incomplete", E),
-    (endpoint(connect=[{"kind": "command", "title": "t", "template": "{host"}]), "/endpoints/0/connect/0/template", "connect_incomplete", E),
-    (launchable(compatibility={"requires_capacity_shape": "gpu_slice", "requires_exclusive_node": True}), "/compatibility", "capacity_contradiction", E),
-    (launchable(compatibility={"needs": [{"fact": "rdma", "equals": True}, {"fact": "rdma", "equals": False}]}), "/compatibility/needs/1", "capacity_contradiction", E),
+    (
+        endpoint(protocol="tcp", connect=[{"kind": "browser", "title": "t"}]),
+        "/endpoints/0/connect/0",
+        "connect_incomplete",
+        E,
+    ),
+    (connect(), "/endpoints/0/connect/0", "connect_incomplete", E),
+    (connect(template="x {token}"), "/endpoints/0/connect/0/template", "connect_incomplete", E),
+    (connect(template="{port:>999999999}"), "/endpoints/0/connect/0/template", "connect_incomplete", E),
+    (connect(template="{host"), "/endpoints/0/connect/0/template", "connect_incomplete", E),
+    (
+        launchable(compatibility={"requires_capacity_shape": "gpu_slice", "requires_exclusive_node": True}),
+        "/compatibility",
+        "capacity_contradiction",
+        E,
+    ),
+    (
+        launchable(compatibility={"needs": [{"fact": "rdma", "equals": True}, {"fact": "rdma", "equals": False}]}),
+        "/compatibility/needs/1",
+        "capacity_contradiction",
+        E,
+    ),
     (controller(components=[HEAD]), "/compatibility/multi_node", "multi_node_alone", E),
     (controller(components=[HEAD, {"key": "head", "max_count": 2}]), "/components/1", "name_doubled", E),
-    (controller(components=[HEAD, {"key": "w", "min_count": 3, "max_count": 2}]), "/components/1/min_count", "component_counts", E),
+    (
+        controller(components=[HEAD, {"key": "w", "min_count": 3, "max_count": 2}]),
+        "/components/1/min_count",
+        "component_counts",
+        E,
+    ),
     (action(permission="app.cluster.queue.cancel"), "/actions/0/permission", "action_permission", E),
     (action(permission="app.other.queue.submit"), "/actions/0/permission", "action_permission", E),
     (action(permission="instance.delete"), "/actions/0/permission", "action_permission", E),
@@ -126,18 +193,23 @@ CASES: list[tuple[Plain, str, str, Severity]] = [
     (mode("tenant_dedicated", "platform"), "/operating_modes/0", "mode_incoherent", E),
     (mode("platform_managed", "project"), "/operating_modes/0", "mode_incoherent", E),
     (mode("platform_managed", "platform"), "/operating_modes/0", "mode_not_offered", W),
-    (controller(required_actions=["runtime.claim", "runtime.report", "usage.report", "user.create"]), "/required_actions/3", "required_action", E),
-    (controller(required_actions=["runtime.claim", "runtime.report", "usage.report", "app.other.go"]), "/required_actions/3", "required_action", E),
+    (requires("user.create"), "/required_actions/3", "required_action", E),
+    (requires("app.other.go"), "/required_actions/3", "required_action", E),
     (controller(required_actions=["usage.report", "runtime.claim"]), "/required_actions", "controller_cannot_work", W),
-    (controller(usage_units=[{"unit": "gpu_hours", "title": "GPU"}]), "/usage_units/0/unit", "unit_repeats_allocation", E),
-    (controller(usage_units=[{"unit": "node_seconds_used", "title": "N"}]), "/usage_units/0/unit", "unit_repeats_allocation", E),
-    ({key: value for key, value in controller().items() if key != "lifecycle"}, "", "lifecycle_missing", E),
-    ({key: value for key, value in controller().items() if key != "runbook"}, "", "runbook_missing", E),
-    (lifecycle(upgrade={"strategy": "rolling", "from_versions": ["1.x"]}), "/lifecycle/upgrade/from_versions/0", "version_range", E),
+    (unit("gpu_hours"), "/usage_units/0/unit", "unit_repeats_allocation", E),
+    (unit("node_seconds_used"), "/usage_units/0/unit", "unit_repeats_allocation", E),
+    (without("lifecycle"), "", "lifecycle_missing", E),
+    (without("runbook"), "", "runbook_missing", E),
+    (
+        lifecycle(upgrade={"strategy": "rolling", "from_versions": ["1.x"]}),
+        "/lifecycle/upgrade/from_versions/0",
+        "version_range",
+        E,
+    ),
     (lifecycle(upgrade={"strategy": "none", "from_versions": ["1.0.0"]}), "/lifecycle/upgrade", "upgrade_unused", W),
     (lifecycle(rollback={"supported": True}), "/lifecycle/rollback", "rollback_nowhere", E),
     (lifecycle(rollback={"supported": False, "to_versions": ["1.0.0"]}), "/lifecycle/rollback", "rollback_nowhere", E),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(

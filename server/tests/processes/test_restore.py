@@ -84,10 +84,11 @@ async def test_the_stream_goes_on_from_old_cursors_after_dump_and_restore_into_a
     tenant = await make_tenant(before.url, await sign_in_first_admin(before), "acme")
     project_id = await make_project(before.url, tenant, "moved")
     await rename(before.url, tenant, project_id, 20)
-    async with Caller(before.url, tenant.token) as caller:
-        page = await caller.get(f"{tenant.path}/events?limit=10")
-        early, late = page["next_cursor"], (await caller.get(f"{tenant.path}/events?limit=500"))["next_cursor"]
     old = await ids_in_order(database_url, tenant)
+    async with stream(before.url, tenant.token, f"{tenant.path}/events/stream", after="beginning") as opened:
+        told = await opened.take(len(old))
+    assert [each.data["id"] for each in told] == old
+    early, late = told[9].cursor, told[-1].cursor
     before.send(signal.SIGTERM)
     assert await before.ended() == 0, before.log
 

@@ -340,6 +340,24 @@ async def test_each_broken_bundle_fails_alone_and_a_good_one_counts() -> None:
     assert [each.form for each in verdict.evidence] == [Form.BUNDLE]
 
 
+async def test_a_bundle_that_is_listed_for_a_digest_must_itself_refer_to_it() -> None:
+    signed = Signed()
+    raw, _ = bundle_bytes(signed.key, statement_payload(signed.name, signed.digest))
+    other = Descriptor(media_type=OCI_MANIFEST, digest=OTHER, size=7)
+    listed = [signed.bundle(raw, subject=other), signed.bundle(raw, subject=None)]
+
+    class Careless(SimulatedRegistry):
+        async def referrers(self, repository: str, digest: str) -> tuple[Descriptor, ...]:
+            return tuple(Descriptor(media_type=OCI_MANIFEST, digest=each, size=7) for each in listed)
+
+    careless = Careless()
+    careless.__dict__.update(signed.registry.__dict__)
+    verdict = await verify(careless, REPOSITORY, signed.digest, trusted(signed.key), now=NOW)
+
+    assert [each.reason for each in verdict.failures] == [Reason.OTHER_DIGEST, Reason.OTHER_DIGEST]
+    assert not verdict.is_signed
+
+
 async def test_only_so_many_entries_are_looked_at() -> None:
     signed = Signed()
     for number in range(SIGNATURES_MAX):

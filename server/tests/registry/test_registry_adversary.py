@@ -17,6 +17,7 @@ from mooring.gateways.outbound import Outbound
 from mooring.gateways.registry import RegistryClient, RegistryPlace
 from mooring.gateways.registry_auth import Password, read_challenges
 from mooring.gateways.registry_manifest import OCI_INDEX, OCI_MANIFEST, digest_of
+from mooring.gateways.registry_push import RegistryPusher
 from mooring.gateways.source_stream import Patience
 from server.tests.registry.adversary import (
     Adversary,
@@ -172,8 +173,10 @@ async def test_a_byte_now_and_then_is_too_slow_although_something_always_comes(
 
     foe.routes[headers] = slow_headers
 
-    assert await code_of(client.read_blob(REPOSITORY, BLOB)) is Code.SOURCE_TOO_SLOW
-    assert await code_of(client.manifest(REPOSITORY, BLOB.digest)) is Code.SOURCE_TOO_SLOW
+    with pytest.raises(Refusal, match=r"source_too_slow: .* less than 65536 bytes in 0.2 s"):
+        await client.read_blob(REPOSITORY, BLOB)
+    with pytest.raises(Refusal, match=r"source_too_slow: .* no answer within 0.2 s"):
+        await client.manifest(REPOSITORY, BLOB.digest)
 
 
 async def test_the_whole_has_a_time_limit_however_steadily_it_comes(foe: Adversary, dialer: Outbound) -> None:
@@ -340,6 +343,7 @@ async def test_the_scope_that_is_asked_for_is_ours_and_not_the_registrys(foe: Ad
         (announces(TEN_GIGABYTES), Code.SOURCE_TOO_LARGE),
         (endless, Code.SOURCE_ENDLESS),
     ],
+    ids=["text", "header injection", "deep", "forbidden", "ten gigabytes", "endless"],
 )
 async def test_a_token_service_that_misbehaves_is_refused(
     foe: Adversary, foe_client: RegistryClient, token: Handler, code: Code
@@ -382,6 +386,7 @@ async def test_a_compressed_answer_is_not_unpacked(foe: Adversary, foe_client: R
         ),
         msgspec.json.encode({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [BLOB] * 1_025}),
     ],
+    ids=["empty", "text", "schema 1", "deep list", "deep map", "both", "neither", "other type", "digest", "too many"],
 )
 async def test_a_document_that_is_no_manifest_is_malformed(
     foe: Adversary, foe_client: RegistryClient, document: bytes
@@ -450,6 +455,14 @@ async def test_names_that_are_none_never_become_an_address(
 ) -> None:
     assert await code_of(call(foe_client)) is Code.VALIDATION_FAILED
     assert foe.asked == []
+
+
+async def test_an_upload_stays_with_the_registry(foe: Adversary, foe_client: RegistryClient) -> None:
+    async with adversary() as thief:
+        foe.routes[f"/v2/{REPOSITORY}/blobs/uploads/"] = status(202, location=f"{thief.url}/upload")
+
+        assert await code_of(RegistryPusher(foe_client).blob(REPOSITORY, CONTENT)) is Code.REDIRECT_REFUSED
+        assert thief.asked == []
 
 
 def test_challenges_are_read_as_far_as_they_can_be() -> None:

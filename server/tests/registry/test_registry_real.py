@@ -152,6 +152,7 @@ async def test_what_refers_to_a_digest_is_found_by_the_fallback_tag(pusher: Regi
             "subject": made.manifest.descriptor,
         }
         pushed.append((await pusher.manifest(repository, document)).digest)
+        await pusher.manifest(repository, document)  # a second time it is listed already
 
     assert [each.digest for each in await pusher.client.referrers(repository, digest)] == pushed
 
