@@ -12,7 +12,7 @@ from bench.report import lines_of
 from bench.stand import stand
 
 CONNECTIONS = 8
-FULL = Effort(seconds=4, rounds=5, followers=200, changes=50)
+FULL = Effort(seconds=4, rounds=3, followers=200, changes=50)
 QUICK = Effort(seconds=0.3, rounds=1, followers=3, changes=2)
 QUICK_CONNECTIONS = 1
 

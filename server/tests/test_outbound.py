@@ -308,7 +308,8 @@ def test_the_hosts_of_the_platform_are_read_from_its_settings() -> None:
 
 
 def test_networks_that_are_none_stop_the_start() -> None:
-    assert read_settings({"MOORING_WEBHOOK_ALLOW_NETWORKS": "10.0.0.0/8, fd00::/8"})
+    given = "10.0.0.0/8, fd00::/8"
+    assert read_settings({"MOORING_WEBHOOK_ALLOW_NETWORKS": given}).webhook_allow_networks == given
     with pytest.raises(SettingRefused, match="WEBHOOK_ALLOW_NETWORKS"):
         read_settings({"MOORING_WEBHOOK_ALLOW_NETWORKS": "10.0.0.1/8"})
 

@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    return replace(settings, webhook_allow_networks="127.0.0.0/8", webhook_timeout_seconds=5.0, webhook_attempts_max=3)
+    return replace(settings, webhook_allow_networks="127.0.0.0/8", webhook_timeout_seconds=60.0, webhook_attempts_max=3)
 
 
 class Outbox:

@@ -16,6 +16,8 @@ OUTLIVES_AN_ENTRY = frozenset(
         "service_account.key.create",
         "service_account.update",
         "user.create",
+        "webhook.create",
+        "webhook.update",
     }
 )
 """What a break-glass entry never holds: access that would be left when the entry is over."""

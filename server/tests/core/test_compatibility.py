@@ -232,7 +232,7 @@ def after(changes: Iterable[Change], given_: Offer) -> Offer:
     return given_
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(st.integers(0, 2**32))
 def test_the_change_that_is_named_makes_it_fit_and_no_part_of_it_does(seed: int) -> None:
     chance = Random(seed)
@@ -247,7 +247,7 @@ def test_the_change_that_is_named_makes_it_fit_and_no_part_of_it_does(seed: int)
                 assert not fit(app, after(fewer, given_)).fits, (app, given_, fewer)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.integers(0, 2**32))
 def test_the_order_of_the_allocations_does_not_matter(seed: int) -> None:
     chance = Random(seed)

@@ -16,7 +16,6 @@ Waiting is seen by driving the coroutine by hand: whatever it yields to the even
 """
 
 import asyncio
-import ctypes
 import gc
 import os
 import signal
@@ -33,11 +32,10 @@ from mooring import __main__ as program
 from mooring import wiring
 from mooring.api.app import Application, Receive, Scope_, Send
 from mooring.gateways.passwords import Passwords
-from mooring.storage.database import Connection
+from mooring.storage.pool import Connection
+from server.tests.processes.served import end_with_parent
 
-PR_SET_PDEATHSIG = 1
 HEADER = b"x-doom"
-CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 COMMIT = 'INSERT INTO "audit"'
 """Every mutation writes an audit row, in the statement that is its transaction, and nothing else does."""
 
@@ -72,18 +70,19 @@ class Driven:
         self._doom = doom
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        resume: Callable[[], Any] = lambda: self._coroutine.send(None)  # noqa: E731
+        answer, failure = None, None
         while True:
             try:
-                waiting_for = resume()
+                coroutine = self._coroutine
+                waiting_for = coroutine.send(answer) if failure is None else coroutine.throw(failure)
             except StopIteration as done:
                 return done.value
             self._doom.suspended()
+            answer, failure = None, None
             try:
                 answer = yield waiting_for
-                resume = lambda answer=answer: self._coroutine.send(answer)  # noqa: E731
             except BaseException as error:  # noqa: BLE001  handed on to whom it is meant for
-                resume = lambda error=error: self._coroutine.throw(error)  # noqa: E731
+                failure = error
 
 
 async def drive(coroutine: Coroutine[Any, Any, Any], doom: Doom) -> Any:
@@ -129,18 +128,13 @@ def doomed_fetchval(original: Callable[..., Awaitable[Any]]) -> Callable[..., Aw
     return fetchval
 
 
-def end_with_parent() -> None:
-    """Nothing outlives the test that started it."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def become_server(listening: socket.socket) -> int:
     """The child's life: the product's own program, on the socket that is there already."""
     end_with_parent()
-    wiring.Application = DoomedApplication  # type: ignore[misc]
-    wiring.Passwords = partial(Passwords, hasher=CHEAP)  # type: ignore[misc,assignment]
-    Connection.fetchval = doomed_fetchval(Connection.fetchval)  # type: ignore[method-assign]
-    socket.create_server = lambda *_, **__: listening.dup()  # type: ignore[assignment]
+    cheap = partial(Passwords, hasher=PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
+    vars(wiring).update(Application=DoomedApplication, Passwords=cheap)
+    vars(socket).update(create_server=lambda *_, **__: listening.dup())
+    Connection.fetchval = doomed_fetchval(Connection.fetchval)  # type: ignore[method-assign,assignment]
     return program.main(["api"])
 
 

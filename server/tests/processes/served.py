@@ -5,6 +5,7 @@ is left. What a process wrote to its standard error stands beside its other file
 """
 
 import asyncio
+import ctypes
 import itertools
 import os
 import signal
@@ -15,6 +16,8 @@ from typing import Any
 
 from server.tests.processes.wire import BROKEN, Caller
 
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
 LISTENS = "Mooring listens on "
 START_SECONDS_MAX = 60.0
 END_SECONDS_MAX = 60.0
@@ -27,6 +30,11 @@ GENEROUS = {
     "MOORING_SIGN_IN_LIMIT_PER_MINUTE": "100000",
     "MOORING_DATABASE_CONNECTIONS": "4",
 }
+
+
+def end_with_parent() -> None:
+    """Called in a new process: it is killed when whoever started it ends, however that happens."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @dataclass
@@ -82,6 +90,7 @@ class Fleet:
                 sys.executable, "-m", "mooring", command, *arguments,
                 env=inherited | GENEROUS | own | self._environment | environment,
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log,
+                preexec_fn=end_with_parent,
             )  # fmt: skip
         served = Served(process, "", code_path, log_path)
         self._all.append(served)

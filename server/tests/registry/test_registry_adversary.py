@@ -355,7 +355,7 @@ async def test_a_token_service_that_misbehaves_is_refused(
 
 
 async def test_a_compressed_answer_is_not_unpacked(foe: Adversary, foe_client: RegistryClient) -> None:
-    bomb = gzip.compress(bytes(64 * 1_048_576))
+    bomb = gzip.compress(bytes(24 * 1_048_576))
     raw = describe(bomb, "x")
 
     async def encoded(asked: Asked, writer: asyncio.StreamWriter) -> None:

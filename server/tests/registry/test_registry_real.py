@@ -111,16 +111,16 @@ async def test_content_that_was_changed_in_the_registrys_store_is_refused(
 
     file = open_registry.file_of(spoiled)
     content = file.read_bytes()
-    file.write_bytes(content[:-2] + bytes([content[-2] ^ 1, content[-1]]))
+    changed = content.replace(b"config.v1", b"konfig.v1") if part == "manifest" else content[::-1]
+    assert changed != content
+    file.write_bytes(changed)
     try:
         with pytest.raises(Refusal) as refused:
             await read_all()
     finally:
         file.write_bytes(content)
 
-    # The registry itself hashes a manifest before it sends it; what it then says is that it has a fault.
-    expected = {Code.DIGEST_MISMATCH, Code.SOURCE_UNREACHABLE} if part == "manifest" else {Code.DIGEST_MISMATCH}
-    assert refused.value.code in expected
+    assert refused.value.code is Code.DIGEST_MISMATCH
 
 
 async def test_a_tag_that_moved_is_noticed(pusher: RegistryPusher, repository: str) -> None:

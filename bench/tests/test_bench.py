@@ -1,0 +1,124 @@
+"""The bench runs and prints all it promises; how fast anything is, no test asserts."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench import load, meters, pgbench
+from bench.measure import Result, latency_of
+from bench.report import lines_of
+from bench.stand import Tenant
+
+ROOT = Path(__file__).resolve().parents[2]
+TENANT = Tenant("ten_1", "usr_1", "tok_1", "a token", ("prj_1", "prj_2"))
+
+
+@pytest.mark.real_part("postgresql")
+def test_a_quick_run_measures_everything_and_reports_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "--quick", "--json"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    result = msgspec.convert(json.loads(done.stdout), Result)
+    for name in ("read", "read_with_token", "mutation"):
+        compared = getattr(result, name)
+        assert compared.api.per_second > 0
+        assert compared.pgbench.per_second > 0
+        assert compared.ratio > 0
+        for side in (compared.api, compared.pgbench):
+            assert 0 < side.latency.p50_ms <= side.latency.p99_ms
+    assert result.memory.resident_bytes > 0
+    report = "\n".join(lines_of(result))
+    for promised in (
+        "ratio",
+        "p50, p99",
+        "CPU time",
+        "second lock",
+        "Event streams",
+        "Memory of the server",
+        "a read go",
+    ):
+        assert promised in report
+
+
+def test_pgbench_gets_the_servers_own_statements_with_every_argument_filled_in() -> None:
+    script = pgbench.mutation_script(TENANT, b'{"answer": 1}')
+    for part in ('UPDATE "project"', 'INSERT INTO "event"', 'INSERT INTO "audit"', 'INSERT INTO "idempotency"'):
+        assert part in script.text
+    assert "stale_write()" in script.text
+    assert "$" not in script.text
+    assert script.text.count(r"\gset seen_") == len(TENANT.projects)
+    named = {word.strip(",;()") for word in script.text.replace(":", " :").split() if word.startswith(":")}
+    known = {f":{name}" for name in script.constants} | {":client_id", ":begun", ":next"}
+    fresh = {line.split()[1] for line in script.text.splitlines() if line.startswith(r"\set")}
+    assert {name for name in named if not name.startswith(":seen_")} <= known | {f":{name}" for name in fresh}
+
+
+def test_every_client_of_pgbench_writes_to_a_project_of_its_own() -> None:
+    script = pgbench.read_script(TENANT)
+    assert script.constants == {"p0": "prj_1", "p1": "prj_2"}
+    assert r"\if :client_id = 0" in script.text
+    assert r"\elif :client_id = 1" in script.text
+
+
+async def _answering(answer: bytes) -> Any:
+    """A server that answers everything with these bytes, in two pieces."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(answer[:20])
+                await writer.drain()
+                writer.write(answer[20:])
+        except asyncio.IncompleteReadError:
+            writer.close()
+
+    return await asyncio.start_server(serve, "127.0.0.1", 0)
+
+
+async def _loaded(answer: bytes) -> load.Seen:
+    server = await _answering(answer)
+    port = server.sockets[0].getsockname()[1]
+    target = {"method": "GET", "path": "/x", "token": "t"}
+    async with server:
+        return await asyncio.to_thread(load.run, load.Plan("127.0.0.1", port, 0.05, [[target], [target]]))
+
+
+@pytest.mark.anyio
+async def test_the_load_counts_whole_answers() -> None:
+    seen = await _loaded(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
+    assert seen.requests == len(seen.latencies_ms) >= 2
+    assert seen.last_body == "hello"
+
+
+@pytest.mark.anyio
+async def test_an_answer_that_is_an_error_ends_the_measurement() -> None:
+    with pytest.raises(load.LoadFailed, match="503"):
+        await _loaded(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n")
+
+
+def test_every_mutation_has_an_idempotency_key_of_its_own() -> None:
+    make = load.request_maker({"method": "PATCH", "path": "/x", "token": "t", "body": '{"name": "{key}"}'}, "host")
+    keys = {make().split(b"Idempotency-Key: ")[1].split(b"\r\n")[0] for _ in range(100)}
+    assert len(keys) == 100
+
+
+def test_the_percentiles_are_of_what_was_measured() -> None:
+    seen = latency_of([float(number) for number in range(100, 0, -1)])
+    assert (seen.p50_ms, seen.p99_ms) == (51.0, 100.0)
+
+
+def test_what_a_process_used_is_read_from_the_kernel() -> None:
+    own = os.getpid()
+    assert meters.cpu_seconds(own) > 0
+    assert meters.family_cpu_seconds(own) >= meters.cpu_seconds(own)
+    memory = meters.memory(own)
+    assert 0 < memory.resident_bytes <= memory.peak_bytes
