@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tools import real_parts
+
 MARKER = "real_part"
 Report = pytest.TestReport | pytest.CollectReport
 
@@ -73,6 +75,8 @@ def main(arguments: list[str]) -> int:
     account = Account()
     chosen = any(word.startswith(("-n", "--numprocesses")) for word in arguments)
     workers = [] if chosen else ["-n", "2", "--dist", "worksteal"]
+    if real_parts_must_run():
+        real_parts.prepare(arguments)
     exit_code = int(pytest.main(["-q", *workers, *arguments], plugins=[account]))
     lines, exit_code = summary(account, exit_code)
     print("\n".join(lines), flush=True)
