@@ -185,7 +185,7 @@ class Table:
         """The routes at a path by method, and the values of its parameters in order."""
         node = self._root
         values = []
-        for part in path.strip("/").split("/"):
+        for part in path[1:].split("/"):
             if part in ("", "{}"):
                 return None
             following = node.get(part)
