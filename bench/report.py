@@ -52,12 +52,11 @@ def _shares(result: Result) -> Iterator[str]:
     shares = result.shares
     yield f"Where the server's {shares.whole:.0f} microseconds of a read go"
     for name, part in (
-        ("HTTP, routing, labels, metrics", shares.http_and_telemetry),
-        ("caller, permission, answer, log line", shares.caller_and_answer),
+        ("HTTP, caller, permission, answer, log", shares.without_database),
         ("database driver and pool, alone", shares.driver),
-        ("the rest: switching between the two", shares.rest),
+        ("what both take longer when they alternate", shares.rest),
     ):
-        yield f"  {name:40}{part:>6.0f}{part / shares.whole:>7.0%}"
+        yield f"  {name:43}{part:>6.0f}{part / shares.whole:>7.0%}"
 
 
 def _second_lock(result: Result) -> Iterator[str]:
@@ -68,6 +67,7 @@ def _second_lock(result: Result) -> Iterator[str]:
         ("pgbench, tenant named once", lock.pgbench_with, lock.pgbench_cost),
         ("pgbench, tenant named before each read", lock.pgbench_renamed_each_time, lock.pgbench_cost_renamed),
         ("API, one tenant", lock.api_one_tenant, None),
-        ("API, twice as many tenants as connections", lock.api_more_tenants_than_connections, lock.api_cost_renamed),
+        ("API, as many tenants as connections", lock.api_as_many_tenants_as_connections, lock.api_cost_as_many),
+        ("API, twice as many tenants", lock.api_twice_as_many, lock.api_cost_twice_as_many),
     ):
         yield f"  {name:42}{rate:>9.0f}{'' if cost is None else f'{cost:>7.0%}'}"

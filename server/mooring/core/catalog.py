@@ -20,7 +20,7 @@ from mooring.core.channel import stable, why_not_offered
 from mooring.core.compatibility import Compatibility, Offer, best_fit
 from mooring.core.entitlement import Entitlement, why_not_entitled
 from mooring.core.errors import Code, Refusal
-from mooring.core.policy import Chain, Layer, Request, Rules
+from mooring.core.policy import Chain, Request
 from mooring.core.promotion import PromotionState
 from mooring.core.semver import read_version
 
@@ -77,15 +77,13 @@ class ProjectView:
 
     project_id: str
     entitlement: Entitlement | None
-    layers: tuple[tuple[Layer, Rules], ...]  # of the policy: global, tenant, project
+    policy: Chain  # global, tenant and project
     gpus_held: int = 0
     offers: Sequence[Offer] | None = None  # capacity that it has or could have; none: do not ask
 
     def chain(self) -> Chain:
         """The policy of the project, with what the entitlement narrows behind it."""
-        if self.entitlement is None:
-            return Chain(self.layers)
-        return Chain((*self.layers, self.entitlement.layer))
+        return self.policy if self.entitlement is None else self.policy.narrowed(*self.entitlement.layer)
 
 
 @dataclass(frozen=True, slots=True)

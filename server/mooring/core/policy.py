@@ -145,14 +145,21 @@ class Chain:
     """The layers of one place, compiled. It does not change; a changed policy makes a new chain."""
 
     __slots__ = ("_compiled", "layers")
+    layers: tuple[tuple[Layer, Rules], ...]
 
-    def __init__(self, layers: Sequence[tuple[Layer, Rules]]) -> None:
+    def __init__(self, layers: Sequence[tuple[Layer, Rules]], above: "Chain | None" = None) -> None:
+        known = above.layers if above is not None else ()
+        self.layers = (*known, *layers)
         order = list(Layer)
-        if [layer for layer, _ in layers] != sorted({layer for layer, _ in layers}, key=order.index):
+        if [layer for layer, _ in self.layers] != sorted({layer for layer, _ in self.layers}, key=order.index):
             raise ValueError("each layer stands once, the widest first")
-        self.layers = tuple(layers)
         compiled = (_compile(layer, rules) for layer, rules in layers)
-        self._compiled = tuple(each for each in compiled if each.checks or each.signatures or each.gpus_max is not None)
+        said = tuple(each for each in compiled if each.checks or each.signatures or each.gpus_max is not None)
+        self._compiled: tuple[_Compiled, ...] = (*above._compiled, *said) if above is not None else said
+
+    def narrowed(self, layer: Layer, rules: Rules) -> "Chain":
+        """The chain with one more layer behind it; what is compiled already stays so."""
+        return Chain(((layer, rules),), self)
 
     def decide(self, request: Request) -> Verdict:
         """Whether every layer allows all that is asked; otherwise the first that does not, from the widest on."""

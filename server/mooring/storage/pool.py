@@ -1,8 +1,8 @@
 """A pool of connections that remembers for whom each of them speaks.
 
 Taking a connection that is free costs no await and no round trip: whoever asks for a tenant gets the connection that
-spoke for that tenant last. Only where none did is another one renamed, the one that was idle for longest; until the
-pool has its full size, a new one is made instead. So tenants keep connections of their own for as long as there are
+spoke for that tenant last. Only where none did is another one renamed, one that was idle for long; until the pool has
+its full size, a new one is made instead. So tenants keep connections of their own for as long as there are
 no more busy tenants than connections.
 
 A connection goes back only if it is in a known state. One that is closed, inside a transaction, or whose statement was
@@ -11,6 +11,7 @@ behind is ever met by another.
 """
 
 import asyncio
+import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -88,8 +89,10 @@ class Pool:
         connection = self.take_now(tenant_id)
         if connection is not None:
             return connection
-        async with asyncio.timeout(timeout_seconds):
-            connection = await self._any()
+        connection = self._another()
+        if connection is None:
+            async with asyncio.timeout(timeout_seconds):
+                connection = await self._any()
         if tenant_id is not None:
             try:
                 await connection.name_tenant(tenant_id)
@@ -98,20 +101,28 @@ class Pool:
                 raise
         return connection
 
-    async def _any(self) -> Connection:
-        while self._emptied is None:
-            if self._made < self._size and (not self._idle or self._idle[0].tenant_named is not None):
-                return await self._new()
-            if self._idle:
-                connection = self._idle.pop(0)
-                if connection.is_closed():
-                    self._made -= 1
-                    continue
+    def _another(self) -> Connection | None:
+        """An idle connection that speaks for nobody, or for another when the pool has its full size.
+
+        It is one of those that were idle for longer, by chance: if it were always the one that was idle for longest,
+        tenants that come in turns would never meet a connection of their own again.
+        """
+        while self._idle and (self._made >= self._size or self._idle[0].tenant_named is None):
+            unnamed = self._idle[0].tenant_named is None
+            connection = self._idle.pop(0 if unnamed else random.randrange((len(self._idle) + 1) // 2))
+            if not connection.is_closed():
                 self._taken.add(connection)
                 return connection
-            handed_over = await self._wait()
-            if handed_over is not None:
-                return handed_over
+            self._made -= 1
+        return None
+
+    async def _any(self) -> Connection:
+        while self._emptied is None:
+            connection = self._another()
+            if connection is None:
+                connection = await (self._new() if self._made < self._size else self._wait())
+            if connection is not None:
+                return connection
         raise PoolClosed
 
     async def _wait(self) -> Connection | None:

@@ -77,11 +77,11 @@ def test_a_move_is_stored_told_and_audited_with_its_reason(edge: Any) -> None:
     assert audit.after["promotion"] == edge.target.value
 
 
-@pytest.mark.parametrize("state", S)
-@pytest.mark.parametrize("trigger", T)
+ILLEGAL = [(state, trigger) for state in S for trigger in T if trigger not in PROMOTION.allowed(state)]
+
+
+@pytest.mark.parametrize(("state", "trigger"), ILLEGAL)
 def test_every_other_move_is_refused(state: PromotionState, trigger: PromotionTrigger) -> None:
-    if trigger in PROMOTION.allowed(state):
-        return
     with pytest.raises(IllegalTransition):
         move_artifact(context(), standing(state), wish(trigger), ArtifactFacts(checks=[SMOKE]))
 
@@ -116,14 +116,14 @@ def test_staging_needs_a_smoke_check_of_these_bytes_that_passed(checks: list[Che
 
 
 def test_the_states_that_a_version_bears_are_those_of_the_design() -> None:
-    assert NEEDS == {
+    assert {
         S.DRAFT: frozenset(S),
         S.STAGED: {S.STAGED, S.CANARY, S.ACTIVE},
         S.CANARY: {S.CANARY, S.ACTIVE},
         S.ACTIVE: {S.ACTIVE},
         S.DEPRECATED: {S.ACTIVE, S.DEPRECATED},
         S.RETIRED: frozenset(S),
-    }
+    } == NEEDS
 
 
 @pytest.mark.parametrize("edge", PROMOTION.edges, ids=lambda edge: f"{edge.source}-{edge.trigger}")

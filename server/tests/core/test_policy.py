@@ -152,6 +152,17 @@ def test_what_an_overlay_promises_without_widening_is_allowed_above(chance: Rand
                     assert any(fnmatchcase(name, each) for each in upper.allow), (above, overlay, name)
 
 
+@settings(max_examples=20)
+@given(seeds)
+def test_a_chain_that_is_narrowed_is_the_chain_with_one_more_layer(chance: Random) -> None:
+    for _ in range(10):
+        chain, request = tuple((layer, drawn_rules(chance)) for layer in Layer), drawn_request(chance)
+        narrowed = Chain(chain[:2]).narrowed(*chain[2]).narrowed(*chain[3])
+
+        assert narrowed.layers == chain
+        assert narrowed.decide(request) == Chain(chain).decide(request)
+
+
 # Decisions
 
 
@@ -255,6 +266,8 @@ def test_layers_stand_once_and_in_their_order() -> None:
     for wrong in ([(P, Rules()), (G, Rules())], [(G, Rules()), (G, Rules())]):
         with pytest.raises(ValueError, match="widest first"):
             Chain(wrong)
+    with pytest.raises(ValueError, match="widest first"):
+        Chain([(P, Rules())]).narrowed(T, Rules())
 
 
 # Widening

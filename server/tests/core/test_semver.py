@@ -31,7 +31,7 @@ def precedence(version: SemVer) -> tuple[object, ...]:
 @settings(max_examples=80)
 @given(versions, versions)
 def test_versions_compare_by_the_rules_of_the_specification(one: SemVer, other: SemVer) -> None:
-    expected = precedence(one) < precedence(other)  # type: ignore[operator]
+    expected = precedence(one) < precedence(other)
 
     assert (one < other) is expected
     assert (one.order < other.order) is expected
