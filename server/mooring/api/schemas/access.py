@@ -1,7 +1,6 @@
 """What the endpoints of service accounts, tokens, sign-in and break-glass take and show."""
 
 import base64
-from datetime import datetime
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -18,6 +17,7 @@ from mooring.api.schemas.fields import (
     Slug,
     Strict,
     TenantId,
+    Time,
     allowed,
 )
 from mooring.api.schemas.identity import UserView
@@ -60,9 +60,9 @@ class ServiceAccountView(Shown):
     description: str
     actions: list[str]
     status: ServiceAccountState
-    created_at: datetime
-    disabled_at: datetime | None
-    deleted_at: datetime | None
+    created_at: Time
+    disabled_at: Time | None
+    deleted_at: Time | None
     generation: int
     revision: int
     etag: str
@@ -73,7 +73,7 @@ class CreateKey(Strict):
     """A further public key."""
 
     public_key: PublicKey
-    expires_at: Annotated[datetime, Meta(tz=True)] | None = None
+    expires_at: Time | None = None
 
 
 class KeyView(Shown):
@@ -83,9 +83,9 @@ class KeyView(Shown):
     service_account_id: str
     algorithm: str
     public_key: str
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
+    created_at: Time
+    expires_at: Time | None
+    revoked_at: Time | None
 
 
 class SignIn(Strict):
@@ -103,7 +103,7 @@ class SignedInView(Shown):
 
     token: str
     token_id: str
-    expires_at: datetime
+    expires_at: Time
     user: UserView
 
 
@@ -144,10 +144,10 @@ class TokenView(Shown):
     kind: TokenKind
     name: str
     actions: list[str] | None
-    created_at: datetime
-    expires_at: datetime
-    revoked_at: datetime | None
-    last_used_at: datetime | None
+    created_at: Time
+    expires_at: Time
+    revoked_at: Time | None
+    last_used_at: Time | None
 
 
 class TokenCreated(TokenView):
@@ -171,7 +171,7 @@ class WhoAmI(Shown):
     tenant_id: str | None
     token_id: str | None
     token_kind: TokenKind | None
-    expires_at: datetime | None
+    expires_at: Time | None
     break_glass_id: str | None
     roles: list[RoleView]
     platform_actions: list[str]
@@ -195,8 +195,8 @@ class BreakGlassView(Shown):
     user_id: str
     role: Role
     reason: str
-    created_at: datetime
-    expires_at: datetime
+    created_at: Time
+    expires_at: Time
 
 
 class BreakGlassOpened(BreakGlassView):

@@ -1,6 +1,7 @@
 """Fields that several bodies and views share, and what every body and view has in common."""
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Annotated
 
 import msgspec
@@ -32,6 +33,8 @@ PublicKey = Annotated[
     ),
 ]
 OneTimeCode = Annotated[str, Meta(description="Told once: the code for the first sign-in.")]
+
+Time = Annotated[datetime, Meta(tz=True)]
 
 
 class Strict(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

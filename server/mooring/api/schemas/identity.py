@@ -1,6 +1,5 @@
 """What the endpoints of tenants, projects, users and memberships take and show."""
 
-from datetime import datetime
 from typing import Any
 
 from mooring.api.schemas.fields import (
@@ -11,6 +10,7 @@ from mooring.api.schemas.fields import (
     Shown,
     Slug,
     Strict,
+    Time,
     UserId,
     allowed,
 )
@@ -49,7 +49,7 @@ class TenantView(Shown):
     id: str
     slug: str
     display_name: str
-    created_at: datetime
+    created_at: Time
     revision: int
     etag: str
     allowed_actions: list[str]
@@ -64,7 +64,7 @@ class UserView(Shown):
     display_name: str
     disabled: bool
     has_password: bool
-    created_at: datetime
+    created_at: Time
     revision: int
     etag: str
     allowed_actions: list[str]
@@ -97,7 +97,7 @@ class ProjectView(Shown):
     tenant_id: str
     slug: str
     display_name: str
-    created_at: datetime
+    created_at: Time
     revision: int
     etag: str
     allowed_actions: list[str]
@@ -125,7 +125,7 @@ class MembershipView(Shown):
     project_id: str | None
     user_id: str
     role: Role
-    created_at: datetime
+    created_at: Time
     allowed_actions: list[str]
 
 

@@ -1,12 +1,11 @@
 """What the endpoints of events and the audit trail take and show."""
 
-from datetime import datetime
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from mooring.api.page import Cursor, Limit
-from mooring.api.schemas.fields import ActionKey, Shown, Strict
+from mooring.api.schemas.fields import ActionKey, Shown, Strict, Time
 from mooring.core.audit import AuditRow
 from mooring.core.event import Event, public_event
 
@@ -54,7 +53,7 @@ class EventView(Shown):
     actor_id: str
     correlation_id: str
     trace_id: str
-    occurred_at: datetime
+    occurred_at: Time
     data: dict[str, Any]
     data_withheld: bool = False
 
@@ -81,7 +80,7 @@ class AuditView(Shown):
     """Who did, or was refused, what."""
 
     id: str
-    occurred_at: datetime
+    occurred_at: Time
     outcome: str
     action: str
     noun: str | None

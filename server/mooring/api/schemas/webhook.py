@@ -1,13 +1,12 @@
 """What the endpoints of webhooks and deliveries take and show."""
 
-from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from mooring.api.page import Cursor, Limit
-from mooring.api.schemas.fields import Description, Revision, Shown, Strict, allowed
+from mooring.api.schemas.fields import Description, Revision, Shown, Strict, Time, allowed
 from mooring.core.address import URL_LENGTH_MAX
 from mooring.core.delivery import Delivery, DeliveryStatus, Outcome, Replayed
 from mooring.core.ids import Prefix, pattern
@@ -57,7 +56,7 @@ class WebhookView(Shown):
     description: str
     event_types: list[str]
     enabled: bool
-    created_at: datetime
+    created_at: Time
     revision: int
     etag: str
     allowed_actions: list[str]
@@ -98,12 +97,12 @@ class DeliveryView(Shown):
     project_id: str | None
     status: DeliveryStatus
     attempts: int
-    due_at: datetime
+    due_at: Time
     last_status: int | None
     last_error: str | None
     correlation_id: str
-    created_at: datetime
-    finished_at: datetime | None
+    created_at: Time
+    finished_at: Time | None
     revision: int
     etag: str
     allowed_actions: list[str]
