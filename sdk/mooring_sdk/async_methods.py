@@ -39,7 +39,7 @@ class AsyncMethods:
         new_password: str,
         options: CallOptions = UNCHANGED,
     ) -> None:
-        """Change the caller's own password; every token made before counts no more, so sign in again.
+        """Change the caller's own password; every older token but the one in use counts no more.
 
         Needs the action `self.update`.
         """

@@ -37,6 +37,7 @@ class User:
     revision: int
     created_at: datetime
     tokens_from: datetime | None = None
+    tokens_except: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,7 @@ def change_user(context: Context, user: User, change: UserChange, one_time: OneT
             one_time_hash=one_time.hash,
             one_time_expires_at=one_time.expires_at,
             tokens_from=context.now,
+            tokens_except=None,
         )
     return _changed(user, after, action="user.update", change=change.value)
 
@@ -131,13 +133,14 @@ def require_reach(giver: Authority, roles: Iterable[str]) -> None:
 
 
 def set_password(context: Context, user: User, password_hash: str) -> Decision[User]:
-    """The user's own new password; a one-time code that was still open, and older tokens, no longer count."""
+    """The user's own new password; a one-time code, and every older token but the one in use, no longer count."""
     after = replace(
         user,
         password_hash=password_hash,
         one_time_hash=None,
         one_time_expires_at=None,
         tokens_from=context.now,
+        tokens_except=context.actor.token_id,
     )
     return _changed(user, after, action="self.update", change="password")
 
@@ -150,7 +153,7 @@ def check_password_form(password: str) -> str:
 
 
 def _changed(user: User, after: User, *, action: str, change: str) -> Decision[User]:
-    columns = ("password_hash", "one_time_hash", "one_time_expires_at", "disabled_at", "tokens_from")
+    columns = ("password_hash", "one_time_hash", "one_time_expires_at", "disabled_at", "tokens_from", "tokens_except")
     changed = {name: getattr(after, name) for name in columns if getattr(after, name) != getattr(user, name)}
     if not changed:
         return Decision(result=user)

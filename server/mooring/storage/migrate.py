@@ -43,6 +43,11 @@ SELECT coalesce((SELECT e.tx >= (pg_snapshot_xmax(pg_current_snapshot())::text):
                    FROM event e JOIN event_epoch p ON e.epoch = p.current
                   ORDER BY e.tx DESC LIMIT 1), false)"""
 
+KNOWN_CLUSTER: Final = """
+WITH first AS (UPDATE event_epoch SET cluster = $1 WHERE cluster IS NULL RETURNING cluster)
+SELECT coalesce((SELECT cluster FROM first), (SELECT cluster FROM event_epoch))"""
+RAISE_EPOCH: Final = "UPDATE event_epoch SET current = current + 1, cluster = $1 RETURNING current"
+
 
 class MigrationRefused(Exception):
     """The database cannot be brought to this version; the message says why and what to do."""
@@ -160,11 +165,29 @@ async def _write_lifecycles(connection: asyncpg.Connection) -> None:
 
 
 async def _raise_epoch(connection: asyncpg.Connection) -> None:
-    """In a restored cluster transaction ids begin anew, below those of the stored events: begin a new epoch."""
-    if not await connection.fetchval(EPOCH_IS_BEHIND):
+    """In a restored cluster transaction ids count anew, and cursors of the old one may lie ahead: begin a new epoch."""
+    cluster = await _cluster(connection)
+    if not await _is_elsewhere(connection, cluster):
         return
     async with connection.transaction():
         await connection.execute("LOCK TABLE event IN ACCESS EXCLUSIVE MODE")
-        if await connection.fetchval(EPOCH_IS_BEHIND):
-            epoch = await connection.fetchval("UPDATE event_epoch SET current = current + 1 RETURNING current")
+        if await _is_elsewhere(connection, cluster):
+            epoch = await connection.fetchval(RAISE_EPOCH, cluster)
             await connection.execute(f"ALTER TABLE event ALTER COLUMN epoch SET DEFAULT {int(epoch)}")
+
+
+async def _is_elsewhere(connection: asyncpg.Connection, cluster: int | None) -> bool:
+    """Whether this is not the cluster in which the epoch began; the first one is written down."""
+    if cluster is not None:
+        known = await connection.fetchval(KNOWN_CLUSTER, cluster)
+        if known != cluster:
+            return True
+    return bool(await connection.fetchval(EPOCH_IS_BEHIND))
+
+
+async def _cluster(connection: asyncpg.Connection) -> int | None:
+    """What tells one cluster from another, where the database's user may read it."""
+    try:
+        return int(await connection.fetchval("SELECT system_identifier FROM pg_control_system()"))
+    except asyncpg.InsufficientPrivilegeError:
+        return None

@@ -8,7 +8,7 @@ from mooring.core.user import User
 from mooring.storage.database import PLATFORM, Acting, Database
 
 _COLUMNS: Final = """u.id, u.tenant_id, u.email, u.display_name, u.password_hash, u.one_time_hash,
-       u.one_time_expires_at, u.disabled_at, u.revision, u.created_at, u.tokens_from"""
+       u.one_time_expires_at, u.disabled_at, u.revision, u.created_at, u.tokens_from, u.tokens_except"""
 FIND: Final = f'SELECT {_COLUMNS} FROM "user" u WHERE u.id = $1 AND u.tenant_id IS NOT DISTINCT FROM $2'
 LIST: Final = f"""
 SELECT {_COLUMNS} FROM "user" u WHERE u.tenant_id IS NOT DISTINCT FROM $1 AND u.id > $2 ORDER BY u.id LIMIT $3"""

@@ -212,6 +212,15 @@ def test_a_new_password_uses_the_one_time_code_up() -> None:
     assert decision.audits[0].action == "self.update"
 
 
+def test_the_token_by_which_a_password_is_changed_goes_on_to_count() -> None:
+    own = context(OTHER_USER)
+    acting = replace(own, actor=replace(own.actor, token_id="tok_1"))
+
+    after = set_password(acting, USER_SEEN, "$new").result
+
+    assert (after.tokens_from, after.tokens_except) == (NOW, "tok_1")
+
+
 def test_no_decision_about_a_user_tells_a_hash_or_a_code() -> None:
     decisions = (
         create_user(context(), TENANT, ("a@b", "A"), ONE_TIME),

@@ -31,8 +31,8 @@ ONE_OF_EACH = {
     "delete_project_membership": ("identity.membership.deleted", "membership.delete"),
 }
 POINTS_MAX = 100
-ENDS_ITS_OWN_TOKEN = "change_own_password"
-"""Whoever repeats this one after its commit is no longer known by that token, and signs in with the new password."""
+CHANGES_A_PASSWORD = "change_own_password"
+"""Its hash is another one each time, so its rows are not compared with those of an undisturbed run."""
 
 
 async def undisturbed(killing: Killing, route: Route) -> Outcome:
@@ -88,7 +88,7 @@ async def test_a_kill_wherever_a_mutation_waits_and_a_repetition_have_one_effect
     assert replays == sorted(replays), "what was committed at one point was not committed at a later one"
 
 
-@pytest.mark.parametrize("name", sorted(set(MUTATIONS) - {ENDS_ITS_OWN_TOKEN}))
+@pytest.mark.parametrize("name", sorted(set(MUTATIONS) - {CHANGES_A_PASSWORD}))
 async def test_a_kill_around_the_commit_of_a_mutation_and_a_repetition_have_one_effect(
     killing: Killing, name: str
 ) -> None:
@@ -105,7 +105,7 @@ async def test_a_kill_around_the_commit_of_a_mutation_and_a_repetition_have_one_
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 async def test_a_password_whose_change_was_killed_is_the_old_one_or_the_new_one(killing: Killing, moment: str) -> None:
-    prepared = await killing.stage.prepare(MUTATIONS[ENDS_ITS_OWN_TOKEN])
+    prepared = await killing.stage.prepare(MUTATIONS[CHANGES_A_PASSWORD])
     correlation_id = uuid.uuid4().hex
     async with Caller(killing.server.url, prepared.token) as caller:
         email = await killing.connection.fetchval(
@@ -117,7 +117,7 @@ async def test_a_password_whose_change_was_killed_is_the_old_one_or_the_new_one(
         await killing.server.start()
         request = (prepared.route.method, prepared.path, prepared.body, headers_of(correlation_id))
         answers = [(await caller.call(*request)).status for _ in range(2)]
-    assert answers == ([204, 401] if moment == "before" else [401, 401])
+    assert answers == [204, 204]
     assert len(await killing.connection.fetch(EVENTS, correlation_id)) == 1
     done = [row["action"] for row in await killing.connection.fetch(AUDITS, correlation_id) if row["outcome"] == "done"]
     assert done == ["self.update"]

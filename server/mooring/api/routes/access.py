@@ -110,7 +110,7 @@ async def get_whoami(call: Call) -> WhoAmI:
     Declared("whoami", "change_password", "self.update", 204, errors=(Code.SIGN_IN_REFUSED,)),
 )
 async def change_own_password(call: Call, body: ChangePassword) -> Answered:
-    """Change the caller's own password; every token made before counts no more, so sign in again."""
+    """Change the caller's own password; every older token but the one in use counts no more."""
     wanted = (body.current_password, body.new_password)
     return await user_commands.change_own_password(call.work(lambda _: None), *wanted)
 

@@ -125,9 +125,10 @@ CREATE UNIQUE INDEX platform_key_one_current ON platform_key (purpose) WHERE ret
 
 CREATE TABLE event_epoch (
   current integer NOT NULL,
+  cluster bigint,   -- the system identifier of the cluster in which this epoch began
   single boolean NOT NULL DEFAULT true CONSTRAINT event_epoch_is_one CHECK (single) UNIQUE
 );
-INSERT INTO event_epoch VALUES (1);
+INSERT INTO event_epoch (current) VALUES (1);
 GRANT SELECT ON event_epoch TO mooring_tenant;
 
 CREATE TABLE event_horizon (   -- the last place that retention deleted: an older cursor has missed something

@@ -39,6 +39,7 @@ CREATE TABLE "user" (
   one_time_expires_at timestamptz,
   disabled_at timestamptz,
   tokens_from timestamptz,         -- tokens made before count no more: the password was changed or taken away
+  tokens_except text COLLATE "C",  -- but for the one by which the user changed it
   revision bigint NOT NULL DEFAULT 0,
   created_at timestamptz NOT NULL,
   CONSTRAINT user_email_taken UNIQUE NULLS NOT DISTINCT (tenant_id, email),

@@ -1,0 +1,304 @@
+"""What an attacker tried: each test is an attack that has to come to nothing."""
+
+import asyncio
+import base64
+import os
+from dataclasses import replace
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from mooring.gateways.passwords import Passwords
+from mooring.settings import Settings
+from mooring.storage.database import PLATFORM
+from server.tests.conftest import PASSWORD, Tenant, World, running_platform
+from server.tests.targets import assertion
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+
+REASON: Final = "ticket 4711: the customer asked for help"
+NEW_PASSWORD: Final = "another horse battery staple"
+
+
+async def entered(world: World, tenant: Tenant, role: str = "tenant_admin") -> httpx.AsyncClient:
+    body = {"tenant_id": tenant.id, "reason": REASON, "role": role}
+    answer = await world.admin.post("/api/v1/platform/break-glass", json=body)
+    assert answer.status_code == 201, answer.text
+    return world.client(answer.json()["token"])
+
+
+def public_key() -> str:
+    return base64.b64encode(os.urandom(32)).decode()
+
+
+# Access that is left behind --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", ["reset", "enable"])
+async def test_a_break_glass_entry_takes_over_no_user_of_the_tenant(world: World, change: str) -> None:
+    acme = await world.tenant("acme")
+    inside = await entered(world, acme)
+    answer = await inside.post(f"/api/v1/tenants/{acme.id}/users/{acme.admin_id}/{change}")
+    assert answer.status_code == 403, answer.text
+
+
+async def test_a_token_made_while_the_password_is_being_changed_does_not_outlive_it(world: World) -> None:
+    acme = await world.tenant("acme")
+    owner, thief = world.client(acme.token), world.client(acme.token)
+    hashing, go_on = asyncio.Event(), asyncio.Event()
+    passwords = world.running.platform.services.passwords
+    hash_for_real = passwords.hash
+
+    async def slow_hash(password: str) -> str:
+        hashing.set()
+        await go_on.wait()
+        return await hash_for_real(password)
+
+    object.__setattr__(passwords, "hash", slow_hash)
+    body = {"current_password": PASSWORD, "new_password": NEW_PASSWORD}
+    changing = asyncio.create_task(owner.post("/api/v1/whoami/password", json=body))
+    await hashing.wait()
+    stolen = (await thief.post("/api/v1/tokens", json={"name": "stays"})).json()["token"]
+    go_on.set()
+    assert (await changing).status_code == 204
+
+    assert (await world.client(stolen).get("/api/v1/whoami")).status_code == 401
+
+
+async def test_a_sign_in_with_the_old_password_does_not_outlive_a_reset(world: World) -> None:
+    acme = await world.tenant("acme")
+    other = await world.member(acme, None, "tenant_admin", "other")
+    passwords = world.running.platform.services.passwords
+    checked, go_on = asyncio.Event(), asyncio.Event()
+    verify_for_real = passwords.verify
+
+    async def slow_verify(stored: str | None, password: str) -> bool:
+        fits = await verify_for_real(stored, password)
+        checked.set()
+        await go_on.wait()
+        return fits
+
+    object.__setattr__(passwords, "verify", slow_verify)
+    body = {"tenant": acme.slug, "email": f"admin@{acme.slug}.example", "password": PASSWORD}
+    signing_in = asyncio.create_task(world.client().post("/api/v1/sign-in", json=body))
+    await checked.wait()
+    reset = await world.client(other).post(f"/api/v1/tenants/{acme.id}/users/{acme.admin_id}/reset")
+    assert reset.status_code == 200
+    go_on.set()
+    answer = await signing_in
+    if answer.status_code == 200:
+        assert (await world.client(answer.json()["token"]).get("/api/v1/whoami")).status_code == 401
+
+
+# Escalation ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_narrowed_token_enters_a_tenant_with_no_more_than_its_own_list(world: World) -> None:
+    acme = await world.tenant("acme")
+    body = {"name": "narrow", "actions": ["break_glass.open", "project.read"]}
+    narrow = (await world.admin.post("/api/v1/tokens", json=body)).json()["token"]
+    entry = {"tenant_id": acme.id, "reason": REASON, "role": "tenant_admin"}
+    answer = await world.client(narrow).post("/api/v1/platform/break-glass", json=entry)
+    assert answer.status_code == 201
+    me = (await world.client(answer.json()["token"]).get("/api/v1/whoami")).json()
+    assert me["tenant_actions"] == ["project.read"]
+
+
+async def test_a_narrowed_token_is_not_told_the_secret_of_a_wider_one_by_a_repeat(world: World) -> None:
+    acme = await world.tenant("acme")
+    owner = world.client(acme.token)
+    wide = await owner.post("/api/v1/tokens", json={"name": "wide"}, headers={"Idempotency-Key": "k"})
+    body = {"name": "narrow", "actions": ["token.create"]}
+    narrow = world.client((await owner.post("/api/v1/tokens", json=body)).json()["token"])
+    repeated = await narrow.post("/api/v1/tokens", json={"name": "wide"}, headers={"Idempotency-Key": "k"})
+    assert wide.json()["token"] not in repeated.text
+
+
+async def test_a_role_beyond_the_ceiling_is_refused_and_leaves_an_audit_row(world: World) -> None:
+    acme = await world.tenant("acme")
+    project = await world.project(acme, "train")
+    await world.member(acme, project, "project_viewer", "vera")
+    owner = world.client(acme.token)
+    body = {"name": "narrow", "actions": ["membership.create"]}
+    narrow = world.client((await owner.post("/api/v1/tokens", json=body)).json()["token"])
+    given = {"user_id": acme.admin_id, "role": "project_admin"}
+    answer = await narrow.post(f"/api/v1/projects/{project}/memberships", json=given)
+    assert (answer.status_code, answer.json()["code"]) == (403, "grant_exceeds_ceiling")
+    trail = (await owner.get(f"/api/v1/tenants/{acme.id}/audit?outcome=denied")).json()["items"]
+    assert [(row["action"], row["correlation_id"]) for row in trail] == [
+        ("membership.create", answer.headers["x-correlation-id"])
+    ]
+
+
+async def test_no_key_of_a_service_account_can_be_hidden_behind_revoked_ones(world: World) -> None:
+    acme = await world.tenant("acme")
+    project = await world.project(acme, "train")
+    owner = world.client(acme.token)
+    path = f"/api/v1/projects/{project}/service-accounts"
+    account = (await owner.post(path, json={"name": "robot", "actions": ["project.read"]})).json()["id"]
+    await world.running.platform.services.database.fetch(
+        PLATFORM,
+        """INSERT INTO service_account_key (id, tenant_id, service_account_id, algorithm, public_key, created_at, revoked_at)
+           SELECT 'key_' || lpad(n::text, 26, '0'), $1, $2, 'ed25519', decode(lpad(to_hex(n), 64, '0'), 'hex'), now(), now()
+             FROM generate_series(1, 1000) n""",
+        acme.id, account,
+    )  # fmt: skip
+    made = [await owner.post(f"{path}/{account}/keys", json={"public_key": public_key()}) for _ in range(11)]
+    assert [each.status_code for each in made] == [201] * 10 + [409]
+    listed = (await owner.get(f"{path}/{account}/keys")).json()["items"]
+    assert {each.json()["id"] for each in made[:10]} <= {key["id"] for key in listed}
+
+
+# Guessing --------------------------------------------------------------------------------------------------------------
+
+
+async def test_guesses_that_are_sent_at_once_count_one_by_one(settings: Settings) -> None:
+    async with running_platform(replace(settings, sign_in_limit_per_minute=6)) as running, running.client() as client:
+        body = {"email": "admin@mooring.local", "password": "a guess that is wrong"}
+        answers = await asyncio.gather(*(client.post("/api/v1/sign-in", json=body) for _ in range(25)))
+        statuses = [answer.status_code for answer in answers]
+        assert statuses.count(401) <= 7
+        assert statuses.count(401) + statuses.count(429) == 25
+
+
+async def test_the_current_password_is_not_guessed_without_a_limit_or_a_trace(settings: Settings) -> None:
+    async with running_platform(replace(settings, sign_in_limit_per_minute=6)) as running:
+        world = World(running, running.client())
+        token = await world.sign_in("admin@mooring.local", running.code)
+        client = world.client(token)
+        body = {"current_password": "a guess that is wrong", "new_password": NEW_PASSWORD}
+        statuses = [(await client.post("/api/v1/whoami/password", json=body)).status_code for _ in range(10)]
+        assert statuses.count(401) <= 7
+        assert statuses[-1] == 429
+        trail = (await client.get("/api/v1/platform/audit?action=self.update&outcome=denied")).json()["items"]
+        assert len(trail) == statuses.count(401)
+        await world.close()
+
+
+# Races -----------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_one_time_code_that_is_used_twice_at_once_signs_in_once(world: World) -> None:
+    acme = await world.tenant("acme")
+    body = {"email": "vera@acme.example", "display_name": "Vera"}
+    code = (await world.client(acme.token).post(f"/api/v1/tenants/{acme.id}/users", json=body)).json()["one_time_code"]
+    offered = {"tenant": "acme", "email": "vera@acme.example", "one_time_code": code, "new_password": NEW_PASSWORD}
+    answers = await asyncio.gather(*(world.client().post("/api/v1/sign-in", json=offered) for _ in range(8)))
+    assert sorted(answer.status_code for answer in answers) == [200] + [401] * 7
+
+
+async def test_an_assertion_that_is_exchanged_twice_at_once_is_exchanged_once(world: World) -> None:
+    from mooring.gateways.signatures import new_key_pair
+
+    acme = await world.tenant("acme")
+    project = await world.project(acme, "train")
+    owner = world.client(acme.token)
+    private, public = new_key_pair()
+    path = f"/api/v1/projects/{project}/service-accounts"
+    body = {"name": "robot", "actions": ["project.read"], "public_key": base64.b64encode(public).decode()}
+    account = (await owner.post(path, json=body)).json()["id"]
+    key = (await owner.get(f"{path}/{account}/keys")).json()["items"][0]["id"]
+    form = {
+        "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+        "assertion": assertion(account, key, private, f"{world.running.url}/api/v1/oauth/token"),
+    }
+    answers = await asyncio.gather(*(world.client().post("/api/v1/oauth/token", data=form) for _ in range(8)))
+    assert sorted(answer.status_code for answer in answers) == [200] + [401] * 7
+
+
+async def test_two_admins_who_disable_each_other_at_once_leave_one(world: World) -> None:
+    acme = await world.tenant("acme")
+    other = world.client(await world.member(acme, None, "tenant_admin", "other"))
+    other_id = (await other.get("/api/v1/whoami")).json()["id"]
+    users = f"/api/v1/tenants/{acme.id}/users"
+    answers = await asyncio.gather(
+        world.client(acme.token).post(f"{users}/{other_id}/disable"), other.post(f"{users}/{acme.admin_id}/disable")
+    )
+    assert sorted(answer.status_code for answer in answers) in ([200, 409], [200, 401])
+
+
+async def test_nothing_is_made_in_a_project_that_is_deleted_at_the_same_moment(world: World) -> None:
+    acme = await world.tenant("acme")
+    owner = world.client(acme.token)
+    for number in range(10):
+        project = await world.project(acme, f"project-{number}")
+        path = f"/api/v1/projects/{project}"
+        made, gone = await asyncio.gather(
+            owner.post(f"{path}/service-accounts", json={"name": "robot", "actions": ["project.read"]}),
+            owner.delete(path),
+        )
+        assert (made.status_code, gone.status_code) in ((201, 409), (404, 204)), number
+
+
+async def test_limits_hold_when_many_are_made_at_once(world: World) -> None:
+    acme = await world.tenant("acme")
+    owner = world.client(acme.token)
+    answers = await asyncio.gather(*(owner.post("/api/v1/tokens", json={"name": f"t{n}"}) for n in range(70)))
+    assert sum(answer.status_code == 201 for answer in answers) == 50
+
+
+async def test_streams_that_are_opened_at_once_are_counted_one_by_one(settings: Settings) -> None:
+    async with running_platform(replace(settings, streams_per_principal=3)) as running:
+        world = World(running, running.client())
+        world.admin.headers["Authorization"] = f"Bearer {await world.sign_in('admin@mooring.local', running.code)}"
+        opened = 0
+
+        async def follow() -> str:
+            nonlocal opened
+            async with world.admin.stream("GET", "/api/v1/platform/events/stream?cursor=beginning") as answer:
+                text = ""
+                async for piece in answer.aiter_text():
+                    text += piece
+                    if answer.status_code == 200 and "identity." in text:
+                        opened += 1
+                        await asyncio.Event().wait()
+                return text
+
+        tasks = [asyncio.create_task(follow()) for _ in range(12)]
+        done: set[Any] = set()
+        async with asyncio.timeout(10):
+            while len(done) < 9:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0.2)
+        assert opened <= 3
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await world.close()
+
+
+# Odd input -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_nul_in_an_id_is_an_id_that_nothing_has(world: World) -> None:
+    acme = await world.tenant("acme")
+    owner = world.client(acme.token)
+    for path in ("/api/v1/projects/%00", "/api/v1/projects/prj%00/memberships", f"/api/v1/tenants/{acme.id}/users/%00"):
+        assert (await owner.get(path)).status_code == 404, path
+
+
+async def test_a_time_that_no_clock_shows_is_refused(world: World) -> None:
+    acme = await world.tenant("acme")
+    project = await world.project(acme, "train")
+    owner = world.client(acme.token)
+    path = f"/api/v1/projects/{project}/service-accounts"
+    account = (await owner.post(path, json={"name": "robot", "actions": ["project.read"]})).json()["id"]
+    body = {"public_key": public_key(), "expires_at": "9999-12-31T23:59:59-23:59"}
+    assert (await owner.post(f"{path}/{account}/keys", json=body)).status_code == 422
+
+
+async def test_an_error_does_not_repeat_all_that_was_sent(world: World) -> None:
+    acme = await world.tenant("acme")
+    project = await world.project(acme, "train")
+    path = f"/api/v1/projects/{project}/memberships"
+    for body in ({"user_id": acme.admin_id, "role": "x" * 500_000}, {"y" * 500_000: 1}):
+        answer = await world.client(acme.token).post(path, json=body)
+        assert answer.status_code == 422
+        assert len(answer.content) < 3_000
+
+
+async def test_a_form_of_many_fields_is_refused_before_it_is_taken_apart(world: World) -> None:
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    answer = await world.client().post("/api/v1/oauth/token", content=b"a=&" * 300_000, headers=headers)
+    assert answer.status_code == 400
+    assert float(answer.elapsed.total_seconds()) < 0.25
