@@ -36,6 +36,8 @@ from mooring.storage.unit_of_work import Origin, record_refusal
 IDEMPOTENCY_KEY_MAX: Final = 200
 PATH_LENGTH_MAX: Final = 2_000
 JSON: Final = "application/json"
+DENIALS: Final = frozenset({Code.GRANT_EXCEEDS_CEILING, Code.SIGN_IN_REFUSED})
+"""What a caller who may use a route is denied for what he asks of it."""
 
 Scope_ = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -114,7 +116,19 @@ class Application:
             idempotency=_idempotency(route, headers, caller, scope, body),
             headers=headers,
         )
-        return _answer(route, await route.handler(call, **arguments))
+        try:
+            return _answer(route, await route.handler(call, **arguments))
+        except Refusal as refusal:
+            if refusal.code in DENIALS and route.mutates:
+                await self._record_denial(call, refusal)
+            raise
+
+    async def _record_denial(self, call: Call, refusal: Refusal) -> None:
+        """What the core denies, such as a role beyond the caller's own, leaves its row as any other denial does."""
+        caller, route = call.caller, call.route
+        project_id = _known_project(caller, call.place)
+        audited = Audited(route.action, route.noun, None, caller.tenant_id, project_id, reason=refusal.detail)
+        await record_refusal(self._tools.services.database, call.context, audited, Access.DENIED.value, call.origin)
 
     async def _admit(
         self, scope: Scope_, headers: dict[str, str], traced_observed: tuple[trace.Traced, Observed]
@@ -289,7 +303,10 @@ def _idempotency(
             {"header": "Idempotency-Key"},
         )
     fingerprint = hashlib.sha256()
-    for part in (scope["path"].encode(), scope["query_string"], body):
+    limit = caller.authority.limit
+    # A token that was narrowed is told nothing that was told to a wider one of the same principal.
+    narrowed = () if limit is None else (",".join(sorted(limit)).encode(),)
+    for part in (scope["path"].encode(), scope["query_string"], body, *narrowed):
         fingerprint.update(len(part).to_bytes(8) + part)
     return IdempotencyRequest(caller.actor.id, route.key, key, fingerprint.digest())
 

@@ -30,6 +30,8 @@ HEAD_BYTES_MAX: Final = 256 * 1024
 """What is parsed at the most; the application's own limit is lower, and it answers by name."""
 BODY_BYTES_WAITING_MAX: Final = 64 * 1024
 ARRIVAL_SECONDS_MAX: Final = 60.0
+UNREAD_SECONDS_MAX: Final = 60.0
+"""How long a caller may take nothing of an answer that waits for it in memory."""
 ANSWER: Final = "mooring.answer"
 EXTENSIONS: Final[dict[str, dict[str, object]]] = {ANSWER: {}}
 ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
@@ -195,6 +197,8 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._silent_since = 0.0
         self._arriving_since: float | None = None
+        self._unread = 0  # what the caller had not taken at the last look, and since when it took nothing of it
+        self._unread_since = 0.0
         self._head_bytes = 0
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
@@ -209,7 +213,7 @@ class Connection(asyncio.Protocol):
         self._client = _address(transport.get_extra_info("peername"))
         self._server = _address(transport.get_extra_info("sockname"))
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
-        self._silent_since = self._loop.time()
+        self._silent_since = self._unread_since = self._loop.time()
         self._timer = self._loop.call_later(self._silence_seconds_max, self._look_at_the_time)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -249,6 +253,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """There is room again."""
+        self._unread_since = self._loop.time()
         if self._drained is not None:
             self._drained.set_result(None)
             self._drained = None
@@ -448,6 +453,9 @@ class Connection(asyncio.Protocol):
     def _look_at_the_time(self) -> None:
         """End a connection on which nothing happens, or a request that does not come to its end."""
         now = self._loop.time()
+        if self._is_unread(now):
+            self.cut_off()
+            return
         is_arriving = self._arriving_since is not None and self._reads
         if is_arriving:
             left = (self._arriving_since or now) + ARRIVAL_SECONDS_MAX - now
@@ -460,7 +468,16 @@ class Connection(asyncio.Protocol):
         elif self._transport is not None and is_arriving:
             self._transport.abort()
         else:
-            self._close()
+            self._close()  # which waits for the caller to take what was written: so it is looked at again
+            self._timer = self._loop.call_later(self._silence_seconds_max, self._look_at_the_time)
+
+    def _is_unread(self, now: float) -> bool:
+        """Whether the caller has taken nothing for too long of what was written for it."""
+        unread = self.unread_bytes
+        if not unread or unread < self._unread:
+            self._unread_since = now
+        self._unread = unread
+        return now - self._unread_since > UNREAD_SECONDS_MAX
 
 
 def _address(info: object) -> tuple[str, int] | None:

@@ -11,6 +11,7 @@ from typing import Final
 from mooring.core.caller import Caller
 from mooring.core.event import Event
 from mooring.core.events import EventType
+from mooring.core.ids import Prefix, is_id
 from mooring.core.permissions import Place
 from mooring.storage import project as projects
 from mooring.storage.database import Acting, Database
@@ -37,6 +38,8 @@ class Homes:
         """
         if place.project_id is None or place.project_id in caller.authority.projects:
             return False
+        if not is_id(place.project_id, Prefix.PROJECT):  # may hold what the database does not even take, such as NUL
+            return True
         if self._home.get(place.project_id) == caller.tenant_id:
             return False
         acting = Acting(caller.tenant_id)

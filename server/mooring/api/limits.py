@@ -31,9 +31,9 @@ class RateLimit:
         if len(self._buckets) > BUCKETS_MAX:
             self._buckets.popitem(last=False)
 
-    def check(self, who: str) -> None:
-        """Refuse when this caller's bucket is empty, without counting."""
-        self.take(who, 0.0 if self.left(who) >= 1 else 1.0)
+    def give_back(self, who: str) -> None:
+        """What was counted beforehand turned out not to count."""
+        self.take(who, -1.0)
 
     def left(self, who: str) -> float:
         """How many requests this caller may send now."""

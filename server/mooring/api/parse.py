@@ -23,6 +23,9 @@ PARAMETER_PREFIX: Final = {
 }
 """The noun of each path parameter that is an id. A parameter that is not listed is other text."""
 
+FORM_FIELDS_MAX: Final = 20
+SHOWN_MAX: Final = 500  # how much of an error is shown
+
 _WHERE: Final = re.compile(r" - at `\$(?P<path>[^`]*)`$")
 
 
@@ -49,7 +52,8 @@ def decode_body(body: bytes, kind: type[msgspec.Struct], decoder: msgspec.json.D
 def decode_form(body: bytes, kind: type[msgspec.Struct], decoder: Any) -> Any:
     """The typed body of a form-encoded request."""
     try:
-        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, strict_parsing=bool(body))
+        text = body.decode("ascii")
+        pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=bool(body), max_num_fields=FORM_FIELDS_MAX)
     except (ValueError, UnicodeDecodeError) as error:
         raise Refusal(Code.MALFORMED_REQUEST, "the body is not form-encoded") from error
     return _convert(_single(pairs), kind, strict=False)
@@ -101,6 +105,6 @@ def _text(kind: type[msgspec.Struct], name: str, value: str) -> Any:
 def _invalid(error: msgspec.ValidationError) -> Refusal:
     text = str(error)
     where = _WHERE.search(text)
-    path = where["path"].lstrip(".") if where else ""
-    said = text[: where.start()] if where else text
+    path = where["path"].lstrip(".")[:SHOWN_MAX] if where else ""
+    said = (text[: where.start()] if where else text)[:SHOWN_MAX]  # it may repeat what was sent
     return Refusal(Code.VALIDATION_FAILED, f"{path}: {said}" if path else said, {"path": path})

@@ -66,6 +66,9 @@ async def follow(call: Call, wanted: events.Selection, place: Position) -> Async
     try:
         # An id without data moves the caller's cursor: whoever is cut off before the first event misses none either.
         yield b": the stream is open\nretry: 1000\nid: %b\n\n" % place.cursor().encode()
+        if streams[principal] > call.services.settings.streams_per_principal:  # many were opened at the same moment
+            yield b'event: closed\ndata: {"reason": "this caller holds too many streams"}\n\n'
+            return
         while not hub.closed:
             found, place = await hub.read(wanted, place, BATCH)
             if not await _may_go_on(call):  # before the events are shown: they may be what came after the end of it

@@ -53,6 +53,6 @@ async def enter(work: Work[Entered], secret: str, tenant_id: str, role: Role, re
 
     def decide(_: None) -> Decision[Entered]:
         fresh = FreshToken(work.context.mint(Prefix.TOKEN), digest(secret))
-        return open_break_glass(work.context, tenant_id, role, reason, fresh)
+        return open_break_glass(work.context, tenant_id, role, reason, fresh, limit=work.authority.limit)
 
     return await work.execute(load, decide)

@@ -1,8 +1,11 @@
 """Commands on users, done by admins and by the users themselves."""
 
+from dataclasses import replace
+
 from mooring.commands.found import found
 from mooring.commands.tenant import one_time
 from mooring.commands.work import Answered, Work
+from mooring.core.decision import Decision
 from mooring.core.errors import Code, Refusal
 from mooring.core.user import (
     User,
@@ -51,4 +54,8 @@ async def change_own_password(work: Work[User], current: str, wanted: str) -> An
             raise Refusal(Code.SIGN_IN_REFUSED, "the current password is not right")
         return user, await passwords.hash(wanted)
 
-    return await work.execute(load, lambda seen: set_password(work.context, *seen))
+    def decide(seen: tuple[User, str]) -> Decision[User]:
+        # Hashing took its time: a token that was made meanwhile, by whoever had the old password, ends as well.
+        return set_password(replace(work.context, now=work.services.clock.now()), *seen)
+
+    return await work.execute(load, decide)

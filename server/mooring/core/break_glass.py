@@ -4,7 +4,7 @@ The entry is a row that the tenant can read, an event in the tenant's stream and
 done inside carries the entry's id. There is no other way from a platform role to a tenant's data.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -40,8 +40,19 @@ class Entered:
     token: Token
 
 
-def open_break_glass(context: Context, tenant_id: str, role: Role, reason: str, fresh: FreshToken) -> Decision[Entered]:
-    """Enter: the row, the token, and the tenant's own record of it, all at once."""
+def open_break_glass(
+    context: Context,
+    tenant_id: str,
+    role: Role,
+    reason: str,
+    fresh: FreshToken,
+    *,
+    limit: frozenset[str] | None = None,
+) -> Decision[Entered]:
+    """Enter: the row, the token, and the tenant's own record of it, all at once.
+
+    `limit` is what the token that asks for it was narrowed to: a narrow token makes no wider one.
+    """
     if role not in ROLES:
         raise names.invalid("role", f"one of {', '.join(ROLES)}")
     entry = BreakGlass(
@@ -54,6 +65,7 @@ def open_break_glass(context: Context, tenant_id: str, role: Role, reason: str, 
         created_at=context.now,
     )
     token = break_glass_token(context, fresh, tenant_id, context.actor.id, entry.id)
+    token = replace(token, actions=None if limit is None else sorted(limit))
     issued = issue(token, fresh, action="break_glass.open")
     told = {"user_id": entry.user_id, "role": entry.role, "reason": entry.reason}
     return Decision(

@@ -16,6 +16,7 @@ OUTLIVES_AN_ENTRY = frozenset(
         "service_account.key.create",
         "service_account.update",
         "user.create",
+        "user.update",
         "webhook.create",
         "webhook.update",
     }

@@ -6,7 +6,7 @@ that an audit row or an event never points at nothing. A token is issued only to
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
@@ -65,6 +65,7 @@ SERVICE_ACCOUNT = Machine(
 
 ED25519_KEY_BYTES: Final = 32
 KEYS_MAX: Final = 10
+EXPIRY_MAX: Final = datetime(9999, 1, 1, tzinfo=UTC)  # beyond it some zones' times have no equal in UTC
 ACCOUNTS_MAX: Final = 500
 
 _EVENT_OF: Final = {
@@ -224,8 +225,8 @@ def add_key(
         _allowed_actions(giver, place, tuple(account.actions))
     if live_keys >= KEYS_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"a service account has at most {KEYS_MAX} keys", {"limit": KEYS_MAX})
-    if expires_at is not None and expires_at <= context.now:
-        raise names.invalid("expires_at", "a time that is still to come")
+    if expires_at is not None and not context.now < expires_at < EXPIRY_MAX:
+        raise names.invalid("expires_at", "a time that is still to come, before the year 9999")
     key = _key(context, account, public_key, expires_at)
     return Decision(
         result=key,

@@ -9,11 +9,13 @@ when it meets a key id that it does not know.
 """
 
 import base64
+import fcntl
 import os
 import secrets as chance
 import stat
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -193,6 +195,22 @@ def write_keys(path: Path, keys: list[tuple[str, bytes]], *, exclusive: bool = F
     finally:
         if temporary:
             os.unlink(temporary)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Nobody else rotates the keys of this file meanwhile; the lock goes with the process, whatever ends it."""
+    try:
+        directory = os.open(path.parent, os.O_RDONLY)
+    except OSError as error:
+        raise MasterKeyRefused(f"cannot read the master key file {path}: {error}") from error
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise MasterKeyRefused(f"another rotation of {path} is under way; wait for its end") from error
+    finally:
+        os.close(directory)
 
 
 def _bound(id: str, tenant_id: str | None, purpose: str) -> bytes:

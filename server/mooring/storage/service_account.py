@@ -17,7 +17,12 @@ LIST: Final = f"""
 SELECT {_COLUMNS} FROM service_account
  WHERE project_id = $1 AND status <> 'deleted' AND id > $2 ORDER BY id LIMIT $3"""
 COUNT: Final = "SELECT count(*) FROM service_account WHERE project_id = $1 AND status <> 'deleted'"
-KEYS: Final = f"SELECT {_KEY_COLUMNS} FROM service_account_key WHERE service_account_id = $1 ORDER BY id LIMIT 1000"
+KEYS: Final = f"""
+SELECT * FROM (
+  SELECT {_KEY_COLUMNS} FROM service_account_key WHERE service_account_id = $1
+   ORDER BY revoked_at IS NOT NULL, id DESC LIMIT 1000) k
+ ORDER BY id"""
+"""Those that count are always among them: no number of revoked keys hides one."""
 KEY: Final = f"SELECT {_KEY_COLUMNS} FROM service_account_key WHERE service_account_id = $1 AND id = $2"
 
 
@@ -44,7 +49,7 @@ async def count(database: Database, acting: Acting, project_id: str) -> int:
 
 
 async def keys(database: Database, acting: Acting, account_id: str) -> list[ServiceAccountKey]:
-    """All keys of an account, revoked ones too."""
+    """The keys of an account: all that count, and the newest of the revoked ones."""
     return [key_of(row) for row in await database.fetch(acting, KEYS, account_id)]
 
 

@@ -54,15 +54,15 @@ async def sign_in(call: Call, body: SignIn) -> SignedInView:
     becomes the password, and the code counts no more.
     """
     who = f"address {call.origin.remote_address}"
-    if call.tools.failures.left(who) < 1:
-        call.tools.failures.take(who)
+    call.tools.failures.take(who)  # counted before it is known to fail: else many that are sent at once are one
     offered = signing_in.Credentials(body.tenant, body.email, body.password, body.one_time_code, body.new_password)
     try:
         signed_in = await signing_in.sign_in(call.services, call.context, offered, call.origin)
     except Refusal as refusal:
-        if refusal.code is Code.SIGN_IN_REFUSED:
-            call.tools.failures.take(who)
+        if refusal.code is not Code.SIGN_IN_REFUSED:
+            call.tools.failures.give_back(who)
         raise
+    call.tools.failures.give_back(who)
     return SignedInView(
         token=signed_in.secret,
         token_id=signed_in.token.id,
@@ -111,8 +111,17 @@ async def get_whoami(call: Call) -> WhoAmI:
 )
 async def change_own_password(call: Call, body: ChangePassword) -> Answered:
     """Change the caller's own password; every older token but the one in use counts no more."""
+    who = f"user {call.caller.actor.id}"
+    call.tools.failures.take(who)  # a stolen token is no leave to guess the password
     wanted = (body.current_password, body.new_password)
-    return await user_commands.change_own_password(call.work(lambda _: None), *wanted)
+    try:
+        answered = await user_commands.change_own_password(call.work(lambda _: None), *wanted)
+    except Refusal as refusal:
+        if refusal.code is not Code.SIGN_IN_REFUSED:
+            call.tools.failures.give_back(who)
+        raise
+    call.tools.failures.give_back(who)
+    return answered
 
 
 @route("GET", "/tokens", Scope.SELF, Declared("token", "list", "token.read", answer=Page[TokenView]))
