@@ -24,7 +24,7 @@ import uvloop
 from mooring.api.call import encode_json
 from mooring.api.connection import Connection
 from mooring.api.openapi import document
-from mooring.commands.first_start import FIRST_ADMIN_EMAIL, recover_first_admin
+from mooring.commands.first_start import FIRST_ADMIN_EMAIL, recover_user
 from mooring.commands.master_key import rotate_master_key
 from mooring.core.errors import Refusal
 from mooring.embedded import EmbeddedPostgres, EmbeddedPostgresError
@@ -99,13 +99,16 @@ def main(arguments: list[str] | None = None) -> int:
         ("worker", "the workers"),
         ("migrate", "bring the database to this version"),
         ("rotate-master-key", "make a new master key and wrap every secret with it"),
-        ("recover-admin", "give the platform's first admin a new one-time sign-in"),
+        ("recover-admin", "give an admin who cannot sign in any more a new one-time sign-in"),
         ("openapi", "print the OpenAPI document"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("--data-dir", default=None, help="directory of the embedded database")
         command.add_argument("--host", default=None, help="address to listen on")
         command.add_argument("--port", type=int, default=None, help="port to listen on; 0 takes a free one")
+        if name == "recover-admin":
+            command.add_argument("--tenant", default=None, help="slug of the admin's tenant; none: the platform")
+            command.add_argument("--email", default=FIRST_ADMIN_EMAIL, help="the admin's e-mail address")
     options = parser.parse_args(arguments)
     if options.command == "openapi":
         sys.stdout.write(encode_json(document()).decode() + "\n")
@@ -114,7 +117,8 @@ def main(arguments: list[str] | None = None) -> int:
         settings = _settings(options)
         configure_logging(settings.log_level, settings.log_format, sys.stderr)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_run(options.command, settings))
+            whom = (getattr(options, "tenant", None), getattr(options, "email", FIRST_ADMIN_EMAIL))
+            return runner.run(_run(options.command, settings, whom))
     except (SettingRefused, MasterKeyRefused, MigrationRefused, EmbeddedPostgresError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
@@ -137,7 +141,7 @@ def _settings(options: Any) -> Settings:
     return settings
 
 
-async def _run(command: str, settings: Settings) -> int:
+async def _run(command: str, settings: Settings, whom: tuple[str | None, str]) -> int:
     if command not in ALONE and not settings.database_url:
         raise SettingRefused(
             f"`{command}` needs a PostgreSQL of your own: set {PREFIX}DATABASE_URL, or run `up` for the embedded one"
@@ -155,7 +159,8 @@ async def _run(command: str, settings: Settings) -> int:
             return 0
         if command == "recover-admin":
             async with platform(settings, url, telemetry) as opened:
-                _welcome("", opened.first_admin_code or await recover_first_admin(opened.services))
+                code = opened.first_admin_code or await recover_user(opened.services, *whom)
+            sys.stdout.write(f"One-time sign-in code of {whom[1]}, shown only now: {code}\n")
             return 0
         running = await stack.enter_async_context(platform(settings, url, telemetry))
         if command in ("up", "serve", "worker"):
@@ -217,7 +222,7 @@ async def _listen(settings: Settings, running: Platform) -> int:
 
 def _welcome(address: str, code: str | None) -> None:
     """Tell where it listens and, on the first start only, the one-time sign-in; neither goes to the log."""
-    lines = [f"Mooring listens on {address}", f"API reference: {address}/docs"] if address else []
+    lines = [f"Mooring listens on {address}", f"API reference: {address}/docs"]
     if code is not None:
         place = os.environ.get(CODE_FILE)
         if place:
@@ -229,7 +234,7 @@ def _welcome(address: str, code: str | None) -> None:
             lines += [
                 f"First admin: {FIRST_ADMIN_EMAIL}",
                 f"One-time sign-in code, shown only now: {code}",
-                f"Sign in: mooring login --url {address or 'ADDRESS'} --email {FIRST_ADMIN_EMAIL} --one-time-code",
+                f"Sign in: mooring login --url {address} --email {FIRST_ADMIN_EMAIL} --one-time-code",
             ]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()

@@ -14,7 +14,7 @@ from mooring.gateways.passwords import digest, new_one_time_code
 from mooring.gateways.signatures import new_key_pair
 from mooring.storage import platform_key as platform_keys
 from mooring.storage import user as users
-from mooring.storage.database import PLATFORM
+from mooring.storage.database import PLATFORM, Acting
 from mooring.storage.unit_of_work import apply
 
 FIRST_ADMIN_EMAIL = "admin@mooring.local"
@@ -56,18 +56,18 @@ async def make_first_admin(services: Services) -> str | None:
     return code
 
 
-async def recover_first_admin(services: Services) -> str:
-    """A new one-time code for the first admin, for whoever has the database in his hands and lost the sign-in."""
-    user = await users.find_for_sign_in(services.database, None, FIRST_ADMIN_EMAIL)
+async def recover_user(services: Services, tenant_slug: str | None, email: str) -> str:
+    """A new one-time code for a user, for whoever has the database in his hands: nobody else can sign in there."""
+    user = await users.find_for_sign_in(services.database, tenant_slug, email)
     if user is None:
-        raise Refusal(Code.NOT_FOUND, f"the platform has admins, but no user {FIRST_ADMIN_EMAIL}")
+        raise Refusal(Code.NOT_FOUND, f"there is no user {email} in {tenant_slug or 'the platform'}")
     context = system_context(services)
     code = new_one_time_code()
     fresh = OneTime(digest(code), context.now + ONE_TIME_LIFETIME)
     if user.disabled_at is not None:
-        raise Refusal(Code.CONFLICT, f"{FIRST_ADMIN_EMAIL} is disabled; another platform admin can enable it")
+        raise Refusal(Code.CONFLICT, f"{email} is disabled; another admin can enable it")
     decision = change_user(context, user, UserChange.RESET, fresh)
-    await apply(services.database, PLATFORM, context, decision)
+    await apply(services.database, Acting(user.tenant_id), context, decision)
     return code
 
 

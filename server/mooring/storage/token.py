@@ -31,7 +31,7 @@ SELECT t.id AS token_id, t.kind, t.tenant_id, t.user_id, t.service_account_id, t
      FROM membership m LEFT JOIN project p ON p.id = m.project_id
     WHERE m.user_id = t.user_id AND p.deleted_at IS NULL) held
  WHERE t.hash = $1 AND t.revoked_at IS NULL AND t.expires_at > now()
-   AND (u.tokens_from IS NULL OR t.created_at >= u.tokens_from OR t.id = u.tokens_except)"""
+   AND (u.tokens_from IS NULL OR t.created_at >= u.tokens_from OR (t.id = u.tokens_except AND t.kind = 'session'))"""
 FIND_OWN: Final = f"SELECT {_COLUMNS} FROM token WHERE id = $1 AND (user_id = $2 OR service_account_id = $2)"
 LIST_OWN: Final = f"""
 SELECT {_COLUMNS} FROM token

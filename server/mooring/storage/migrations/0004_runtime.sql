@@ -60,12 +60,50 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION project_noun IS 'Makes the table of a noun that lives in a project and has a lifecycle.';
 
+-- Nothing is made in a project while it is deleted: both sides meet on the project's row.
+CREATE FUNCTION project_is_open() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = public AS $$
+BEGIN
+  PERFORM FROM project WHERE id = NEW.project_id AND deleted_at IS NULL FOR SHARE;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'the project is deleted' USING ERRCODE = 'check_violation', CONSTRAINT = TG_NAME;
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER service_account_project_is_open AFTER INSERT ON service_account
+  FOR EACH ROW EXECUTE FUNCTION project_is_open();
+CREATE CONSTRAINT TRIGGER webhook_project_is_open AFTER INSERT ON webhook
+  FOR EACH ROW WHEN (NEW.project_id IS NOT NULL) EXECUTE FUNCTION project_is_open();
+CREATE CONSTRAINT TRIGGER membership_project_is_open AFTER INSERT ON membership
+  FOR EACH ROW WHEN (NEW.project_id IS NOT NULL) EXECUTE FUNCTION project_is_open();
+
 SELECT project_noun('allocation');
 SELECT project_noun('instance');
 SELECT project_noun('member');
 SELECT project_noun('operation');
 SELECT project_noun('task');
 SELECT project_noun('attachment');
+
+CREATE CONSTRAINT TRIGGER allocation_project_is_open AFTER INSERT ON allocation
+  FOR EACH ROW EXECUTE FUNCTION project_is_open();
+CREATE CONSTRAINT TRIGGER instance_project_is_open AFTER INSERT ON instance
+  FOR EACH ROW EXECUTE FUNCTION project_is_open();
+CREATE CONSTRAINT TRIGGER attachment_project_is_open AFTER INSERT ON attachment
+  FOR EACH ROW EXECUTE FUNCTION project_is_open();
+
+CREATE FUNCTION project_deleted_is_empty() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = public AS $$
+BEGIN
+  IF EXISTS (SELECT FROM service_account WHERE project_id = NEW.id AND status <> 'deleted')
+     OR EXISTS (SELECT FROM webhook WHERE project_id = NEW.id)
+     OR EXISTS (SELECT FROM allocation WHERE project_id = NEW.id AND status <> 'released')
+     OR EXISTS (SELECT FROM instance WHERE project_id = NEW.id AND status <> 'stopped')
+     OR EXISTS (SELECT FROM attachment WHERE project_id = NEW.id AND status NOT IN ('detached', 'refused')) THEN
+    RAISE EXCEPTION 'the project still holds something'
+      USING ERRCODE = 'check_violation', CONSTRAINT = 'project_deleted_is_empty';
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER project_deleted_is_empty AFTER UPDATE ON project FOR EACH ROW
+  WHEN (OLD.deleted_at IS NULL AND NEW.deleted_at IS NOT NULL) EXECUTE FUNCTION project_deleted_is_empty();
 
 ALTER TABLE member
   ADD COLUMN instance_id text COLLATE "C" NOT NULL,
