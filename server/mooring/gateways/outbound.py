@@ -24,7 +24,7 @@ from enum import StrEnum
 from functools import cached_property
 from ipaddress import ip_address
 from typing import Final, Protocol
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import httpx
 
@@ -287,10 +287,11 @@ def outbound_for(settings: Settings, database_url: str) -> Outbound:
 
 def _own_hosts(listen_host: str, database_url: str) -> list[str]:
     """Where the platform and its database are; a socket in the file system is out of reach anyhow."""
-    parts = urlsplit(database_url)
-    named = [each.partition("]")[0].strip("[") if each.startswith("[") else each.partition(":")[0]
-             for each in parts.netloc.rpartition("@")[2].split(",")]  # fmt: skip
-    given = parse_qs(parts.query).get("host", [])
+    # libpq takes several hosts in one address, which Python's own parser may refuse
+    address, _, query = database_url.partition("://")[2].partition("?")
+    listed = address.partition("/")[0].rpartition("@")[2].split(",")
+    named = [each[1:].partition("]")[0] if each.startswith("[") else each.partition(":")[0] for each in listed]
+    given = parse_qs(query).get("host", [])
     hosts = [listen_host, *named, *(host for each in given for host in each.split(","))]
     return [host for host in hosts if host and not host.startswith("/") and host not in ("0.0.0.0", "::")]
 
