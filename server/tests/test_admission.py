@@ -1,4 +1,4 @@
-"""A read that was admitted a moment ago is admitted from memory, and forgotten as soon as anything changed."""
+"""A request that was admitted a moment ago is admitted from memory, until anything changes."""
 
 import httpx
 import pytest
@@ -88,16 +88,42 @@ async def test_a_refused_read_is_evaluated_anew_each_time(world: World) -> None:
     assert len(kept(world)) == before
 
 
-async def test_only_reads_are_remembered_and_not_without_end(world: World) -> None:
+async def test_a_mutation_is_remembered_and_ends_with_the_role_as_well(world: World) -> None:
+    acme = await world.tenant("acme")
+    project = await world.project(acme, "train")
+    lead = world.client(await world.member(acme, project, "project_admin", "lea"))
+    admin = world.client(acme.token)
+    path = f"/api/v1/projects/{project}"
+    for name in ("One", "Two"):
+        assert (await lead.patch(path, json={"display_name": name})).json()["display_name"] == name
+    (held,) = [
+        each["id"]
+        for each in (await admin.get(f"{path}/memberships")).json()["items"]
+        if each["role"] == "project_admin"
+    ]
+    assert (await admin.delete(f"{path}/memberships/{held}")).status_code == 204
+    assert (await lead.patch(path, json={"display_name": "Three"})).status_code == 404
+    assert (await admin.get(path)).json()["display_name"] == "Two"
+
+
+async def test_a_read_and_a_mutation_at_one_address_are_admitted_each_for_itself(world: World) -> None:
+    acme = await world.tenant("acme")
+    project = await world.project(acme, "train")
+    viewer = world.client(await world.member(acme, project, "project_viewer", "vic"))
+    path = f"/api/v1/projects/{project}"
+    await twice(viewer, path)
+    assert (await viewer.patch(path, json={"display_name": "Mine"})).status_code == 403
+
+
+async def test_what_needs_no_token_is_not_remembered_and_nothing_without_end(world: World) -> None:
     acme = await world.tenant("acme")
     admin = world.client(acme.token)
     before = len(kept(world))
-    await world.project(acme, "train")
     await world.client().get("/healthz")
     assert len(kept(world)) == before
     admitted = await admin.get("/api/v1/whoami")
     assert admitted.status_code == 200
     remembered = next(iter(kept(world).values()))
-    kept(world).update({(b"", str(number), b""): remembered for number in range(KEPT_MAX)})
+    kept(world).update({(b"", "GET", str(number), b""): remembered for number in range(KEPT_MAX)})
     assert (await admin.get("/api/v1/projects")).status_code == 200
     assert len(kept(world)) == 1

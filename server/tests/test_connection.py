@@ -203,6 +203,23 @@ async def _connection_of(served: Served) -> Connection:
     return found
 
 
+async def test_a_body_that_came_with_its_head_is_taken_without_waiting() -> None:
+    taken = []
+
+    async def application(scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+        taken.append((scope[http.BODY](), scope[http.BODY]()))
+        headers = {"content-length": "0"}
+        await send({"type": ANSWER, "status": 200, "headers": headers, "body": b""})
+
+    async with serve(application) as served:
+        line = await served.line()
+        line.send(request("/x", "Content-Length: 2", method="POST", body=b"ok"))
+        await line.answer()
+        line.send(request("/x", "Content-Length: 2", method="POST", body=b"o"))
+        await line.answer()
+        assert taken == [(b"ok", None), (None, None)]
+
+
 async def test_whoever_expects_to_be_asked_for_the_body_is_asked() -> None:
     async with serve(echo) as served:
         line = await served.line()

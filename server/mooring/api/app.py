@@ -15,9 +15,9 @@ import msgspec
 from mooring.api import trace
 from mooring.api.admission import Admissions, Admitted
 from mooring.api.auth import bearer
-from mooring.api.body import read_body
+from mooring.api.body import read_body, too_large
 from mooring.api.call import Call, Tools, encode_json
-from mooring.api.connection import ANSWER
+from mooring.api.connection import ANSWER, BODY
 from mooring.api.limits import RateLimit
 from mooring.api.parse import decode_body, decode_form, decode_query, require_ids
 from mooring.api.problem import MEDIA_TYPE, STATUS, problem
@@ -99,7 +99,7 @@ class Application:
         route, caller, place, acting, arguments = admitted
         body = b""
         if route.method != "GET":
-            body = await self._body(route, headers, receive)
+            body = await self._body(route, headers, scope, receive)
             if route.body is not None:
                 decode = decode_form if route.form else decode_body
                 arguments = {**arguments, "body": decode(body, route.body, self._decoders.get(route.body))}
@@ -210,11 +210,13 @@ class Application:
         audited = Audited(route.action, route.noun, None, place.tenant_id, place.project_id)
         await record_refusal(self._tools.services.database, context, audited, outcome, origin)
 
-    async def _body(self, route: Route, headers: dict[str, str], receive: Receive) -> bytes:
-        settings = self._settings
-        if route.method == "GET":
-            return b""
-        body = await read_body(receive, headers, settings.body_limit_bytes, settings.body_timeout_seconds)
+    async def _body(self, route: Route, headers: dict[str, str], scope: Scope_, receive: Receive) -> bytes:
+        limit = self._settings.body_limit_bytes
+        body: bytes | None = scope[BODY]() if BODY in scope else None
+        if body is None:
+            body = await read_body(receive, headers, limit, self._settings.body_timeout_seconds)
+        elif len(body) > limit:
+            raise too_large(limit)
         if route.body is not None:
             wanted = "application/x-www-form-urlencoded" if route.form else JSON
             given = headers.get("content-type", "").partition(";")[0].strip().lower()

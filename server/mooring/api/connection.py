@@ -3,7 +3,8 @@
 uvicorn runs the server: sockets, signals, the wait for what is under way at a stop. This is the part that it makes
 for each connection, in place of its own, which is more general and cost a read as much as the database did. The bytes
 are parsed by httptools, in its strict mode. An answer that is whole goes out by one write, which the application asks
-for by the extension `mooring.answer`; a stream takes the usual ASGI messages.
+for by the extension `mooring.answer`; a stream takes the usual ASGI messages. A body that came with its head is asked
+for by `mooring.body`, without waiting.
 
 Requests of one connection are answered one after the other, in their order. Everything is bounded: the head of a
 request, how long a request may take to arrive, what waits in memory for a reader or a writer that is slow, and how
@@ -33,7 +34,8 @@ ARRIVAL_SECONDS_MAX: Final = 60.0
 UNREAD_SECONDS_MAX: Final = 60.0
 """How long a caller may take nothing of an answer that waits for it in memory."""
 ANSWER: Final = "mooring.answer"
-EXTENSIONS: Final[dict[str, dict[str, object]]] = {ANSWER: {}}
+BODY: Final = "mooring.body"
+EXTENSIONS: Final[dict[str, dict[str, object]]] = {ANSWER: {}, BODY: {}}
 ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 STATUS_LINE: Final = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n" for each in HTTPStatus}
 VERSIONS: Final = ("1.1", "1.0")
@@ -58,11 +60,12 @@ class Exchange:
     """One request and its answer."""
 
     __slots__ = (
-        "_at", "_body", "_chunked", "_continue", "_delivered", "_started", "_woken", "arrived", "broken",
+        "_asked", "_at", "_body", "_chunked", "_continue", "_delivered", "_started", "_woken", "arrived", "broken",
         "disconnected", "ended", "keep_alive", "scope", "task",
     )  # fmt: skip
 
     def __init__(self, at: "Connection", scope: Message, *, keep_alive: bool, expects_continue: bool) -> None:
+        self._asked = False  # the application has begun to take the body
         self._at = at
         self._body = bytearray()
         self._chunked = False
@@ -96,6 +99,14 @@ class Exchange:
             self.wake()
         return len(self._body) > BODY_BYTES_WAITING_MAX
 
+    def whole_body(self) -> bytes | None:
+        """The body, if all of it is here and nobody has taken a piece of it: then nobody has to wait for it."""
+        if not self.arrived or self._asked or self.disconnected:
+            return None
+        self._asked = self._delivered = True
+        body, self._body = bytes(self._body), bytearray()
+        return body
+
     def wake(self) -> None:
         """Something happened that `receive` may be waiting for."""
         if self._woken is not None and not self._woken.done():
@@ -103,6 +114,7 @@ class Exchange:
 
     async def receive(self) -> Message:
         """ASGI: the next piece of the body, and after the last one, that the caller has gone."""
+        self._asked = True
         if self._continue and not self._started:
             self._continue = False
             self._at.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -292,7 +304,7 @@ class Connection(asyncio.Protocol):
         version = parser.get_http_version()
         if version not in VERSIONS:
             raise ValueError(version)  # ends the parsing
-        scope = {
+        scope: Message = {
             "type": "http",
             "asgi": ASGI,
             "http_version": version,
@@ -313,6 +325,7 @@ class Connection(asyncio.Protocol):
             keep_alive=version == "1.1" and parser.should_keep_alive(),
             expects_continue=self._expects_continue,
         )
+        scope[BODY] = exchange.whole_body
         self._receiving = exchange
         if self._current is None:
             self._begin(exchange)

@@ -62,6 +62,8 @@ def email(text: str, path: str = "email") -> str:
 
 
 def _printable(text: str, path: str) -> str:
+    if text.isascii() and text.isprintable():
+        return text
     for character in text:
         if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}:
             raise invalid(path, f"the character U+{ord(character):04X} is not printable")
