@@ -97,9 +97,9 @@ class Ground:
         await self.write(Insert(noun, row, machines_of(noun)), acting=self.home(noun))
         return str(row["id"])
 
-    async def app(self) -> str:
+    async def app(self, slug: str = "ground-app", category: str = "tool", name: str = "An app") -> str:
         """A new app of the tenant."""
-        app = create_app(context(), self.tenant_id, f"app-{next(_NUMBERS)}", "tool", AppCard("An app"))
+        app = create_app(context(), self.tenant_id, f"{slug}-{next(_NUMBERS)}", category, AppCard(name))
         await apply(self.database, self.acting, context(), app)
         return app.result.id
 

@@ -19,6 +19,12 @@ PARAMETER_PREFIX: Final = {
     "key_id": Prefix.KEY,
     "token_id": Prefix.TOKEN,
     "webhook_id": Prefix.WEBHOOK,
+    "app_id": Prefix.APP,
+    "version_id": Prefix.APP_VERSION,
+    "entitlement_id": Prefix.ENTITLEMENT,
+    "artifact_id": Prefix.ARTIFACT,
+    "source_id": Prefix.ARTIFACT_SOURCE,
+    "signer_key_id": Prefix.SIGNER_KEY,
     "break_glass_id": Prefix.BREAK_GLASS,
 }
 """The noun of each path parameter that is an id. A parameter that is not listed is other text."""

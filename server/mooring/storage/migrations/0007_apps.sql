@@ -279,9 +279,9 @@ BEGIN
     RAISE EXCEPTION 'the tenant sees no such app'
       USING ERRCODE = 'foreign_key_violation', CONSTRAINT = 'entitlement_app_is_in_sight';
   END IF;
-  RETURN NEW;
+  RETURN NULL;
 END $$;
-CREATE TRIGGER entitlement_app_is_in_sight BEFORE INSERT OR UPDATE OF app_id, tenant_id ON entitlement
+CREATE TRIGGER entitlement_app_is_in_sight AFTER INSERT OR UPDATE OF app_id, tenant_id ON entitlement
   FOR EACH ROW EXECUTE FUNCTION entitlement_app_is_in_sight();
 
 CREATE FUNCTION app_stays_with_its_owner() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -289,6 +289,6 @@ BEGIN
   RAISE EXCEPTION 'an app does not change hands'
     USING ERRCODE = 'check_violation', CONSTRAINT = 'app_stays_with_its_owner';
 END $$;
-CREATE TRIGGER app_stays_with_its_owner BEFORE UPDATE ON app FOR EACH ROW
+CREATE TRIGGER app_stays_with_its_owner AFTER UPDATE ON app FOR EACH ROW
   WHEN (OLD.tenant_id IS DISTINCT FROM NEW.tenant_id OR OLD.slug <> NEW.slug OR OLD.category <> NEW.category)
   EXECUTE FUNCTION app_stays_with_its_owner();
