@@ -29,14 +29,8 @@ RESERVED: Final[dict[str, tuple[Code, ...]]] = {
     "for claims, heartbeats and reports of agents and adapters": (Code.LEASE_LOST,),
     "for the end of instances and members": (Code.CLOSING_RECORD_MISSING,),
     "for the catalog and its sources": (
-        Code.ARTIFACT_NOT_FOUND_AT_SOURCE, Code.ARTIFACT_REVOKED, Code.ARTIFACT_UNVERIFIED,
-        Code.CONTENT_EXPANDS_TOO_FAR, Code.DIGEST_MISMATCH, Code.GRACE_PERIOD, Code.HOLD_PRESENT, Code.INCOMPATIBLE,
-        Code.MANIFEST_INVALID, Code.NOT_ENTITLED, Code.POLICY_DENIED, Code.POLICY_WIDENS, Code.PROMOTION_REFUSED,
-        Code.REDIRECT_REFUSED, Code.REGISTRY_AUTH_REFUSED, Code.SIGNATURE_INVALID, Code.SIGNATURE_KEY_UNKNOWN,
-        Code.SIGNATURE_MISSING, Code.SIGNATURE_REPLAYED, Code.SMOKE_FAILED, Code.SOURCE_DENIED, Code.SOURCE_ENDLESS,
-        Code.SOURCE_MALFORMED, Code.SOURCE_PATH_REFUSED, Code.SOURCE_TOO_LARGE, Code.SOURCE_TOO_SLOW,
-        Code.SOURCE_UNREACHABLE, Code.TAG_MOVED, Code.VERSION_AHEAD_OF_ARTIFACT, Code.VERSION_DEPRECATED,
-        Code.VERSION_IMMUTABLE, Code.VERSION_NOT_OFFERED,
+        Code.INCOMPATIBLE, Code.MANIFEST_INVALID, Code.NOT_ENTITLED, Code.POLICY_WIDENS, Code.TAG_MOVED,
+        Code.VERSION_DEPRECATED, Code.VERSION_IMMUTABLE, Code.VERSION_NOT_OFFERED,
     ),
 }  # fmt: skip
 """Codes that no operation documents yet, by what they are in the catalogue for."""

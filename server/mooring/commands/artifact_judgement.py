@@ -15,9 +15,11 @@ from mooring.core.artifact_source import may_read
 from mooring.core.artifact_trust import Evidence, SignerKey, Trust, derive_trust
 from mooring.core.errors import Code, Refusal
 from mooring.core.policy import Chain
+from mooring.core.policy_change import layers_of
 from mooring.gateways.artifact_reader import ArtifactReader, namespace
 from mooring.storage import artifact as artifacts
 from mooring.storage import artifact_source as sources
+from mooring.storage import policy as policies
 from mooring.storage import signer_key as signer_keys
 from mooring.storage.database import Acting
 
@@ -70,7 +72,7 @@ async def yardstick(services: Services, acting: Acting, project_id: str | None) 
 
 async def policy_of(services: Services, acting: Acting, project_id: str | None) -> Chain:
     """The policy of a place."""
-    return Chain(())
+    return Chain(layers_of(await policies.chain(services.database, acting, project_id)))
 
 
 async def judged(

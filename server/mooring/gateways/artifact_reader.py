@@ -130,7 +130,8 @@ class ArtifactReader:
         """All bytes that a digest stands for, as its manifests state them."""
         if not manifest.is_index:
             parts = (*manifest.layers, *(() if manifest.config is None else (manifest.config,)))
-            return len(manifest.raw) + sum(part.size for part in parts)
+            sizes: list[int] = [part.size for part in parts]
+            return len(manifest.raw) + sum(sizes)
         if len(manifest.manifests) > IMAGES_MAX:
             raise Refusal(Code.SOURCE_TOO_LARGE, f"an index of at most {IMAGES_MAX} images is taken")
         total = len(manifest.raw)

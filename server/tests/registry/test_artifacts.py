@@ -1,4 +1,4 @@
-"""Artifacts end to end: publish, push, register, verify, promote, by the public API against Debian's docker-registry."""
+"""Artifacts end to end by the public API, with Debian's docker-registry as the platform's own."""
 
 import hashlib
 from collections.abc import AsyncIterator, Sequence
@@ -75,13 +75,15 @@ class Harbour:
         return str(answer.json()["code"])
 
     def pusher(self, credentials: Any) -> RegistryPusher:
-        place = RegistryPlace(self.registry.url, credentials=credentials, token_hosts=frozenset({"127.0.0.1"}), patience=BRIEF)
+        place = RegistryPlace(
+            self.registry.url, credentials=credentials, token_hosts=frozenset({"127.0.0.1"}), patience=BRIEF
+        )
         return RegistryPusher(RegistryClient(place, self.dialer))
 
     async def published(self, name: str = "app", **about: Any) -> tuple[Any, str, RegistryPusher]:
         """An image pushed by the right that publishing gives: the intent, the digest, and the pusher."""
         intent = await self.do("POST", f"{self.place}/artifacts/publish", {"name": name})
-        pusher = self.pusher(Given(intent["token"]))
+        pusher = self.pusher(Given(intent["registry_token"]))
         return intent, await push(pusher, intent["repository"], image(**about)), pusher
 
     async def registered(self, name: str = "app") -> tuple[Any, Any, RegistryPusher]:
@@ -94,9 +96,7 @@ class Harbour:
 
 
 @pytest.fixture
-async def harbour(
-    settings: Settings, tmp_path: Path, dialer: Outbound
-) -> AsyncIterator[Harbour]:
+async def harbour(settings: Settings, tmp_path: Path, dialer: Outbound) -> AsyncIterator[Harbour]:
     files = tmp_path / "files"
     files.mkdir()
     settings = replace(settings, promotion_grace_days=0.0, source_file_directory=str(files))
@@ -235,6 +235,33 @@ async def test_the_token_endpoint_gives_what_the_caller_may_have(harbour: Harbou
     stranger = RegistryClient(
         RegistryPlace(harbour.registry.url, credentials=Given(theirs["token"]), patience=BRIEF), harbour.dialer
     )
-    with pytest.raises(Exception, match="refused|not accepted"):
+    with pytest.raises(Exception, match=r"refused|not accepted"):
         await stranger.manifest(intent["repository"], digest)
     assert Password("anybody", harbour.tenant.token).header.startswith("Basic ")
+
+
+async def test_where_a_signature_is_required_each_lack_of_one_has_its_own_code(harbour: Harbour) -> None:
+    await harbour.do("PUT", f"{harbour.place}/policy", {"rules": {"signatures": "images"}, "reason": WHY})
+    artifact, intent, pusher = await harbour.registered()
+    path = f"{harbour.place}/artifacts/{artifact['id']}"
+
+    async def verified() -> tuple[str, list[str]]:
+        seen = await harbour.do("POST", f"{path}/verify")
+        return seen["trust"], [each["code"] for each in seen["doubts"]]
+
+    assert await verified() == ("unverified", ["signature_missing"])
+    assert await harbour.refused(*harbour.move(artifact, "stage")) == "signature_missing"
+    stranger, key = new_signing_key(), new_signing_key()
+    await sign_as_tag(pusher, intent["repository"], artifact["digest"], stranger)
+    assert await verified() == ("unverified", ["signature_key_unknown"])
+    pem = {"name": "release", "public_key_pem": key.trusted("k").pem}
+    trusted = await harbour.do("POST", f"{harbour.place}/signer-keys", pem)
+    await sign_as_tag(pusher, intent["repository"], artifact["digest"], key)
+    assert await verified() == ("verified", [])
+    await harbour.do(*harbour.move(artifact, "stage"))
+    await harbour.do("DELETE", f"{harbour.place}/signer-keys/{trusted['id']}")
+    assert (await harbour.do("GET", path))["trust"] == "unverified"
+    assert await harbour.refused(*harbour.move(artifact, "canary")) == "signature_key_unknown"
+    await harbour.do("POST", f"{harbour.place}/signer-keys", pem)
+    assert (await harbour.do("GET", path))["trust"] == "verified"
+    await harbour.do(*harbour.move(artifact, "canary"))

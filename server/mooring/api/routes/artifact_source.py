@@ -13,8 +13,9 @@ from mooring.api.schemas.artifact_source import (
 )
 from mooring.commands import artifact_source as commands
 from mooring.commands import signer_key as key_commands
-from mooring.commands.work import Answered
+from mooring.commands.work import Answered, Work
 from mooring.core.artifact_source import SourceWish
+from mooring.core.artifact_trust import SignerKey
 from mooring.core.errors import Code
 from mooring.core.permissions import Scope
 from mooring.storage import artifact_source as sources
@@ -78,7 +79,7 @@ async def list_signer_keys(call: Call, query: PageQuery) -> Page[SignerKeyView]:
 )
 async def add_signer_key(call: Call, body: AddSignerKey) -> Answered:
     """Trust a public key. To rotate, add the next one, sign with it, and remove the last."""
-    work = call.work(lambda made: key_view(call.caller.authority, made))
+    work: Work[SignerKey] = call.work(lambda made: key_view(call.caller.authority, made))
     return await key_commands.add(work, body.name, body.public_key_pem)
 
 
@@ -90,5 +91,5 @@ async def add_signer_key(call: Call, body: AddSignerKey) -> Answered:
 )
 async def remove_signer_key(call: Call, signer_key_id: str) -> Answered:
     """Stop trusting a key, at once: what only it signed is no longer verified where a signature is required."""
-    work = call.work(lambda removed: key_view(call.caller.authority, removed))
+    work: Work[SignerKey] = call.work(lambda removed: key_view(call.caller.authority, removed))
     return await key_commands.remove(work, signer_key_id)

@@ -53,7 +53,7 @@ class PublishView(Shown):
     registry: str
     repository: str
     location: str
-    token: Annotated[str, Meta(description="Told once: a bearer token for pushing to this repository alone.")]
+    registry_token: Annotated[str, Meta(description="Told once: a bearer token for pushing to this repository alone.")]
     expires_at: Time
 
 
@@ -227,7 +227,7 @@ def publish_view(intent: PublishIntent) -> PublishView:
         registry=intent.registry,
         repository=intent.repository,
         location=intent.location,
-        token=intent.token,
+        registry_token=intent.token,
         expires_at=intent.expires_at,
     )
 

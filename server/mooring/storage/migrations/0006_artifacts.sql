@@ -156,7 +156,7 @@ BEGIN
   END IF;
   RETURN NEW;
 END $$;
-CREATE TRIGGER artifact_hold_digest_is_there BEFORE INSERT OR UPDATE ON artifact_hold
+CREATE TRIGGER artifact_hold_digest_is_there BEFORE INSERT OR UPDATE OF digest ON artifact_hold
   FOR EACH ROW EXECUTE FUNCTION artifact_hold_digest_is_there();
 
 CREATE FUNCTION artifact_retired_is_free() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = public AS $$
