@@ -29,11 +29,12 @@ RESERVED: Final[dict[str, tuple[Code, ...]]] = {
     "for claims, heartbeats and reports of agents and adapters": (Code.LEASE_LOST,),
     "for the end of instances and members": (Code.CLOSING_RECORD_MISSING,),
     "for the catalog and its sources": (
-        Code.INCOMPATIBLE, Code.MANIFEST_INVALID, Code.NOT_ENTITLED, Code.POLICY_WIDENS, Code.TAG_MOVED,
-        Code.VERSION_DEPRECATED, Code.VERSION_IMMUTABLE, Code.VERSION_NOT_OFFERED,
+        Code.INCOMPATIBLE, Code.NOT_ENTITLED, Code.TAG_MOVED, Code.VERSION_DEPRECATED, Code.VERSION_NOT_OFFERED,
     ),
 }  # fmt: skip
 """Codes that no operation documents yet, by what they are in the catalogue for."""
+ASKS = {"lint_manifest"}
+"""What is asked by POST, since it is too long for an address, and changes nothing."""
 
 
 @cache
@@ -114,7 +115,11 @@ def test_every_operation_is_whole(path: str, method: str, operation: dict[str, A
     assert in_path == re.findall(r"\{(\w+)\}", path)
     headers = {each["name"] for each in operation["parameters"] if each["in"] == "header"}
     assert "X-Correlation-ID" in headers
-    assert ("Idempotency-Key" in headers) == said["idempotent"] == (method != "get" and not public)
+    assert (
+        ("Idempotency-Key" in headers)
+        == said["idempotent"]
+        == (method != "get" and not public and operation["operationId"] not in ASKS)
+    )
     good = [status for status in operation["responses"] if int(status) < 400]
     assert len(good) == 1
     assert said["errors"], "no operation is without errors"

@@ -44,7 +44,7 @@ PATH = "/apps"
 ONE = PATH + "/{app_id}"
 VERSIONS = ONE + "/versions"
 VERSION = VERSIONS + "/{version_id}"
-SCHEMA = encode_json(MANIFEST_SCHEMA)
+SCHEMA = encode_json({**MANIFEST_SCHEMA, "x-mooring-rules": dict(RULES)})
 MOVE_ERRORS = (
     Code.GRACE_PERIOD,
     Code.HOLD_PRESENT,

@@ -111,7 +111,7 @@ class VersionView(Shown):
     allowed_actions: list[str]
 
 
-class StepView(Shown):
+class VersionStepView(Shown):
     """One move of a version, with who made it and why."""
 
     generation: int
@@ -128,7 +128,7 @@ class StepView(Shown):
 class VersionHistory(Shown):
     """Every move of a version, the first one first."""
 
-    items: list[StepView]
+    items: list[VersionStepView]
 
 
 class LintManifest(Strict):
@@ -207,9 +207,9 @@ def version_view(authority: Authority, version: AppVersion) -> VersionView:
     )
 
 
-def step_view(step: Step) -> StepView:
+def step_view(step: Step) -> VersionStepView:
     """A move as it is told."""
-    return StepView(
+    return VersionStepView(
         generation=step.generation,
         before=step.source or None,
         move=step.trigger,
