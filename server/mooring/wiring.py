@@ -23,7 +23,7 @@ from mooring.core.errors import Refusal
 from mooring.core.event import Event
 from mooring.gateways.artifact_reader import ArtifactReader, OwnRegistry
 from mooring.gateways.clock import SystemClock
-from mooring.gateways.outbound import outbound_for, outbound_inside
+from mooring.gateways.outbound import outbound_for, outbound_inside, outbound_public
 from mooring.gateways.passwords import Passwords
 from mooring.gateways.registry_token import RegistryTokenIssuer
 from mooring.gateways.secrets import SecretBox, ready_key_file
@@ -64,7 +64,7 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
     )
     passwords = Passwords()
     outbound = outbound_for(settings, database_url)
-    inside = outbound_inside()
+    public, inside = outbound_public(settings, database_url), outbound_inside()
     hub = Hub(database)
     telemetry.watch("mooring_database_connections", database.connections)
     try:
@@ -76,7 +76,7 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
             )
         clock = SystemClock()
         secrets = SecretBox(settings.master_key_path)
-        reader = ArtifactReader(settings, outbound, inside)
+        reader = ArtifactReader(settings, public, inside)
         services = Services(settings, database, clock, secrets, passwords, hub, outbound, reader)
         code = await make_first_admin(services)
         await make_signing_key(services)
@@ -101,6 +101,7 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
         await hub.close()
         await database.close()
         await outbound.close()
+        await public.close()
         await inside.close()
         passwords.close()
 

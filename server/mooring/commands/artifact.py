@@ -22,8 +22,9 @@ from mooring.core.artifact import (
 from mooring.core.artifact_evidence import Found, Verified, add_evidence, add_presence, presence
 from mooring.core.artifact_location import SourceType, read_location
 from mooring.core.artifact_trust import Evidence, EvidenceKind, SignatureFault, Trust, revoke_artifact
-from mooring.core.decision import Audited, Decision
+from mooring.core.decision import Audited, Decision, Happened
 from mooring.core.errors import Code, Refusal
+from mooring.core.events import EventType
 from mooring.core.ids import Prefix
 from mooring.core.permissions import Place
 from mooring.core.policy import Request
@@ -73,7 +74,9 @@ async def publish(work: Work[PublishIntent], place: Place, name: str) -> Answere
 
     def decide(intent: PublishIntent) -> Decision[PublishIntent]:
         told = {"location": intent.location, "expires_at": intent.expires_at.isoformat()}
-        return Decision(result=intent, audits=(Audited("artifact.create", "artifact", None, *owner, after=told),))
+        happened = Happened(EventType.ARTIFACT_PUSH_ALLOWED, "artifact", intent.repository, *owner, data=told)
+        audited = Audited("artifact.create", "artifact", intent.repository, *owner, after=told)
+        return Decision(result=intent, events=(happened,), audits=(audited,))
 
     return await work.execute(load, decide)
 

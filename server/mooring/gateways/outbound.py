@@ -285,6 +285,11 @@ def outbound_for(settings: Settings, database_url: str) -> Outbound:
     return Outbound(reach, own_hosts=_own_hosts(settings.listen_host, database_url))
 
 
+def outbound_public(settings: Settings, database_url: str) -> Outbound:
+    """The dialer for sources of artifacts: the internet alone, whatever webhooks may reach."""
+    return Outbound(Reach(), own_hosts=_own_hosts(settings.listen_host, database_url))
+
+
 def outbound_inside() -> Outbound:
     """The dialer for what the platform itself names: its registry, and its sources in private networks."""
     return Outbound(Reach(allowed=read_networks("0.0.0.0/0, ::/0")))
