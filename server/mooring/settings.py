@@ -91,7 +91,7 @@ class Settings:
     source_redirect_hosts: str = _setting(
         "", "Hosts (comma-separated, `*.domain` too) that sources of blobs may redirect to besides their own."
     )
-    source_s3_endpoint: str = _setting("", "Address of the S3 service that `s3://` names. Empty: none is offered.")
+    source_bucket_endpoint: str = _setting("", "Address of the S3 service that `s3://` names. Empty: none is offered.")
     source_huggingface_endpoint: str = _setting(
         "", "Address of the hub that `huggingface://` names. Empty: none is offered."
     )

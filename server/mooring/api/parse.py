@@ -29,6 +29,7 @@ PARAMETER_PREFIX: Final = {
 }
 """The noun of each path parameter that is an id. A parameter that is not listed is other text."""
 
+SCOPE: Final = "scope"
 _WHERE: Final = re.compile(r" - at `\$(?P<path>[^`]*)`$")
 
 
@@ -63,7 +64,7 @@ def decode_form(body: bytes, kind: type[msgspec.Struct], decoder: Any) -> Any:
 
 def decode_query(route: Route, pairs: list[tuple[str, str]]) -> dict[str, Any]:
     """The typed query of a request; a parameter that the route does not take is refused, not ignored."""
-    values = _single(pairs)
+    values = _single(_joined(pairs))
     taken = set(route.query.__struct_encode_fields__) if route.query is not None else set()
     unknown = sorted(set(values) - taken)
     if unknown:
@@ -74,6 +75,14 @@ def decode_query(route: Route, pairs: list[tuple[str, str]]) -> dict[str, Any]:
             {"path": unknown[0][:50]},
         )
     return {} if route.query is None else {"query": _convert(values, route.query, strict=False)}
+
+
+def _joined(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The pairs with the scopes in one: clients of registries repeat them, as their protocol has it."""
+    scopes = [value for name, value in pairs if name == SCOPE]
+    if len(scopes) < 2:
+        return pairs
+    return [*(pair for pair in pairs if pair[0] != SCOPE), (SCOPE, " ".join(scopes))]
 
 
 def _single(pairs: list[tuple[str, str]]) -> dict[str, str]:

@@ -66,7 +66,7 @@ class ArtifactReader:
         self._seconds = settings.source_timeout_seconds
         self._patience = Patience(total_seconds=settings.source_timeout_seconds, attempts=2)
         self._blobs = BlobSourceSettings(
-            s3_endpoint=settings.source_s3_endpoint,
+            s3_endpoint=settings.source_bucket_endpoint,
             huggingface_endpoint=settings.source_huggingface_endpoint,
             file_directory=settings.source_file_directory,
             redirect_hosts=frozenset(

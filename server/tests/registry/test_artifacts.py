@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
+from mooring.core.errors import Refusal
 from mooring.gateways.cosign_keys import new_signing_key
 from mooring.gateways.cosign_sign import sign_as_tag
 from mooring.gateways.outbound import Outbound
 from mooring.gateways.registry import RegistryClient, RegistryPlace
-from mooring.gateways.registry_auth import Password
 from mooring.gateways.registry_push import RegistryPusher
 from mooring.settings import Settings
 from server.tests.conftest import Tenant, World, running_platform
@@ -218,7 +218,7 @@ async def test_the_token_endpoint_gives_what_the_caller_may_have(harbour: Harbou
     intent, digest, _ = await harbour.published()
     other = await harbour.world.tenant("other")
     scope = f"repository:{intent['repository']}:pull,push"
-    query = {"service": "mooring-registry", "scope": scope}
+    query = [("service", "mooring-registry"), ("scope", "repository:platform/tools:pull"), ("scope", scope)]
 
     async def token(password: str) -> httpx.Response:
         async with harbour.world.running.client() as client:
@@ -235,9 +235,8 @@ async def test_the_token_endpoint_gives_what_the_caller_may_have(harbour: Harbou
     stranger = RegistryClient(
         RegistryPlace(harbour.registry.url, credentials=Given(theirs["token"]), patience=BRIEF), harbour.dialer
     )
-    with pytest.raises(Exception, match=r"refused|not accepted"):
+    with pytest.raises(Refusal, match=r"refused|not accepted"):
         await stranger.manifest(intent["repository"], digest)
-    assert Password("anybody", harbour.tenant.token).header.startswith("Basic ")
 
 
 async def test_where_a_signature_is_required_each_lack_of_one_has_its_own_code(harbour: Harbour) -> None:
@@ -265,3 +264,16 @@ async def test_where_a_signature_is_required_each_lack_of_one_has_its_own_code(h
     await harbour.do("POST", f"{harbour.place}/signer-keys", pem)
     assert (await harbour.do("GET", path))["trust"] == "verified"
     await harbour.do(*harbour.move(artifact, "canary"))
+
+
+async def test_a_signature_that_was_made_for_another_repository_does_not_count(harbour: Harbour) -> None:
+    await harbour.do("PUT", f"{harbour.place}/policy", {"rules": {"signatures": "images"}, "reason": WHY})
+    key = new_signing_key()
+    pem = {"name": "release", "public_key_pem": key.trusted("k").pem}
+    await harbour.do("POST", f"{harbour.place}/signer-keys", pem)
+    artifact, intent, pusher = await harbour.registered()
+    named = f"{harbour.registry.authority}/elsewhere/app"
+    await sign_as_tag(pusher, intent["repository"], artifact["digest"], key, name=named)
+    seen = await harbour.do("POST", f"{harbour.place}/artifacts/{artifact['id']}/verify")
+    assert (seen["trust"], [each["code"] for each in seen["doubts"]]) == ("rejected", ["signature_replayed"])
+    assert await harbour.refused(*harbour.move(artifact, "stage")) == "signature_replayed"
