@@ -218,7 +218,7 @@ async def test_the_token_endpoint_gives_what_the_caller_may_have(harbour: Harbou
     intent, digest, _ = await harbour.published()
     other = await harbour.world.tenant("other")
     scope = f"repository:{intent['repository']}:pull,push"
-    query = [("service", "mooring-registry"), ("scope", "repository:platform/tools:pull"), ("scope", scope)]
+    query = {"service": "mooring-registry", "scope": ["repository:platform/tools:pull", scope]}
 
     async def token(password: str) -> httpx.Response:
         async with harbour.world.running.client() as client:
