@@ -31,6 +31,7 @@ BY_HAND: dict[str, tuple[str, str]] = {
     "events": ("mooring_cli.records", "Show events, or follow them as they happen."),
     "audit": ("mooring_cli.records", "Show the audit trail."),
     "outbox": ("mooring_cli.outbox", "Show deliveries to webhooks, and send dead ones again."),
+    "manifest": ("mooring_cli.manifest", "Begin, lint and explain the manifest of an app's version."),
     "schema": ("mooring_cli.words", "Show the JSON Schemas of a noun."),
     "explain": ("mooring_cli.words", "Explain an error code, a state, an action or an event type."),
     "completion": ("mooring_cli.shell", "Print the completion script for a shell."),

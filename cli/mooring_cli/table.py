@@ -8,6 +8,900 @@ NOUNS: dict[str, Noun] = {
     each.name: each
     for each in (
         Noun(
+            "apps",
+            "app",
+            "Apps: list, get, create, update.",
+            (
+                Verb(
+                    "list",
+                    "List the apps of exactly this place; what a project may launch is in its catalog",
+                    "Needs the action `catalog.read`.",
+                    (
+                        Endpoint("list_platform_apps", "platform", "", lists=True, pages=True),
+                        Endpoint("list_tenant_apps", "tenant", "tenant_id", lists=True, pages=True),
+                    ),
+                ),
+                Verb(
+                    "get",
+                    "Read an app",
+                    "Needs the action `catalog.read`.",
+                    (
+                        Endpoint(
+                            "get_platform_app",
+                            "platform",
+                            "",
+                            arguments=("app_id",),
+                            query=(
+                                Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                Field(
+                                    ("changed_from",),
+                                    "text",
+                                    False,
+                                    "The `etag` that was seen: wait until it is another.",
+                                ),
+                            ),
+                        ),
+                        Endpoint(
+                            "get_tenant_app",
+                            "tenant",
+                            "tenant_id",
+                            arguments=("app_id",),
+                            query=(
+                                Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                Field(
+                                    ("changed_from",),
+                                    "text",
+                                    False,
+                                    "The `etag` that was seen: wait until it is another.",
+                                ),
+                            ),
+                        ),
+                    ),
+                ),
+                Verb(
+                    "create",
+                    "Register an app, for everybody or for one tenant; its slug and category stay for ever",
+                    "Needs the action `app.create`.",
+                    (
+                        Endpoint(
+                            "create_platform_app",
+                            "platform",
+                            "",
+                            body=(
+                                Field(("slug",), "text", True, "A name for machines."),
+                                Field(("display_name",), "text", True, "A name for people."),
+                                Field(("category",), "text", True, "What kind of app it is."),
+                                Field(("description",), "text", False, "What the app is for, in a few lines."),
+                                Field(("icon",), "text", False, "The https address of a picture; empty for none."),
+                            ),
+                            takes_body=True,
+                        ),
+                        Endpoint(
+                            "create_tenant_app",
+                            "tenant",
+                            "tenant_id",
+                            body=(
+                                Field(("slug",), "text", True, "A name for machines."),
+                                Field(("display_name",), "text", True, "A name for people."),
+                                Field(("category",), "text", True, "What kind of app it is."),
+                                Field(("description",), "text", False, "What the app is for, in a few lines."),
+                                Field(("icon",), "text", False, "The https address of a picture; empty for none."),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "update",
+                    "Change an app's card: name, description, icon",
+                    "Needs the action `app.update`.",
+                    (
+                        Endpoint(
+                            "update_platform_app",
+                            "platform",
+                            "",
+                            arguments=("app_id",),
+                            body=(
+                                Field(("display_name",), "text", False, "A name for people."),
+                                Field(("description",), "text", False, "What the app is for, in a few lines."),
+                                Field(("icon",), "text", False, "The https address of a picture; empty for none."),
+                                Field(
+                                    ("revision",),
+                                    "integer",
+                                    False,
+                                    "The revision that was seen; refused when there is a newer one.",
+                                ),
+                            ),
+                            takes_body=True,
+                        ),
+                        Endpoint(
+                            "update_tenant_app",
+                            "tenant",
+                            "tenant_id",
+                            arguments=("app_id",),
+                            body=(
+                                Field(("display_name",), "text", False, "A name for people."),
+                                Field(("description",), "text", False, "What the app is for, in a few lines."),
+                                Field(("icon",), "text", False, "The https address of a picture; empty for none."),
+                                Field(
+                                    ("revision",),
+                                    "integer",
+                                    False,
+                                    "The revision that was seen; refused when there is a newer one.",
+                                ),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+            ),
+            (
+                Noun(
+                    "catalog",
+                    "catalog",
+                    "Catalog: list.",
+                    (
+                        Verb(
+                            "list",
+                            "Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version",
+                            "Needs the action `self.read`.",
+                            (
+                                Endpoint(
+                                    "list_catalog",
+                                    "self",
+                                    "",
+                                    query=(
+                                        Field(("search",), "text", False, "Beginnings of words; each must occur."),
+                                        Field(("category",), "text", False, "What kind of app it is."),
+                                    ),
+                                    lists=True,
+                                    pages=True,
+                                ),
+                            ),
+                        ),
+                    ),
+                    (),
+                ),
+                Noun(
+                    "versions",
+                    "version",
+                    "Versions: list, get, create, history, promote.",
+                    (
+                        Verb(
+                            "list",
+                            "List the versions of an app in the order in which they were published",
+                            "Needs the action `app_version.read`.",
+                            (
+                                Endpoint(
+                                    "list_platform_versions",
+                                    "platform",
+                                    "",
+                                    arguments=("app_id",),
+                                    lists=True,
+                                    pages=True,
+                                ),
+                                Endpoint(
+                                    "list_tenant_versions",
+                                    "tenant",
+                                    "tenant_id",
+                                    arguments=("app_id",),
+                                    lists=True,
+                                    pages=True,
+                                ),
+                            ),
+                        ),
+                        Verb(
+                            "get",
+                            "Read a version with its manifest",
+                            "Needs the action `app_version.read`.",
+                            (
+                                Endpoint(
+                                    "get_platform_version",
+                                    "platform",
+                                    "",
+                                    arguments=(
+                                        "app_id",
+                                        "version_id",
+                                    ),
+                                    query=(
+                                        Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                        Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                        Field(
+                                            ("changed_from",),
+                                            "text",
+                                            False,
+                                            "The `etag` that was seen: wait until it is another.",
+                                        ),
+                                    ),
+                                ),
+                                Endpoint(
+                                    "get_tenant_version",
+                                    "tenant",
+                                    "tenant_id",
+                                    arguments=(
+                                        "app_id",
+                                        "version_id",
+                                    ),
+                                    query=(
+                                        Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                        Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                        Field(
+                                            ("changed_from",),
+                                            "text",
+                                            False,
+                                            "The `etag` that was seen: wait until it is another.",
+                                        ),
+                                    ),
+                                ),
+                            ),
+                        ),
+                        Verb(
+                            "create",
+                            "Publish a version as a draft",
+                            "The manifest must have the right shape and be of this app; what else lint finds only hinders staging.\n\nNeeds the action `app_version.create`.",
+                            (
+                                Endpoint(
+                                    "create_platform_version",
+                                    "platform",
+                                    "",
+                                    arguments=("app_id",),
+                                    body=(
+                                        Field(
+                                            ("manifest",),
+                                            "json",
+                                            True,
+                                            "A manifest, as `GET /api/v1/schemas/manifest` describes it.",
+                                        ),
+                                    ),
+                                    takes_body=True,
+                                ),
+                                Endpoint(
+                                    "create_tenant_version",
+                                    "tenant",
+                                    "tenant_id",
+                                    arguments=("app_id",),
+                                    body=(
+                                        Field(
+                                            ("manifest",),
+                                            "json",
+                                            True,
+                                            "A manifest, as `GET /api/v1/schemas/manifest` describes it.",
+                                        ),
+                                    ),
+                                    takes_body=True,
+                                ),
+                            ),
+                        ),
+                        Verb(
+                            "history",
+                            "Read every move of a version: who made it, when and why",
+                            "Needs the action `app_version.read`.",
+                            (
+                                Endpoint(
+                                    "get_platform_version_history",
+                                    "platform",
+                                    "",
+                                    arguments=(
+                                        "app_id",
+                                        "version_id",
+                                    ),
+                                    lists=True,
+                                ),
+                                Endpoint(
+                                    "get_tenant_version_history",
+                                    "tenant",
+                                    "tenant_id",
+                                    arguments=(
+                                        "app_id",
+                                        "version_id",
+                                    ),
+                                    lists=True,
+                                ),
+                            ),
+                        ),
+                        Verb(
+                            "promote",
+                            "Move a version through its promotion, for a stated reason",
+                            "`canary` takes the percentage, and sets another one for a version that is a canary already. `deprecate` takes the\nsuccessor, or why there is none. A version is never further than its artifacts.\n\nNeeds the action `app_version.promote`.",
+                            (
+                                Endpoint(
+                                    "promote_platform_version",
+                                    "platform",
+                                    "",
+                                    arguments=(
+                                        "app_id",
+                                        "version_id",
+                                    ),
+                                    body=(
+                                        Field(
+                                            ("move",),
+                                            "json",
+                                            True,
+                                            "",
+                                            (
+                                                "activate",
+                                                "canary",
+                                                "deprecate",
+                                                "retire",
+                                                "rollback",
+                                                "stage",
+                                                "withdraw",
+                                            ),
+                                        ),
+                                        Field(("reason",), "text", True, "Why; it is kept in the audit trail."),
+                                        Field(
+                                            ("canary_percentage",),
+                                            "number",
+                                            False,
+                                            "Share of the projects, with at most two decimals.",
+                                        ),
+                                        Field(("superseded_by",), "text", False),
+                                        Field(
+                                            ("no_successor_because",),
+                                            "text",
+                                            False,
+                                            "Why; it is kept in the audit trail.",
+                                        ),
+                                    ),
+                                    takes_body=True,
+                                ),
+                                Endpoint(
+                                    "promote_tenant_version",
+                                    "tenant",
+                                    "tenant_id",
+                                    arguments=(
+                                        "app_id",
+                                        "version_id",
+                                    ),
+                                    body=(
+                                        Field(
+                                            ("move",),
+                                            "json",
+                                            True,
+                                            "",
+                                            (
+                                                "activate",
+                                                "canary",
+                                                "deprecate",
+                                                "retire",
+                                                "rollback",
+                                                "stage",
+                                                "withdraw",
+                                            ),
+                                        ),
+                                        Field(("reason",), "text", True, "Why; it is kept in the audit trail."),
+                                        Field(
+                                            ("canary_percentage",),
+                                            "number",
+                                            False,
+                                            "Share of the projects, with at most two decimals.",
+                                        ),
+                                        Field(("superseded_by",), "text", False),
+                                        Field(
+                                            ("no_successor_because",),
+                                            "text",
+                                            False,
+                                            "Why; it is kept in the audit trail.",
+                                        ),
+                                    ),
+                                    takes_body=True,
+                                ),
+                            ),
+                        ),
+                    ),
+                    (
+                        Noun(
+                            "manifest",
+                            "version",
+                            "Manifest: replace-manifest.",
+                            (
+                                Verb(
+                                    "replace-manifest",
+                                    "Replace the manifest of a draft; from staging on it never changes",
+                                    "Needs the action `app_version.create`.",
+                                    (
+                                        Endpoint(
+                                            "replace_platform_version_manifest",
+                                            "platform",
+                                            "",
+                                            arguments=(
+                                                "app_id",
+                                                "version_id",
+                                            ),
+                                            body=(
+                                                Field(
+                                                    ("manifest",),
+                                                    "json",
+                                                    True,
+                                                    "A manifest, as `GET /api/v1/schemas/manifest` describes it.",
+                                                ),
+                                                Field(
+                                                    ("revision",),
+                                                    "integer",
+                                                    False,
+                                                    "The revision that was seen; refused when there is a newer one.",
+                                                ),
+                                            ),
+                                            takes_body=True,
+                                        ),
+                                        Endpoint(
+                                            "replace_tenant_version_manifest",
+                                            "tenant",
+                                            "tenant_id",
+                                            arguments=(
+                                                "app_id",
+                                                "version_id",
+                                            ),
+                                            body=(
+                                                Field(
+                                                    ("manifest",),
+                                                    "json",
+                                                    True,
+                                                    "A manifest, as `GET /api/v1/schemas/manifest` describes it.",
+                                                ),
+                                                Field(
+                                                    ("revision",),
+                                                    "integer",
+                                                    False,
+                                                    "The revision that was seen; refused when there is a newer one.",
+                                                ),
+                                            ),
+                                            takes_body=True,
+                                        ),
+                                    ),
+                                ),
+                            ),
+                            (),
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        Noun(
+            "artifact-sources",
+            "artifact source",
+            "Artifact sources: list, create, delete.",
+            (
+                Verb(
+                    "list",
+                    "List the sources that count here: the platform's and the tenant's own",
+                    "Needs the action `artifact_source.read`.",
+                    (
+                        Endpoint("list_platform_artifact_sources", "platform", "", lists=True, pages=True),
+                        Endpoint("list_project_artifact_sources", "project", "project_id", lists=True, pages=True),
+                        Endpoint("list_tenant_artifact_sources", "tenant", "tenant_id", lists=True, pages=True),
+                    ),
+                ),
+                Verb(
+                    "create",
+                    "Allow artifacts from a place",
+                    "Needs the action `artifact_source.update`.",
+                    (
+                        Endpoint(
+                            "create_platform_artifact_source",
+                            "platform",
+                            "",
+                            body=(
+                                Field(("name",), "text", True, "A name for people."),
+                                Field(
+                                    ("pattern",),
+                                    "text",
+                                    True,
+                                    "A location, or the beginning of one that ends with `/*`, such as `oci://registry.example/*`.",
+                                ),
+                                Field(
+                                    ("reaches_private",),
+                                    "boolean",
+                                    False,
+                                    "Whether it may lie in a private network; the platform's sources only.",
+                                ),
+                            ),
+                            takes_body=True,
+                        ),
+                        Endpoint(
+                            "create_tenant_artifact_source",
+                            "tenant",
+                            "tenant_id",
+                            body=(
+                                Field(("name",), "text", True, "A name for people."),
+                                Field(
+                                    ("pattern",),
+                                    "text",
+                                    True,
+                                    "A location, or the beginning of one that ends with `/*`, such as `oci://registry.example/*`.",
+                                ),
+                                Field(
+                                    ("reaches_private",),
+                                    "boolean",
+                                    False,
+                                    "Whether it may lie in a private network; the platform's sources only.",
+                                ),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "delete",
+                    "Take a source off the list; what came from it is no longer verified, from the next use on",
+                    "Needs the action `artifact_source.update`.",
+                    (
+                        Endpoint(
+                            "delete_platform_artifact_source", "platform", "", arguments=("source_id",), deletes=True
+                        ),
+                        Endpoint(
+                            "delete_tenant_artifact_source",
+                            "tenant",
+                            "tenant_id",
+                            arguments=("source_id",),
+                            deletes=True,
+                        ),
+                    ),
+                ),
+            ),
+            (),
+        ),
+        Noun(
+            "artifacts",
+            "artifact",
+            "Artifacts: list, get, revoke, evidence, history, impact, promote, publish, register, verify.",
+            (
+                Verb(
+                    "list",
+                    "List the artifacts that this place sees: the platform's, its tenant's and its own",
+                    "Needs the action `artifact.read`.",
+                    (
+                        Endpoint(
+                            "list_platform_artifacts",
+                            "platform",
+                            "",
+                            query=(
+                                Field(("digest",), "text", False, "`sha256:` and 64 hexadecimal digits; never a tag."),
+                                Field(
+                                    ("promotion",),
+                                    "json",
+                                    False,
+                                    "",
+                                    ("active", "canary", "deprecated", "draft", "retired", "staged"),
+                                ),
+                                Field(("kind",), "json", False, "", ("blob", "oci")),
+                            ),
+                            lists=True,
+                            pages=True,
+                        ),
+                        Endpoint(
+                            "list_project_artifacts",
+                            "project",
+                            "project_id",
+                            query=(
+                                Field(("digest",), "text", False, "`sha256:` and 64 hexadecimal digits; never a tag."),
+                                Field(
+                                    ("promotion",),
+                                    "json",
+                                    False,
+                                    "",
+                                    ("active", "canary", "deprecated", "draft", "retired", "staged"),
+                                ),
+                                Field(("kind",), "json", False, "", ("blob", "oci")),
+                            ),
+                            lists=True,
+                            pages=True,
+                        ),
+                        Endpoint(
+                            "list_tenant_artifacts",
+                            "tenant",
+                            "tenant_id",
+                            query=(
+                                Field(("digest",), "text", False, "`sha256:` and 64 hexadecimal digits; never a tag."),
+                                Field(
+                                    ("promotion",),
+                                    "json",
+                                    False,
+                                    "",
+                                    ("active", "canary", "deprecated", "draft", "retired", "staged"),
+                                ),
+                                Field(("kind",), "json", False, "", ("blob", "oci")),
+                            ),
+                            lists=True,
+                            pages=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "get",
+                    "Read an artifact; its trust is derived at this moment",
+                    "Needs the action `artifact.read`.",
+                    (
+                        Endpoint(
+                            "get_platform_artifact",
+                            "platform",
+                            "",
+                            arguments=("artifact_id",),
+                            query=(
+                                Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                Field(
+                                    ("changed_from",),
+                                    "text",
+                                    False,
+                                    "The `etag` that was seen: wait until it is another.",
+                                ),
+                            ),
+                        ),
+                        Endpoint(
+                            "get_project_artifact",
+                            "project",
+                            "project_id",
+                            arguments=("artifact_id",),
+                            query=(
+                                Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                Field(
+                                    ("changed_from",),
+                                    "text",
+                                    False,
+                                    "The `etag` that was seen: wait until it is another.",
+                                ),
+                            ),
+                        ),
+                        Endpoint(
+                            "get_tenant_artifact",
+                            "tenant",
+                            "tenant_id",
+                            arguments=("artifact_id",),
+                            query=(
+                                Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                Field(
+                                    ("changed_from",),
+                                    "text",
+                                    False,
+                                    "The `etag` that was seen: wait until it is another.",
+                                ),
+                            ),
+                        ),
+                    ),
+                ),
+                Verb(
+                    "revoke",
+                    "Withdraw an artifact for ever: every use from now on is refused",
+                    "Needs the action `artifact.revoke`.",
+                    (
+                        Endpoint(
+                            "revoke_platform_artifact",
+                            "platform",
+                            "",
+                            arguments=("artifact_id",),
+                            body=(Field(("reason",), "text", True, "Why: at least 10 characters."),),
+                            takes_body=True,
+                        ),
+                        Endpoint(
+                            "revoke_project_artifact",
+                            "project",
+                            "project_id",
+                            arguments=("artifact_id",),
+                            body=(Field(("reason",), "text", True, "Why: at least 10 characters."),),
+                            takes_body=True,
+                        ),
+                        Endpoint(
+                            "revoke_tenant_artifact",
+                            "tenant",
+                            "tenant_id",
+                            arguments=("artifact_id",),
+                            body=(Field(("reason",), "text", True, "Why: at least 10 characters."),),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "evidence",
+                    "Read what was observed about an artifact, what was checked, and what follows from it now",
+                    "Needs the action `artifact.read`.",
+                    (
+                        Endpoint("get_platform_artifact_evidence", "platform", "", arguments=("artifact_id",)),
+                        Endpoint("get_project_artifact_evidence", "project", "project_id", arguments=("artifact_id",)),
+                        Endpoint("get_tenant_artifact_evidence", "tenant", "tenant_id", arguments=("artifact_id",)),
+                    ),
+                ),
+                Verb(
+                    "history",
+                    "Read every move of an artifact, with who made it and why",
+                    "Needs the action `artifact.read`.",
+                    (
+                        Endpoint(
+                            "get_platform_artifact_history", "platform", "", arguments=("artifact_id",), lists=True
+                        ),
+                        Endpoint(
+                            "get_project_artifact_history",
+                            "project",
+                            "project_id",
+                            arguments=("artifact_id",),
+                            lists=True,
+                        ),
+                        Endpoint(
+                            "get_tenant_artifact_history", "tenant", "tenant_id", arguments=("artifact_id",), lists=True
+                        ),
+                    ),
+                ),
+                Verb(
+                    "impact",
+                    "Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees",
+                    "Needs the action `artifact.read`.",
+                    (
+                        Endpoint("get_platform_artifact_impact", "platform", "", arguments=("artifact_id",)),
+                        Endpoint("get_project_artifact_impact", "project", "project_id", arguments=("artifact_id",)),
+                        Endpoint("get_tenant_artifact_impact", "tenant", "tenant_id", arguments=("artifact_id",)),
+                    ),
+                ),
+                Verb(
+                    "promote",
+                    "Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw",
+                    "Staging fetches and hashes every layer and stores the result. A move towards projects needs that the artifact is\nverified at this moment; `retired` needs that nothing holds its digest.\n\nNeeds the action `artifact.promote`.",
+                    (
+                        Endpoint(
+                            "promote_platform_artifact",
+                            "platform",
+                            "",
+                            arguments=("artifact_id",),
+                            body=(
+                                Field(
+                                    ("move",),
+                                    "json",
+                                    True,
+                                    "",
+                                    ("activate", "canary", "deprecate", "retire", "rollback", "stage", "withdraw"),
+                                ),
+                                Field(("reason",), "text", True, "Why: at least 10 characters."),
+                                Field(("superseded_by",), "text", False),
+                                Field(("no_successor_because",), "text", False, "Why: at least 10 characters."),
+                            ),
+                            takes_body=True,
+                        ),
+                        Endpoint(
+                            "promote_project_artifact",
+                            "project",
+                            "project_id",
+                            arguments=("artifact_id",),
+                            body=(
+                                Field(
+                                    ("move",),
+                                    "json",
+                                    True,
+                                    "",
+                                    ("activate", "canary", "deprecate", "retire", "rollback", "stage", "withdraw"),
+                                ),
+                                Field(("reason",), "text", True, "Why: at least 10 characters."),
+                                Field(("superseded_by",), "text", False),
+                                Field(("no_successor_because",), "text", False, "Why: at least 10 characters."),
+                            ),
+                            takes_body=True,
+                        ),
+                        Endpoint(
+                            "promote_tenant_artifact",
+                            "tenant",
+                            "tenant_id",
+                            arguments=("artifact_id",),
+                            body=(
+                                Field(
+                                    ("move",),
+                                    "json",
+                                    True,
+                                    "",
+                                    ("activate", "canary", "deprecate", "retire", "rollback", "stage", "withdraw"),
+                                ),
+                                Field(("reason",), "text", True, "Why: at least 10 characters."),
+                                Field(("superseded_by",), "text", False),
+                                Field(("no_successor_because",), "text", False, "Why: at least 10 characters."),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "publish",
+                    "Get a token to push to one repository of this place in the platform's own registry",
+                    "Push with it, then register the digest. The token is told once and counts for some minutes.\n\nNeeds the action `artifact.create`.",
+                    (
+                        Endpoint(
+                            "publish_platform_artifact",
+                            "platform",
+                            "",
+                            body=(Field(("name",), "text", True, "The repository's name below this place's own."),),
+                            takes_body=True,
+                            one_time_secret=True,
+                        ),
+                        Endpoint(
+                            "publish_project_artifact",
+                            "project",
+                            "project_id",
+                            body=(Field(("name",), "text", True, "The repository's name below this place's own."),),
+                            takes_body=True,
+                            one_time_secret=True,
+                        ),
+                        Endpoint(
+                            "publish_tenant_artifact",
+                            "tenant",
+                            "tenant_id",
+                            body=(Field(("name",), "text", True, "The repository's name below this place's own."),),
+                            takes_body=True,
+                            one_time_secret=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "register",
+                    "Register a digest, which must be at its source",
+                    "Of an image the manifests are read and hashed, of a blob every byte. It begins as a draft.\n\nNeeds the action `artifact.create`.",
+                    (
+                        Endpoint(
+                            "register_platform_artifact",
+                            "platform",
+                            "",
+                            body=(
+                                Field(("kind",), "json", True, "", ("blob", "oci")),
+                                Field(
+                                    ("location",),
+                                    "text",
+                                    True,
+                                    "Where the bytes lie: `oci://registry/repository`, `https://…`, `s3://bucket/key`, `huggingface://owner/name@commit/file` or `file:path`.",
+                                ),
+                                Field(("digest",), "text", True, "`sha256:` and 64 hexadecimal digits; never a tag."),
+                                Field(("labels",), "json", False),
+                            ),
+                            takes_body=True,
+                        ),
+                        Endpoint(
+                            "register_project_artifact",
+                            "project",
+                            "project_id",
+                            body=(
+                                Field(("kind",), "json", True, "", ("blob", "oci")),
+                                Field(
+                                    ("location",),
+                                    "text",
+                                    True,
+                                    "Where the bytes lie: `oci://registry/repository`, `https://…`, `s3://bucket/key`, `huggingface://owner/name@commit/file` or `file:path`.",
+                                ),
+                                Field(("digest",), "text", True, "`sha256:` and 64 hexadecimal digits; never a tag."),
+                                Field(("labels",), "json", False),
+                            ),
+                            takes_body=True,
+                        ),
+                        Endpoint(
+                            "register_tenant_artifact",
+                            "tenant",
+                            "tenant_id",
+                            body=(
+                                Field(("kind",), "json", True, "", ("blob", "oci")),
+                                Field(
+                                    ("location",),
+                                    "text",
+                                    True,
+                                    "Where the bytes lie: `oci://registry/repository`, `https://…`, `s3://bucket/key`, `huggingface://owner/name@commit/file` or `file:path`.",
+                                ),
+                                Field(("digest",), "text", True, "`sha256:` and 64 hexadecimal digits; never a tag."),
+                                Field(("labels",), "json", False),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "verify",
+                    "Look at the source again, collect the signatures beside it, and conclude",
+                    "What is found is stored, good or bad; `trust` and `doubts` of the answer say what follows.\n\nNeeds the action `artifact.verify`.",
+                    (
+                        Endpoint("verify_platform_artifact", "platform", "", arguments=("artifact_id",)),
+                        Endpoint("verify_project_artifact", "project", "project_id", arguments=("artifact_id",)),
+                        Endpoint("verify_tenant_artifact", "tenant", "tenant_id", arguments=("artifact_id",)),
+                    ),
+                ),
+            ),
+            (),
+        ),
+        Noun(
             "break-glass",
             "break glass",
             "Break glass: list, open.",
@@ -50,6 +944,158 @@ NOUNS: dict[str, Noun] = {
                             ),
                             takes_body=True,
                             one_time_secret=True,
+                        ),
+                    ),
+                ),
+            ),
+            (),
+        ),
+        Noun(
+            "catalog",
+            "catalog",
+            "Catalog: list-project.",
+            (
+                Verb(
+                    "list-project",
+                    "Browse what a project may launch and, for what it may not, everything that hinders it",
+                    "Needs the action `catalog.read`.",
+                    (
+                        Endpoint(
+                            "list_project_catalog",
+                            "project",
+                            "project_id",
+                            query=(
+                                Field(("search",), "text", False, "Beginnings of words; each must occur."),
+                                Field(("category",), "text", False, "What kind of app it is."),
+                            ),
+                            lists=True,
+                        ),
+                    ),
+                ),
+            ),
+            (),
+        ),
+        Noun(
+            "entitlements",
+            "entitlement",
+            "Entitlements: list, get, create, update, delete.",
+            (
+                Verb(
+                    "list",
+                    "List what a project was entitled to; what it may launch in the end is in its catalog",
+                    "Needs the action `entitlement.read`.",
+                    (Endpoint("list_entitlements", "project", "project_id", lists=True, pages=True),),
+                ),
+                Verb(
+                    "get",
+                    "Read an entitlement",
+                    "Needs the action `entitlement.read`.",
+                    (
+                        Endpoint(
+                            "get_entitlement",
+                            "project",
+                            "project_id",
+                            arguments=("entitlement_id",),
+                            query=(
+                                Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                Field(
+                                    ("changed_from",),
+                                    "text",
+                                    False,
+                                    "The `etag` that was seen: wait until it is another.",
+                                ),
+                            ),
+                        ),
+                    ),
+                ),
+                Verb(
+                    "create",
+                    "Entitle a project to an app, or say that it is not",
+                    "The answer shows what the newest offered version requires for its operator account and what of it nobody agreed\nto: a version that requires more than was agreed to is not launched.\n\nNeeds the action `entitlement.update`.",
+                    (
+                        Endpoint(
+                            "create_entitlement",
+                            "project",
+                            "project_id",
+                            body=(
+                                Field(("app_id",), "reference", True),
+                                Field(("reason",), "text", True, "Why; it is kept in the audit trail."),
+                                Field(("enabled",), "boolean", False),
+                                Field(
+                                    ("versions",), "text", False, "Such as `>=1.2.0 <2.0.0`; none for every version."
+                                ),
+                                Field(("rules", "sources", "allow"), "list", False),
+                                Field(("rules", "sources", "deny"), "list", False),
+                                Field(("rules", "regions", "allow"), "list", False),
+                                Field(("rules", "regions", "deny"), "list", False),
+                                Field(("rules", "skus", "allow"), "list", False),
+                                Field(("rules", "skus", "deny"), "list", False),
+                                Field(("rules", "apps", "allow"), "list", False),
+                                Field(("rules", "apps", "deny"), "list", False),
+                                Field(("rules", "signatures"), "text", False),
+                                Field(("rules", "gpus_max"), "integer", False),
+                                Field(
+                                    ("agreed_actions",),
+                                    "list",
+                                    False,
+                                    "What the app's operator account may do: agree to `required_actions`.",
+                                ),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "update",
+                    "State an entitlement's terms anew: on, off, versions, rules, and the actions that are agreed to",
+                    "Needs the action `entitlement.update`.",
+                    (
+                        Endpoint(
+                            "update_entitlement",
+                            "project",
+                            "project_id",
+                            arguments=("entitlement_id",),
+                            body=(
+                                Field(("enabled",), "boolean", True),
+                                Field(("reason",), "text", True, "Why; it is kept in the audit trail."),
+                                Field(
+                                    ("versions",), "text", False, "Such as `>=1.2.0 <2.0.0`; none for every version."
+                                ),
+                                Field(("rules", "sources", "allow"), "list", False),
+                                Field(("rules", "sources", "deny"), "list", False),
+                                Field(("rules", "regions", "allow"), "list", False),
+                                Field(("rules", "regions", "deny"), "list", False),
+                                Field(("rules", "skus", "allow"), "list", False),
+                                Field(("rules", "skus", "deny"), "list", False),
+                                Field(("rules", "apps", "allow"), "list", False),
+                                Field(("rules", "apps", "deny"), "list", False),
+                                Field(("rules", "signatures"), "text", False),
+                                Field(("rules", "gpus_max"), "integer", False),
+                                Field(
+                                    ("agreed_actions",),
+                                    "list",
+                                    False,
+                                    "What the app's operator account may do: agree to `required_actions`.",
+                                ),
+                                Field(
+                                    ("revision",),
+                                    "integer",
+                                    False,
+                                    "The revision that was seen; refused when there is a newer one.",
+                                ),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "delete",
+                    "Take an entitlement away; what runs goes on, new instances are refused",
+                    "Needs the action `entitlement.update`.",
+                    (
+                        Endpoint(
+                            "delete_entitlement", "project", "project_id", arguments=("entitlement_id",), deletes=True
                         ),
                     ),
                 ),
@@ -185,6 +1231,155 @@ NOUNS: dict[str, Noun] = {
             (),
         ),
         Noun(
+            "policy",
+            "policy",
+            "Policy: get, update, explain.",
+            (
+                Verb(
+                    "get",
+                    "Read the layer of exactly this place; what counts in the end, `explain` says",
+                    "Needs the action `policy.read`.",
+                    (
+                        Endpoint("get_platform_policy", "platform", ""),
+                        Endpoint("get_project_policy", "project", "project_id"),
+                        Endpoint("get_tenant_policy", "tenant", "tenant_id"),
+                    ),
+                ),
+                Verb(
+                    "update",
+                    "State all rules of this place's layer; they take effect with the next decision",
+                    "A layer can only narrow what the layers above it allow; one that says more is refused.\n\nNeeds the action `policy.update`.",
+                    (
+                        Endpoint(
+                            "update_platform_policy",
+                            "platform",
+                            "",
+                            body=(
+                                Field(("rules", "sources", "allow"), "list", False),
+                                Field(("rules", "sources", "deny"), "list", False),
+                                Field(("rules", "regions", "allow"), "list", False),
+                                Field(("rules", "regions", "deny"), "list", False),
+                                Field(("rules", "skus", "allow"), "list", False),
+                                Field(("rules", "skus", "deny"), "list", False),
+                                Field(("rules", "apps", "allow"), "list", False),
+                                Field(("rules", "apps", "deny"), "list", False),
+                                Field(("rules", "signatures"), "text", False),
+                                Field(("rules", "gpus_max"), "integer", False),
+                                Field(("reason",), "text", True, "Why; it is kept in the audit trail."),
+                                Field(
+                                    ("revision",),
+                                    "integer",
+                                    False,
+                                    "The revision that was seen; refused when there is a newer one.",
+                                ),
+                            ),
+                            takes_body=True,
+                        ),
+                        Endpoint(
+                            "update_project_policy",
+                            "project",
+                            "project_id",
+                            body=(
+                                Field(("rules", "sources", "allow"), "list", False),
+                                Field(("rules", "sources", "deny"), "list", False),
+                                Field(("rules", "regions", "allow"), "list", False),
+                                Field(("rules", "regions", "deny"), "list", False),
+                                Field(("rules", "skus", "allow"), "list", False),
+                                Field(("rules", "skus", "deny"), "list", False),
+                                Field(("rules", "apps", "allow"), "list", False),
+                                Field(("rules", "apps", "deny"), "list", False),
+                                Field(("rules", "signatures"), "text", False),
+                                Field(("rules", "gpus_max"), "integer", False),
+                                Field(("reason",), "text", True, "Why; it is kept in the audit trail."),
+                                Field(
+                                    ("revision",),
+                                    "integer",
+                                    False,
+                                    "The revision that was seen; refused when there is a newer one.",
+                                ),
+                            ),
+                            takes_body=True,
+                        ),
+                        Endpoint(
+                            "update_tenant_policy",
+                            "tenant",
+                            "tenant_id",
+                            body=(
+                                Field(("rules", "sources", "allow"), "list", False),
+                                Field(("rules", "sources", "deny"), "list", False),
+                                Field(("rules", "regions", "allow"), "list", False),
+                                Field(("rules", "regions", "deny"), "list", False),
+                                Field(("rules", "skus", "allow"), "list", False),
+                                Field(("rules", "skus", "deny"), "list", False),
+                                Field(("rules", "apps", "allow"), "list", False),
+                                Field(("rules", "apps", "deny"), "list", False),
+                                Field(("rules", "signatures"), "text", False),
+                                Field(("rules", "gpus_max"), "integer", False),
+                                Field(("reason",), "text", True, "Why; it is kept in the audit trail."),
+                                Field(
+                                    ("revision",),
+                                    "integer",
+                                    False,
+                                    "The revision that was seen; refused when there is a newer one.",
+                                ),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "explain",
+                    "Decide about something as it would be decided here, and say which layer decided and why",
+                    "Needs the action `policy.read`.",
+                    (
+                        Endpoint(
+                            "explain_platform_policy",
+                            "platform",
+                            "",
+                            query=(
+                                Field(("source",), "text", False),
+                                Field(("region",), "text", False),
+                                Field(("sku",), "text", False),
+                                Field(("app",), "text", False),
+                                Field(("gpus",), "integer", False),
+                                Field(("signed",), "boolean", False),
+                                Field(("image",), "boolean", False),
+                            ),
+                        ),
+                        Endpoint(
+                            "explain_project_policy",
+                            "project",
+                            "project_id",
+                            query=(
+                                Field(("source",), "text", False),
+                                Field(("region",), "text", False),
+                                Field(("sku",), "text", False),
+                                Field(("app",), "text", False),
+                                Field(("gpus",), "integer", False),
+                                Field(("signed",), "boolean", False),
+                                Field(("image",), "boolean", False),
+                            ),
+                        ),
+                        Endpoint(
+                            "explain_tenant_policy",
+                            "tenant",
+                            "tenant_id",
+                            query=(
+                                Field(("source",), "text", False),
+                                Field(("region",), "text", False),
+                                Field(("sku",), "text", False),
+                                Field(("app",), "text", False),
+                                Field(("gpus",), "integer", False),
+                                Field(("signed",), "boolean", False),
+                                Field(("image",), "boolean", False),
+                            ),
+                        ),
+                    ),
+                ),
+            ),
+            (),
+        ),
+        Noun(
             "projects",
             "project",
             "Projects: list, get, create, update, delete.",
@@ -263,6 +1458,39 @@ NOUNS: dict[str, Noun] = {
                     "Delete an empty project",
                     "Needs the action `project.delete`.",
                     (Endpoint("delete_project", "project", "", arguments=("project_id",), deletes=True),),
+                ),
+            ),
+            (),
+        ),
+        Noun(
+            "registry",
+            "registry",
+            "Registry: get, token.",
+            (
+                Verb(
+                    "get",
+                    "Read how the platform's own registry is set up: name, issuer and the certificate that it trusts",
+                    "Needs the action `artifact_source.read`.",
+                    (Endpoint("get_registry", "platform", ""),),
+                ),
+                Verb(
+                    "token",
+                    "Exchange a token of this platform for one that its registry takes, over some repositories",
+                    "The token is the password of basic authentication, under any user name.\n\nNeeds no token.",
+                    (
+                        Endpoint(
+                            "get_registry_token",
+                            "public",
+                            "",
+                            query=(
+                                Field(("service",), "text", False),
+                                Field(("scope",), "text", False),
+                                Field(("account",), "text", False),
+                                Field(("client_id",), "reference", False),
+                                Field(("offline_token",), "text", False),
+                            ),
+                        ),
+                    ),
                 ),
             ),
             (),
@@ -437,6 +1665,78 @@ NOUNS: dict[str, Noun] = {
                     (),
                 ),
             ),
+        ),
+        Noun(
+            "signer-keys",
+            "signer key",
+            "Signer keys: list, add, remove.",
+            (
+                Verb(
+                    "list",
+                    "List the keys that count or counted here: the platform's and the tenant's own",
+                    "Needs the action `signer_key.read`.",
+                    (
+                        Endpoint("list_platform_signer_keys", "platform", "", lists=True, pages=True),
+                        Endpoint("list_project_signer_keys", "project", "project_id", lists=True, pages=True),
+                        Endpoint("list_tenant_signer_keys", "tenant", "tenant_id", lists=True, pages=True),
+                    ),
+                ),
+                Verb(
+                    "add",
+                    "Trust a public key. To rotate, add the next one, sign with it, and remove the last",
+                    "Needs the action `signer_key.update`.",
+                    (
+                        Endpoint(
+                            "add_platform_signer_key",
+                            "platform",
+                            "",
+                            body=(
+                                Field(("name",), "text", True, "A name for people."),
+                                Field(
+                                    ("public_key_pem",),
+                                    "text",
+                                    True,
+                                    "ECDSA P-256 or Ed25519, in PEM form: `cosign.pub`.",
+                                ),
+                            ),
+                            takes_body=True,
+                        ),
+                        Endpoint(
+                            "add_tenant_signer_key",
+                            "tenant",
+                            "tenant_id",
+                            body=(
+                                Field(("name",), "text", True, "A name for people."),
+                                Field(
+                                    ("public_key_pem",),
+                                    "text",
+                                    True,
+                                    "ECDSA P-256 or Ed25519, in PEM form: `cosign.pub`.",
+                                ),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "remove",
+                    "Stop trusting a key, at once: what only it signed is no longer verified where a signature is required",
+                    "Needs the action `signer_key.update`.",
+                    (
+                        Endpoint(
+                            "remove_platform_signer_key", "platform", "", arguments=("signer_key_id",), deletes=True
+                        ),
+                        Endpoint(
+                            "remove_tenant_signer_key",
+                            "tenant",
+                            "tenant_id",
+                            arguments=("signer_key_id",),
+                            deletes=True,
+                        ),
+                    ),
+                ),
+            ),
+            (),
         ),
         Noun(
             "tenants",

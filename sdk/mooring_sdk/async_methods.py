@@ -32,6 +32,51 @@ class AsyncMethods:
         """The events of a stream, for ever."""
         raise NotImplementedError
 
+    async def add_platform_signer_key(
+        self,
+        *,
+        name: str,
+        public_key_pem: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.SignerKey:
+        """Trust a public key. To rotate, add the next one, sign with it, and remove the last.
+
+        Needs the action `signer_key.update`.
+        """
+        return await self.call(
+            Call(
+                operations.ADD_PLATFORM_SIGNER_KEY,
+                {},
+                {},
+                given({"name": name, "public_key_pem": public_key_pem}),
+                options=options,
+            ),
+            models.SignerKey,
+        )
+
+    async def add_tenant_signer_key(
+        self,
+        tenant_id: str,
+        *,
+        name: str,
+        public_key_pem: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.SignerKey:
+        """Trust a public key. To rotate, add the next one, sign with it, and remove the last.
+
+        Needs the action `signer_key.update`.
+        """
+        return await self.call(
+            Call(
+                operations.ADD_TENANT_SIGNER_KEY,
+                {"tenant_id": tenant_id},
+                {},
+                given({"name": name, "public_key_pem": public_key_pem}),
+                options=options,
+            ),
+            models.SignerKey,
+        )
+
     async def change_own_password(
         self,
         *,
@@ -51,6 +96,90 @@ class AsyncMethods:
                 given({"current_password": current_password, "new_password": new_password}),
                 options=options,
             )
+        )
+
+    async def create_entitlement(
+        self,
+        project_id: str,
+        *,
+        app_id: str,
+        reason: str,
+        enabled: bool | None = None,
+        versions: str | None = None,
+        rules: models.RulesBody | None = None,
+        agreed_actions: list[str] | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Entitlement:
+        """Entitle a project to an app, or say that it is not.
+
+        The answer shows what the newest offered version requires for its operator account and what of it nobody agreed
+        to: a version that requires more than was agreed to is not launched.
+
+        Needs the action `entitlement.update`.
+        """
+        return await self.call(
+            Call(
+                operations.CREATE_ENTITLEMENT,
+                {"project_id": project_id},
+                {},
+                given(
+                    {"app_id": app_id, "reason": reason},
+                    {"enabled": enabled, "versions": versions, "rules": rules, "agreed_actions": agreed_actions},
+                ),
+                options=options,
+            ),
+            models.Entitlement,
+        )
+
+    async def create_platform_app(
+        self,
+        *,
+        slug: str,
+        display_name: str,
+        category: str,
+        description: str | None = None,
+        icon: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.App:
+        """Register an app, for everybody or for one tenant; its slug and category stay for ever.
+
+        Needs the action `app.create`.
+        """
+        return await self.call(
+            Call(
+                operations.CREATE_PLATFORM_APP,
+                {},
+                {},
+                given(
+                    {"slug": slug, "display_name": display_name, "category": category},
+                    {"description": description, "icon": icon},
+                ),
+                options=options,
+            ),
+            models.App,
+        )
+
+    async def create_platform_artifact_source(
+        self,
+        *,
+        name: str,
+        pattern: str,
+        reaches_private: bool | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactSource:
+        """Allow artifacts from a place.
+
+        Needs the action `artifact_source.update`.
+        """
+        return await self.call(
+            Call(
+                operations.CREATE_PLATFORM_ARTIFACT_SOURCE,
+                {},
+                {},
+                given({"name": name, "pattern": pattern}, {"reaches_private": reaches_private}),
+                options=options,
+            ),
+            models.ArtifactSource,
         )
 
     async def create_platform_membership(
@@ -99,6 +228,30 @@ class AsyncMethods:
                 options=options,
             ),
             models.UserCreated,
+        )
+
+    async def create_platform_version(
+        self,
+        app_id: str,
+        *,
+        manifest: dict[str, Any],
+        options: CallOptions = UNCHANGED,
+    ) -> models.Version:
+        """Publish a version as a draft.
+
+        The manifest must have the right shape and be of this app; what else lint finds only hinders staging.
+
+        Needs the action `app_version.create`.
+        """
+        return await self.call(
+            Call(
+                operations.CREATE_PLATFORM_VERSION,
+                {"app_id": app_id},
+                {},
+                given({"manifest": manifest}),
+                options=options,
+            ),
+            models.Version,
         )
 
     async def create_platform_webhook(
@@ -281,6 +434,59 @@ class AsyncMethods:
             models.TenantCreated,
         )
 
+    async def create_tenant_app(
+        self,
+        tenant_id: str,
+        *,
+        slug: str,
+        display_name: str,
+        category: str,
+        description: str | None = None,
+        icon: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.App:
+        """Register an app, for everybody or for one tenant; its slug and category stay for ever.
+
+        Needs the action `app.create`.
+        """
+        return await self.call(
+            Call(
+                operations.CREATE_TENANT_APP,
+                {"tenant_id": tenant_id},
+                {},
+                given(
+                    {"slug": slug, "display_name": display_name, "category": category},
+                    {"description": description, "icon": icon},
+                ),
+                options=options,
+            ),
+            models.App,
+        )
+
+    async def create_tenant_artifact_source(
+        self,
+        tenant_id: str,
+        *,
+        name: str,
+        pattern: str,
+        reaches_private: bool | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactSource:
+        """Allow artifacts from a place.
+
+        Needs the action `artifact_source.update`.
+        """
+        return await self.call(
+            Call(
+                operations.CREATE_TENANT_ARTIFACT_SOURCE,
+                {"tenant_id": tenant_id},
+                {},
+                given({"name": name, "pattern": pattern}, {"reaches_private": reaches_private}),
+                options=options,
+            ),
+            models.ArtifactSource,
+        )
+
     async def create_tenant_membership(
         self,
         tenant_id: str,
@@ -329,6 +535,31 @@ class AsyncMethods:
                 options=options,
             ),
             models.UserCreated,
+        )
+
+    async def create_tenant_version(
+        self,
+        tenant_id: str,
+        app_id: str,
+        *,
+        manifest: dict[str, Any],
+        options: CallOptions = UNCHANGED,
+    ) -> models.Version:
+        """Publish a version as a draft.
+
+        The manifest must have the right shape and be of this app; what else lint finds only hinders staging.
+
+        Needs the action `app_version.create`.
+        """
+        return await self.call(
+            Call(
+                operations.CREATE_TENANT_VERSION,
+                {"tenant_id": tenant_id, "app_id": app_id},
+                {},
+                given({"manifest": manifest}),
+                options=options,
+            ),
+            models.Version,
         )
 
     async def create_tenant_webhook(
@@ -383,6 +614,40 @@ class AsyncMethods:
                 options=options,
             ),
             models.TokenCreated,
+        )
+
+    async def delete_entitlement(
+        self,
+        project_id: str,
+        entitlement_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> None:
+        """Take an entitlement away; what runs goes on, new instances are refused.
+
+        Needs the action `entitlement.update`.
+        """
+        await self.execute(
+            Call(
+                operations.DELETE_ENTITLEMENT,
+                {"project_id": project_id, "entitlement_id": entitlement_id},
+                {},
+                options=options,
+            )
+        )
+
+    async def delete_platform_artifact_source(
+        self,
+        source_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> None:
+        """Take a source off the list; what came from it is no longer verified, from the next use on.
+
+        Needs the action `artifact_source.update`.
+        """
+        await self.execute(
+            Call(operations.DELETE_PLATFORM_ARTIFACT_SOURCE, {"source_id": source_id}, {}, options=options)
         )
 
     async def delete_platform_membership(
@@ -482,6 +747,26 @@ class AsyncMethods:
                 options=options,
             ),
             models.ServiceAccount,
+        )
+
+    async def delete_tenant_artifact_source(
+        self,
+        tenant_id: str,
+        source_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> None:
+        """Take a source off the list; what came from it is no longer verified, from the next use on.
+
+        Needs the action `artifact_source.update`.
+        """
+        await self.execute(
+            Call(
+                operations.DELETE_TENANT_ARTIFACT_SOURCE,
+                {"tenant_id": tenant_id, "source_id": source_id},
+                {},
+                options=options,
+            )
         )
 
     async def delete_tenant_membership(
@@ -651,6 +936,134 @@ class AsyncMethods:
             models.AccessToken,
         )
 
+    async def explain_platform_policy(
+        self,
+        *,
+        source: str | None = None,
+        region: str | None = None,
+        sku: str | None = None,
+        app: str | None = None,
+        gpus: int | None = None,
+        signed: bool | None = None,
+        image: bool | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Explained:
+        """Decide about something as it would be decided here, and say which layer decided and why.
+
+        Needs the action `policy.read`.
+        """
+        return await self.call(
+            Call(
+                operations.EXPLAIN_PLATFORM_POLICY,
+                {},
+                {
+                    "source": source,
+                    "region": region,
+                    "sku": sku,
+                    "app": app,
+                    "gpus": gpus,
+                    "signed": signed,
+                    "image": image,
+                },
+                options=options,
+            ),
+            models.Explained,
+        )
+
+    async def explain_project_policy(
+        self,
+        project_id: str,
+        *,
+        source: str | None = None,
+        region: str | None = None,
+        sku: str | None = None,
+        app: str | None = None,
+        gpus: int | None = None,
+        signed: bool | None = None,
+        image: bool | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Explained:
+        """Decide about something as it would be decided here, and say which layer decided and why.
+
+        Needs the action `policy.read`.
+        """
+        return await self.call(
+            Call(
+                operations.EXPLAIN_PROJECT_POLICY,
+                {"project_id": project_id},
+                {
+                    "source": source,
+                    "region": region,
+                    "sku": sku,
+                    "app": app,
+                    "gpus": gpus,
+                    "signed": signed,
+                    "image": image,
+                },
+                options=options,
+            ),
+            models.Explained,
+        )
+
+    async def explain_tenant_policy(
+        self,
+        tenant_id: str,
+        *,
+        source: str | None = None,
+        region: str | None = None,
+        sku: str | None = None,
+        app: str | None = None,
+        gpus: int | None = None,
+        signed: bool | None = None,
+        image: bool | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Explained:
+        """Decide about something as it would be decided here, and say which layer decided and why.
+
+        Needs the action `policy.read`.
+        """
+        return await self.call(
+            Call(
+                operations.EXPLAIN_TENANT_POLICY,
+                {"tenant_id": tenant_id},
+                {
+                    "source": source,
+                    "region": region,
+                    "sku": sku,
+                    "app": app,
+                    "gpus": gpus,
+                    "signed": signed,
+                    "image": image,
+                },
+                options=options,
+            ),
+            models.Explained,
+        )
+
+    async def get_entitlement(
+        self,
+        project_id: str,
+        entitlement_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Entitlement:
+        """Read an entitlement.
+
+        Needs the action `entitlement.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_ENTITLEMENT,
+                {"project_id": project_id, "entitlement_id": entitlement_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Entitlement,
+        )
+
     async def get_health(
         self,
         *,
@@ -662,6 +1075,17 @@ class AsyncMethods:
         """
         return await self.call(Call(operations.GET_HEALTH, {}, {}, options=options), models.Health)
 
+    async def get_manifest_schema(
+        self,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> dict[str, Any]:
+        """Read the JSON Schema of manifests.
+
+        Needs no token.
+        """
+        return await self.call(Call(operations.GET_MANIFEST_SCHEMA, {}, {}, options=options), dict[str, Any])
+
     async def get_openapi(
         self,
         *,
@@ -672,6 +1096,97 @@ class AsyncMethods:
         Needs no token.
         """
         return await self.call(Call(operations.GET_OPENAPI, {}, {}, options=options), dict[str, Any])
+
+    async def get_platform_app(
+        self,
+        app_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.App:
+        """Read an app.
+
+        Needs the action `catalog.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_PLATFORM_APP,
+                {"app_id": app_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.App,
+        )
+
+    async def get_platform_artifact(
+        self,
+        artifact_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Read an artifact; its trust is derived at this moment.
+
+        Needs the action `artifact.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_PLATFORM_ARTIFACT,
+                {"artifact_id": artifact_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    async def get_platform_artifact_evidence(
+        self,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactEvidence:
+        """Read what was observed about an artifact, what was checked, and what follows from it now.
+
+        Needs the action `artifact.read`.
+        """
+        return await self.call(
+            Call(operations.GET_PLATFORM_ARTIFACT_EVIDENCE, {"artifact_id": artifact_id}, {}, options=options),
+            models.ArtifactEvidence,
+        )
+
+    async def get_platform_artifact_history(
+        self,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.History:
+        """Read every move of an artifact, with who made it and why.
+
+        Needs the action `artifact.read`.
+        """
+        return await self.call(
+            Call(operations.GET_PLATFORM_ARTIFACT_HISTORY, {"artifact_id": artifact_id}, {}, options=options),
+            models.History,
+        )
+
+    async def get_platform_artifact_impact(
+        self,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Impact:
+        """Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees.
+
+        Needs the action `artifact.read`.
+        """
+        return await self.call(
+            Call(operations.GET_PLATFORM_ARTIFACT_IMPACT, {"artifact_id": artifact_id}, {}, options=options),
+            models.Impact,
+        )
 
     async def get_platform_delivery(
         self,
@@ -702,6 +1217,17 @@ class AsyncMethods:
             models.Membership,
         )
 
+    async def get_platform_policy(
+        self,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Policy:
+        """Read the layer of exactly this place; what counts in the end, `explain` says.
+
+        Needs the action `policy.read`.
+        """
+        return await self.call(Call(operations.GET_PLATFORM_POLICY, {}, {}, options=options), models.Policy)
+
     async def get_platform_user(
         self,
         user_id: str,
@@ -723,6 +1249,51 @@ class AsyncMethods:
                 options=options,
             ),
             models.User,
+        )
+
+    async def get_platform_version(
+        self,
+        app_id: str,
+        version_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Version:
+        """Read a version with its manifest.
+
+        Needs the action `app_version.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_PLATFORM_VERSION,
+                {"app_id": app_id, "version_id": version_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Version,
+        )
+
+    async def get_platform_version_history(
+        self,
+        app_id: str,
+        version_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.VersionHistory:
+        """Read every move of a version: who made it, when and why.
+
+        Needs the action `app_version.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_PLATFORM_VERSION_HISTORY,
+                {"app_id": app_id, "version_id": version_id},
+                {},
+                options=options,
+            ),
+            models.VersionHistory,
         )
 
     async def get_platform_webhook(
@@ -771,6 +1342,93 @@ class AsyncMethods:
             models.Project,
         )
 
+    async def get_project_artifact(
+        self,
+        project_id: str,
+        artifact_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Read an artifact; its trust is derived at this moment.
+
+        Needs the action `artifact.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_PROJECT_ARTIFACT,
+                {"project_id": project_id, "artifact_id": artifact_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    async def get_project_artifact_evidence(
+        self,
+        project_id: str,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactEvidence:
+        """Read what was observed about an artifact, what was checked, and what follows from it now.
+
+        Needs the action `artifact.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_PROJECT_ARTIFACT_EVIDENCE,
+                {"project_id": project_id, "artifact_id": artifact_id},
+                {},
+                options=options,
+            ),
+            models.ArtifactEvidence,
+        )
+
+    async def get_project_artifact_history(
+        self,
+        project_id: str,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.History:
+        """Read every move of an artifact, with who made it and why.
+
+        Needs the action `artifact.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_PROJECT_ARTIFACT_HISTORY,
+                {"project_id": project_id, "artifact_id": artifact_id},
+                {},
+                options=options,
+            ),
+            models.History,
+        )
+
+    async def get_project_artifact_impact(
+        self,
+        project_id: str,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Impact:
+        """Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees.
+
+        Needs the action `artifact.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_PROJECT_ARTIFACT_IMPACT,
+                {"project_id": project_id, "artifact_id": artifact_id},
+                {},
+                options=options,
+            ),
+            models.Impact,
+        )
+
     async def get_project_delivery(
         self,
         project_id: str,
@@ -811,6 +1469,20 @@ class AsyncMethods:
                 options=options,
             ),
             models.Membership,
+        )
+
+    async def get_project_policy(
+        self,
+        project_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Policy:
+        """Read the layer of exactly this place; what counts in the end, `explain` says.
+
+        Needs the action `policy.read`.
+        """
+        return await self.call(
+            Call(operations.GET_PROJECT_POLICY, {"project_id": project_id}, {}, options=options), models.Policy
         )
 
     async def get_project_webhook(
@@ -859,6 +1531,49 @@ class AsyncMethods:
         """
         return await self.call(Call(operations.GET_REFERENCE, {}, {}, options=options), models.Reference)
 
+    async def get_registry(
+        self,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Registry:
+        """Read how the platform's own registry is set up: name, issuer and the certificate that it trusts.
+
+        Needs the action `artifact_source.read`.
+        """
+        return await self.call(Call(operations.GET_REGISTRY, {}, {}, options=options), models.Registry)
+
+    async def get_registry_token(
+        self,
+        *,
+        service: str | None = None,
+        scope: str | None = None,
+        account: str | None = None,
+        client_id: str | None = None,
+        offline_token: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.RegistryToken:
+        """Exchange a token of this platform for one that its registry takes, over some repositories.
+
+        The token is the password of basic authentication, under any user name.
+
+        Needs no token.
+        """
+        return await self.call(
+            Call(
+                operations.GET_REGISTRY_TOKEN,
+                {},
+                {
+                    "service": service,
+                    "scope": scope,
+                    "account": account,
+                    "client_id": client_id,
+                    "offline_token": offline_token,
+                },
+                options=options,
+            ),
+            models.RegistryToken,
+        )
+
     async def get_service_account(
         self,
         project_id: str,
@@ -906,6 +1621,117 @@ class AsyncMethods:
             models.Tenant,
         )
 
+    async def get_tenant_app(
+        self,
+        tenant_id: str,
+        app_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.App:
+        """Read an app.
+
+        Needs the action `catalog.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_TENANT_APP,
+                {"tenant_id": tenant_id, "app_id": app_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.App,
+        )
+
+    async def get_tenant_artifact(
+        self,
+        tenant_id: str,
+        artifact_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Read an artifact; its trust is derived at this moment.
+
+        Needs the action `artifact.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_TENANT_ARTIFACT,
+                {"tenant_id": tenant_id, "artifact_id": artifact_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    async def get_tenant_artifact_evidence(
+        self,
+        tenant_id: str,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactEvidence:
+        """Read what was observed about an artifact, what was checked, and what follows from it now.
+
+        Needs the action `artifact.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_TENANT_ARTIFACT_EVIDENCE,
+                {"tenant_id": tenant_id, "artifact_id": artifact_id},
+                {},
+                options=options,
+            ),
+            models.ArtifactEvidence,
+        )
+
+    async def get_tenant_artifact_history(
+        self,
+        tenant_id: str,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.History:
+        """Read every move of an artifact, with who made it and why.
+
+        Needs the action `artifact.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_TENANT_ARTIFACT_HISTORY,
+                {"tenant_id": tenant_id, "artifact_id": artifact_id},
+                {},
+                options=options,
+            ),
+            models.History,
+        )
+
+    async def get_tenant_artifact_impact(
+        self,
+        tenant_id: str,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Impact:
+        """Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees.
+
+        Needs the action `artifact.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_TENANT_ARTIFACT_IMPACT,
+                {"tenant_id": tenant_id, "artifact_id": artifact_id},
+                {},
+                options=options,
+            ),
+            models.Impact,
+        )
+
     async def get_tenant_delivery(
         self,
         tenant_id: str,
@@ -948,6 +1774,20 @@ class AsyncMethods:
             models.Membership,
         )
 
+    async def get_tenant_policy(
+        self,
+        tenant_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Policy:
+        """Read the layer of exactly this place; what counts in the end, `explain` says.
+
+        Needs the action `policy.read`.
+        """
+        return await self.call(
+            Call(operations.GET_TENANT_POLICY, {"tenant_id": tenant_id}, {}, options=options), models.Policy
+        )
+
     async def get_tenant_user(
         self,
         tenant_id: str,
@@ -970,6 +1810,53 @@ class AsyncMethods:
                 options=options,
             ),
             models.User,
+        )
+
+    async def get_tenant_version(
+        self,
+        tenant_id: str,
+        app_id: str,
+        version_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Version:
+        """Read a version with its manifest.
+
+        Needs the action `app_version.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_TENANT_VERSION,
+                {"tenant_id": tenant_id, "app_id": app_id, "version_id": version_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Version,
+        )
+
+    async def get_tenant_version_history(
+        self,
+        tenant_id: str,
+        app_id: str,
+        version_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.VersionHistory:
+        """Read every move of a version: who made it, when and why.
+
+        Needs the action `app_version.read`.
+        """
+        return await self.call(
+            Call(
+                operations.GET_TENANT_VERSION_HISTORY,
+                {"tenant_id": tenant_id, "app_id": app_id, "version_id": version_id},
+                {},
+                options=options,
+            ),
+            models.VersionHistory,
         )
 
     async def get_tenant_webhook(
@@ -1018,6 +1905,210 @@ class AsyncMethods:
         Needs the action `self.read`.
         """
         return await self.call(Call(operations.GET_WHOAMI, {}, {}, options=options), models.WhoAmI)
+
+    async def lint_manifest(
+        self,
+        *,
+        manifest: Any,
+        app_slug: str | None = None,
+        category: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Linted:
+        """Look for mistakes in a manifest without publishing it; each is told by a JSON pointer, with a fix.
+
+        Needs the action `self.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LINT_MANIFEST,
+                {},
+                {},
+                given({"manifest": manifest}, {"app_slug": app_slug, "category": category}),
+                options=options,
+            ),
+            models.Linted,
+        )
+
+    async def list_catalog(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        search: str | None = None,
+        category: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.CatalogAppPage:
+        """Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version.
+
+        Needs the action `self.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LIST_CATALOG,
+                {},
+                {"cursor": cursor, "limit": limit, "search": search, "category": category},
+                options=options,
+            ),
+            models.CatalogAppPage,
+        )
+
+    def iter_catalog(
+        self,
+        *,
+        limit: int | None = None,
+        search: str | None = None,
+        category: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.CatalogApp, None]:
+        """Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_CATALOG, {}, {"limit": limit, "search": search, "category": category}, options=options
+            ),
+            models.CatalogAppPage,
+            most,
+        )
+
+    async def list_entitlements(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.EntitlementPage:
+        """List what a project was entitled to; what it may launch in the end is in its catalog.
+
+        Needs the action `entitlement.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LIST_ENTITLEMENTS,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.EntitlementPage,
+        )
+
+    def iter_entitlements(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.Entitlement, None]:
+        """List what a project was entitled to; what it may launch in the end is in its catalog; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_ENTITLEMENTS, {"project_id": project_id}, {"limit": limit}, options=options),
+            models.EntitlementPage,
+            most,
+        )
+
+    async def list_platform_apps(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.AppPage:
+        """List the apps of exactly this place; what a project may launch is in its catalog.
+
+        Needs the action `catalog.read`.
+        """
+        return await self.call(
+            Call(operations.LIST_PLATFORM_APPS, {}, {"cursor": cursor, "limit": limit}, options=options), models.AppPage
+        )
+
+    def iter_platform_apps(
+        self,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.App, None]:
+        """List the apps of exactly this place; what a project may launch is in its catalog; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_PLATFORM_APPS, {}, {"limit": limit}, options=options), models.AppPage, most
+        )
+
+    async def list_platform_artifact_sources(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactSourcePage:
+        """List the sources that count here: the platform's and the tenant's own.
+
+        Needs the action `artifact_source.read`.
+        """
+        return await self.call(
+            Call(operations.LIST_PLATFORM_ARTIFACT_SOURCES, {}, {"cursor": cursor, "limit": limit}, options=options),
+            models.ArtifactSourcePage,
+        )
+
+    def iter_platform_artifact_sources(
+        self,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.ArtifactSource, None]:
+        """List the sources that count here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_PLATFORM_ARTIFACT_SOURCES, {}, {"limit": limit}, options=options),
+            models.ArtifactSourcePage,
+            most,
+        )
+
+    async def list_platform_artifacts(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        digest: str | None = None,
+        promotion: str | None = None,
+        kind: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactPage:
+        """List the artifacts that this place sees: the platform's, its tenant's and its own.
+
+        Needs the action `artifact.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LIST_PLATFORM_ARTIFACTS,
+                {},
+                {"cursor": cursor, "limit": limit, "digest": digest, "promotion": promotion, "kind": kind},
+                options=options,
+            ),
+            models.ArtifactPage,
+        )
+
+    def iter_platform_artifacts(
+        self,
+        *,
+        limit: int | None = None,
+        digest: str | None = None,
+        promotion: str | None = None,
+        kind: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.Artifact, None]:
+        """List the artifacts that this place sees: the platform's, its tenant's and its own; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_PLATFORM_ARTIFACTS,
+                {},
+                {"limit": limit, "digest": digest, "promotion": promotion, "kind": kind},
+                options=options,
+            ),
+            models.ArtifactPage,
+            most,
+        )
 
     async def list_platform_audit(
         self,
@@ -1228,6 +2319,36 @@ class AsyncMethods:
             most,
         )
 
+    async def list_platform_signer_keys(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.SignerKeyPage:
+        """List the keys that count or counted here: the platform's and the tenant's own.
+
+        Needs the action `signer_key.read`.
+        """
+        return await self.call(
+            Call(operations.LIST_PLATFORM_SIGNER_KEYS, {}, {"cursor": cursor, "limit": limit}, options=options),
+            models.SignerKeyPage,
+        )
+
+    def iter_platform_signer_keys(
+        self,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.SignerKey, None]:
+        """List the keys that count or counted here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_PLATFORM_SIGNER_KEYS, {}, {"limit": limit}, options=options),
+            models.SignerKeyPage,
+            most,
+        )
+
     async def list_platform_users(
         self,
         *,
@@ -1256,6 +2377,43 @@ class AsyncMethods:
             Call(operations.LIST_PLATFORM_USERS, {}, {"limit": limit}, options=options), models.UserPage, most
         )
 
+    async def list_platform_versions(
+        self,
+        app_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.VersionPage:
+        """List the versions of an app in the order in which they were published.
+
+        Needs the action `app_version.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LIST_PLATFORM_VERSIONS,
+                {"app_id": app_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.VersionPage,
+        )
+
+    def iter_platform_versions(
+        self,
+        app_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.Version, None]:
+        """List the versions of an app in the order in which they were published; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_PLATFORM_VERSIONS, {"app_id": app_id}, {"limit": limit}, options=options),
+            models.VersionPage,
+            most,
+        )
+
     async def list_platform_webhooks(
         self,
         *,
@@ -1282,6 +2440,93 @@ class AsyncMethods:
         """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_PLATFORM_WEBHOOKS, {}, {"limit": limit}, options=options), models.WebhookPage, most
+        )
+
+    async def list_project_artifact_sources(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactSourcePage:
+        """List the sources that count here: the platform's and the tenant's own.
+
+        Needs the action `artifact_source.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LIST_PROJECT_ARTIFACT_SOURCES,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.ArtifactSourcePage,
+        )
+
+    def iter_project_artifact_sources(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.ArtifactSource, None]:
+        """List the sources that count here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_PROJECT_ARTIFACT_SOURCES, {"project_id": project_id}, {"limit": limit}, options=options
+            ),
+            models.ArtifactSourcePage,
+            most,
+        )
+
+    async def list_project_artifacts(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        digest: str | None = None,
+        promotion: str | None = None,
+        kind: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactPage:
+        """List the artifacts that this place sees: the platform's, its tenant's and its own.
+
+        Needs the action `artifact.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LIST_PROJECT_ARTIFACTS,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit, "digest": digest, "promotion": promotion, "kind": kind},
+                options=options,
+            ),
+            models.ArtifactPage,
+        )
+
+    def iter_project_artifacts(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        digest: str | None = None,
+        promotion: str | None = None,
+        kind: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.Artifact, None]:
+        """List the artifacts that this place sees: the platform's, its tenant's and its own; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_PROJECT_ARTIFACTS,
+                {"project_id": project_id},
+                {"limit": limit, "digest": digest, "promotion": promotion, "kind": kind},
+                options=options,
+            ),
+            models.ArtifactPage,
+            most,
         )
 
     async def list_project_audit(
@@ -1345,6 +2590,30 @@ class AsyncMethods:
             ),
             models.AuditPage,
             most,
+        )
+
+    async def list_project_catalog(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        search: str | None = None,
+        category: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.CatalogEntryPage:
+        """Browse what a project may launch and, for what it may not, everything that hinders it.
+
+        Needs the action `catalog.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LIST_PROJECT_CATALOG,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit, "search": search, "category": category},
+                options=options,
+            ),
+            models.CatalogEntryPage,
         )
 
     async def list_project_deliveries(
@@ -1476,6 +2745,43 @@ class AsyncMethods:
             most,
         )
 
+    async def list_project_signer_keys(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.SignerKeyPage:
+        """List the keys that count or counted here: the platform's and the tenant's own.
+
+        Needs the action `signer_key.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LIST_PROJECT_SIGNER_KEYS,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.SignerKeyPage,
+        )
+
+    def iter_project_signer_keys(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.SignerKey, None]:
+        """List the keys that count or counted here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_PROJECT_SIGNER_KEYS, {"project_id": project_id}, {"limit": limit}, options=options),
+            models.SignerKeyPage,
+            most,
+        )
+
     async def list_project_webhooks(
         self,
         project_id: str,
@@ -1595,6 +2901,128 @@ class AsyncMethods:
         return self.pages(
             Call(operations.LIST_SERVICE_ACCOUNTS, {"project_id": project_id}, {"limit": limit}, options=options),
             models.ServiceAccountPage,
+            most,
+        )
+
+    async def list_tenant_apps(
+        self,
+        tenant_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.AppPage:
+        """List the apps of exactly this place; what a project may launch is in its catalog.
+
+        Needs the action `catalog.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LIST_TENANT_APPS,
+                {"tenant_id": tenant_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.AppPage,
+        )
+
+    def iter_tenant_apps(
+        self,
+        tenant_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.App, None]:
+        """List the apps of exactly this place; what a project may launch is in its catalog; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_TENANT_APPS, {"tenant_id": tenant_id}, {"limit": limit}, options=options),
+            models.AppPage,
+            most,
+        )
+
+    async def list_tenant_artifact_sources(
+        self,
+        tenant_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactSourcePage:
+        """List the sources that count here: the platform's and the tenant's own.
+
+        Needs the action `artifact_source.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LIST_TENANT_ARTIFACT_SOURCES,
+                {"tenant_id": tenant_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.ArtifactSourcePage,
+        )
+
+    def iter_tenant_artifact_sources(
+        self,
+        tenant_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.ArtifactSource, None]:
+        """List the sources that count here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_TENANT_ARTIFACT_SOURCES, {"tenant_id": tenant_id}, {"limit": limit}, options=options),
+            models.ArtifactSourcePage,
+            most,
+        )
+
+    async def list_tenant_artifacts(
+        self,
+        tenant_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        digest: str | None = None,
+        promotion: str | None = None,
+        kind: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactPage:
+        """List the artifacts that this place sees: the platform's, its tenant's and its own.
+
+        Needs the action `artifact.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LIST_TENANT_ARTIFACTS,
+                {"tenant_id": tenant_id},
+                {"cursor": cursor, "limit": limit, "digest": digest, "promotion": promotion, "kind": kind},
+                options=options,
+            ),
+            models.ArtifactPage,
+        )
+
+    def iter_tenant_artifacts(
+        self,
+        tenant_id: str,
+        *,
+        limit: int | None = None,
+        digest: str | None = None,
+        promotion: str | None = None,
+        kind: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.Artifact, None]:
+        """List the artifacts that this place sees: the platform's, its tenant's and its own; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_TENANT_ARTIFACTS,
+                {"tenant_id": tenant_id},
+                {"limit": limit, "digest": digest, "promotion": promotion, "kind": kind},
+                options=options,
+            ),
+            models.ArtifactPage,
             most,
         )
 
@@ -1827,6 +3255,43 @@ class AsyncMethods:
             most,
         )
 
+    async def list_tenant_signer_keys(
+        self,
+        tenant_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.SignerKeyPage:
+        """List the keys that count or counted here: the platform's and the tenant's own.
+
+        Needs the action `signer_key.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LIST_TENANT_SIGNER_KEYS,
+                {"tenant_id": tenant_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.SignerKeyPage,
+        )
+
+    def iter_tenant_signer_keys(
+        self,
+        tenant_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.SignerKey, None]:
+        """List the keys that count or counted here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_TENANT_SIGNER_KEYS, {"tenant_id": tenant_id}, {"limit": limit}, options=options),
+            models.SignerKeyPage,
+            most,
+        )
+
     async def list_tenant_users(
         self,
         tenant_id: str,
@@ -1861,6 +3326,50 @@ class AsyncMethods:
         return self.pages(
             Call(operations.LIST_TENANT_USERS, {"tenant_id": tenant_id}, {"limit": limit}, options=options),
             models.UserPage,
+            most,
+        )
+
+    async def list_tenant_versions(
+        self,
+        tenant_id: str,
+        app_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.VersionPage:
+        """List the versions of an app in the order in which they were published.
+
+        Needs the action `app_version.read`.
+        """
+        return await self.call(
+            Call(
+                operations.LIST_TENANT_VERSIONS,
+                {"tenant_id": tenant_id, "app_id": app_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.VersionPage,
+        )
+
+    def iter_tenant_versions(
+        self,
+        tenant_id: str,
+        app_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> AsyncGenerator[models.Version, None]:
+        """List the versions of an app in the order in which they were published; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_TENANT_VERSIONS,
+                {"tenant_id": tenant_id, "app_id": app_id},
+                {"limit": limit},
+                options=options,
+            ),
+            models.VersionPage,
             most,
         )
 
@@ -1974,6 +3483,407 @@ class AsyncMethods:
                 options=options,
             ),
             models.BreakGlassOpened,
+        )
+
+    async def promote_platform_artifact(
+        self,
+        artifact_id: str,
+        *,
+        move: str,
+        reason: str,
+        superseded_by: str | None = None,
+        no_successor_because: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
+
+        Staging fetches and hashes every layer and stores the result. A move towards projects needs that the artifact is
+        verified at this moment; `retired` needs that nothing holds its digest.
+
+        Needs the action `artifact.promote`.
+        """
+        return await self.call(
+            Call(
+                operations.PROMOTE_PLATFORM_ARTIFACT,
+                {"artifact_id": artifact_id},
+                {},
+                given(
+                    {"move": move, "reason": reason},
+                    {"superseded_by": superseded_by, "no_successor_because": no_successor_because},
+                ),
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    async def promote_platform_version(
+        self,
+        app_id: str,
+        version_id: str,
+        *,
+        move: str,
+        reason: str,
+        canary_percentage: float | None = None,
+        superseded_by: str | None = None,
+        no_successor_because: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Version:
+        """Move a version through its promotion, for a stated reason.
+
+        `canary` takes the percentage, and sets another one for a version that is a canary already. `deprecate` takes the
+        successor, or why there is none. A version is never further than its artifacts.
+
+        Needs the action `app_version.promote`.
+        """
+        return await self.call(
+            Call(
+                operations.PROMOTE_PLATFORM_VERSION,
+                {"app_id": app_id, "version_id": version_id},
+                {},
+                given(
+                    {"move": move, "reason": reason},
+                    {
+                        "canary_percentage": canary_percentage,
+                        "superseded_by": superseded_by,
+                        "no_successor_because": no_successor_because,
+                    },
+                ),
+                options=options,
+            ),
+            models.Version,
+        )
+
+    async def promote_project_artifact(
+        self,
+        project_id: str,
+        artifact_id: str,
+        *,
+        move: str,
+        reason: str,
+        superseded_by: str | None = None,
+        no_successor_because: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
+
+        Staging fetches and hashes every layer and stores the result. A move towards projects needs that the artifact is
+        verified at this moment; `retired` needs that nothing holds its digest.
+
+        Needs the action `artifact.promote`.
+        """
+        return await self.call(
+            Call(
+                operations.PROMOTE_PROJECT_ARTIFACT,
+                {"project_id": project_id, "artifact_id": artifact_id},
+                {},
+                given(
+                    {"move": move, "reason": reason},
+                    {"superseded_by": superseded_by, "no_successor_because": no_successor_because},
+                ),
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    async def promote_tenant_artifact(
+        self,
+        tenant_id: str,
+        artifact_id: str,
+        *,
+        move: str,
+        reason: str,
+        superseded_by: str | None = None,
+        no_successor_because: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
+
+        Staging fetches and hashes every layer and stores the result. A move towards projects needs that the artifact is
+        verified at this moment; `retired` needs that nothing holds its digest.
+
+        Needs the action `artifact.promote`.
+        """
+        return await self.call(
+            Call(
+                operations.PROMOTE_TENANT_ARTIFACT,
+                {"tenant_id": tenant_id, "artifact_id": artifact_id},
+                {},
+                given(
+                    {"move": move, "reason": reason},
+                    {"superseded_by": superseded_by, "no_successor_because": no_successor_because},
+                ),
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    async def promote_tenant_version(
+        self,
+        tenant_id: str,
+        app_id: str,
+        version_id: str,
+        *,
+        move: str,
+        reason: str,
+        canary_percentage: float | None = None,
+        superseded_by: str | None = None,
+        no_successor_because: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Version:
+        """Move a version through its promotion, for a stated reason.
+
+        `canary` takes the percentage, and sets another one for a version that is a canary already. `deprecate` takes the
+        successor, or why there is none. A version is never further than its artifacts.
+
+        Needs the action `app_version.promote`.
+        """
+        return await self.call(
+            Call(
+                operations.PROMOTE_TENANT_VERSION,
+                {"tenant_id": tenant_id, "app_id": app_id, "version_id": version_id},
+                {},
+                given(
+                    {"move": move, "reason": reason},
+                    {
+                        "canary_percentage": canary_percentage,
+                        "superseded_by": superseded_by,
+                        "no_successor_because": no_successor_because,
+                    },
+                ),
+                options=options,
+            ),
+            models.Version,
+        )
+
+    async def publish_platform_artifact(
+        self,
+        *,
+        name: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Publish:
+        """Get a token to push to one repository of this place in the platform's own registry.
+
+        Push with it, then register the digest. The token is told once and counts for some minutes.
+
+        Needs the action `artifact.create`.
+
+        The answer holds something that is told once.
+        """
+        return await self.call(
+            Call(operations.PUBLISH_PLATFORM_ARTIFACT, {}, {}, given({"name": name}), options=options), models.Publish
+        )
+
+    async def publish_project_artifact(
+        self,
+        project_id: str,
+        *,
+        name: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Publish:
+        """Get a token to push to one repository of this place in the platform's own registry.
+
+        Push with it, then register the digest. The token is told once and counts for some minutes.
+
+        Needs the action `artifact.create`.
+
+        The answer holds something that is told once.
+        """
+        return await self.call(
+            Call(
+                operations.PUBLISH_PROJECT_ARTIFACT,
+                {"project_id": project_id},
+                {},
+                given({"name": name}),
+                options=options,
+            ),
+            models.Publish,
+        )
+
+    async def publish_tenant_artifact(
+        self,
+        tenant_id: str,
+        *,
+        name: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Publish:
+        """Get a token to push to one repository of this place in the platform's own registry.
+
+        Push with it, then register the digest. The token is told once and counts for some minutes.
+
+        Needs the action `artifact.create`.
+
+        The answer holds something that is told once.
+        """
+        return await self.call(
+            Call(
+                operations.PUBLISH_TENANT_ARTIFACT, {"tenant_id": tenant_id}, {}, given({"name": name}), options=options
+            ),
+            models.Publish,
+        )
+
+    async def register_platform_artifact(
+        self,
+        *,
+        kind: str,
+        location: str,
+        digest: str,
+        labels: dict[str, str] | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Register a digest, which must be at its source.
+
+        Of an image the manifests are read and hashed, of a blob every byte. It begins as a draft.
+
+        Needs the action `artifact.create`.
+        """
+        return await self.call(
+            Call(
+                operations.REGISTER_PLATFORM_ARTIFACT,
+                {},
+                {},
+                given({"kind": kind, "location": location, "digest": digest}, {"labels": labels}),
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    async def register_project_artifact(
+        self,
+        project_id: str,
+        *,
+        kind: str,
+        location: str,
+        digest: str,
+        labels: dict[str, str] | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Register a digest, which must be at its source.
+
+        Of an image the manifests are read and hashed, of a blob every byte. It begins as a draft.
+
+        Needs the action `artifact.create`.
+        """
+        return await self.call(
+            Call(
+                operations.REGISTER_PROJECT_ARTIFACT,
+                {"project_id": project_id},
+                {},
+                given({"kind": kind, "location": location, "digest": digest}, {"labels": labels}),
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    async def register_tenant_artifact(
+        self,
+        tenant_id: str,
+        *,
+        kind: str,
+        location: str,
+        digest: str,
+        labels: dict[str, str] | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Register a digest, which must be at its source.
+
+        Of an image the manifests are read and hashed, of a blob every byte. It begins as a draft.
+
+        Needs the action `artifact.create`.
+        """
+        return await self.call(
+            Call(
+                operations.REGISTER_TENANT_ARTIFACT,
+                {"tenant_id": tenant_id},
+                {},
+                given({"kind": kind, "location": location, "digest": digest}, {"labels": labels}),
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    async def remove_platform_signer_key(
+        self,
+        signer_key_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.SignerKey:
+        """Stop trusting a key, at once: what only it signed is no longer verified where a signature is required.
+
+        Needs the action `signer_key.update`.
+        """
+        return await self.call(
+            Call(operations.REMOVE_PLATFORM_SIGNER_KEY, {"signer_key_id": signer_key_id}, {}, options=options),
+            models.SignerKey,
+        )
+
+    async def remove_tenant_signer_key(
+        self,
+        tenant_id: str,
+        signer_key_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.SignerKey:
+        """Stop trusting a key, at once: what only it signed is no longer verified where a signature is required.
+
+        Needs the action `signer_key.update`.
+        """
+        return await self.call(
+            Call(
+                operations.REMOVE_TENANT_SIGNER_KEY,
+                {"tenant_id": tenant_id, "signer_key_id": signer_key_id},
+                {},
+                options=options,
+            ),
+            models.SignerKey,
+        )
+
+    async def replace_platform_version_manifest(
+        self,
+        app_id: str,
+        version_id: str,
+        *,
+        manifest: dict[str, Any],
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Version:
+        """Replace the manifest of a draft; from staging on it never changes.
+
+        Needs the action `app_version.create`.
+        """
+        return await self.call(
+            Call(
+                operations.REPLACE_PLATFORM_VERSION_MANIFEST,
+                {"app_id": app_id, "version_id": version_id},
+                {},
+                given({"manifest": manifest}, {"revision": revision}),
+                options=options,
+            ),
+            models.Version,
+        )
+
+    async def replace_tenant_version_manifest(
+        self,
+        tenant_id: str,
+        app_id: str,
+        version_id: str,
+        *,
+        manifest: dict[str, Any],
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Version:
+        """Replace the manifest of a draft; from staging on it never changes.
+
+        Needs the action `app_version.create`.
+        """
+        return await self.call(
+            Call(
+                operations.REPLACE_TENANT_VERSION_MANIFEST,
+                {"tenant_id": tenant_id, "app_id": app_id, "version_id": version_id},
+                {},
+                given({"manifest": manifest}, {"revision": revision}),
+                options=options,
+            ),
+            models.Version,
         )
 
     async def replay_platform_dead_deliveries(
@@ -2110,6 +4020,51 @@ class AsyncMethods:
             models.UserCreated,
         )
 
+    async def revoke_platform_artifact(
+        self,
+        artifact_id: str,
+        *,
+        reason: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Withdraw an artifact for ever: every use from now on is refused.
+
+        Needs the action `artifact.revoke`.
+        """
+        return await self.call(
+            Call(
+                operations.REVOKE_PLATFORM_ARTIFACT,
+                {"artifact_id": artifact_id},
+                {},
+                given({"reason": reason}),
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    async def revoke_project_artifact(
+        self,
+        project_id: str,
+        artifact_id: str,
+        *,
+        reason: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Withdraw an artifact for ever: every use from now on is refused.
+
+        Needs the action `artifact.revoke`.
+        """
+        return await self.call(
+            Call(
+                operations.REVOKE_PROJECT_ARTIFACT,
+                {"project_id": project_id, "artifact_id": artifact_id},
+                {},
+                given({"reason": reason}),
+                options=options,
+            ),
+            models.Artifact,
+        )
+
     async def revoke_service_account_key(
         self,
         project_id: str,
@@ -2130,6 +4085,29 @@ class AsyncMethods:
                 options=options,
             ),
             models.Key,
+        )
+
+    async def revoke_tenant_artifact(
+        self,
+        tenant_id: str,
+        artifact_id: str,
+        *,
+        reason: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Withdraw an artifact for ever: every use from now on is refused.
+
+        Needs the action `artifact.revoke`.
+        """
+        return await self.call(
+            Call(
+                operations.REVOKE_TENANT_ARTIFACT,
+                {"tenant_id": tenant_id, "artifact_id": artifact_id},
+                {},
+                given({"reason": reason}),
+                options=options,
+            ),
+            models.Artifact,
         )
 
     async def revoke_token(
@@ -2372,6 +4350,89 @@ class AsyncMethods:
             models.WebhookTested,
         )
 
+    async def update_entitlement(
+        self,
+        project_id: str,
+        entitlement_id: str,
+        *,
+        enabled: bool,
+        reason: str,
+        versions: str | None = None,
+        rules: models.RulesBody | None = None,
+        agreed_actions: list[str] | None = None,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Entitlement:
+        """State an entitlement's terms anew: on, off, versions, rules, and the actions that are agreed to.
+
+        Needs the action `entitlement.update`.
+        """
+        return await self.call(
+            Call(
+                operations.UPDATE_ENTITLEMENT,
+                {"project_id": project_id, "entitlement_id": entitlement_id},
+                {},
+                given(
+                    {"enabled": enabled, "reason": reason},
+                    {"versions": versions, "rules": rules, "agreed_actions": agreed_actions, "revision": revision},
+                ),
+                options=options,
+            ),
+            models.Entitlement,
+        )
+
+    async def update_platform_app(
+        self,
+        app_id: str,
+        *,
+        display_name: str | None = None,
+        description: str | None = None,
+        icon: str | None = None,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.App:
+        """Change an app's card: name, description, icon.
+
+        Needs the action `app.update`.
+        """
+        return await self.call(
+            Call(
+                operations.UPDATE_PLATFORM_APP,
+                {"app_id": app_id},
+                {},
+                given(
+                    {}, {"display_name": display_name, "description": description, "icon": icon, "revision": revision}
+                ),
+                options=options,
+            ),
+            models.App,
+        )
+
+    async def update_platform_policy(
+        self,
+        *,
+        rules: models.RulesBody,
+        reason: str,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Policy:
+        """State all rules of this place's layer; they take effect with the next decision.
+
+        A layer can only narrow what the layers above it allow; one that says more is refused.
+
+        Needs the action `policy.update`.
+        """
+        return await self.call(
+            Call(
+                operations.UPDATE_PLATFORM_POLICY,
+                {},
+                {},
+                given({"rules": rules, "reason": reason}, {"revision": revision}),
+                options=options,
+            ),
+            models.Policy,
+        )
+
     async def update_platform_webhook(
         self,
         webhook_id: str,
@@ -2430,6 +4491,32 @@ class AsyncMethods:
                 options=options,
             ),
             models.Project,
+        )
+
+    async def update_project_policy(
+        self,
+        project_id: str,
+        *,
+        rules: models.RulesBody,
+        reason: str,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Policy:
+        """State all rules of this place's layer; they take effect with the next decision.
+
+        A layer can only narrow what the layers above it allow; one that says more is refused.
+
+        Needs the action `policy.update`.
+        """
+        return await self.call(
+            Call(
+                operations.UPDATE_PROJECT_POLICY,
+                {"project_id": project_id},
+                {},
+                given({"rules": rules, "reason": reason}, {"revision": revision}),
+                options=options,
+            ),
+            models.Policy,
         )
 
     async def update_project_webhook(
@@ -2518,6 +4605,60 @@ class AsyncMethods:
             models.Tenant,
         )
 
+    async def update_tenant_app(
+        self,
+        tenant_id: str,
+        app_id: str,
+        *,
+        display_name: str | None = None,
+        description: str | None = None,
+        icon: str | None = None,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.App:
+        """Change an app's card: name, description, icon.
+
+        Needs the action `app.update`.
+        """
+        return await self.call(
+            Call(
+                operations.UPDATE_TENANT_APP,
+                {"tenant_id": tenant_id, "app_id": app_id},
+                {},
+                given(
+                    {}, {"display_name": display_name, "description": description, "icon": icon, "revision": revision}
+                ),
+                options=options,
+            ),
+            models.App,
+        )
+
+    async def update_tenant_policy(
+        self,
+        tenant_id: str,
+        *,
+        rules: models.RulesBody,
+        reason: str,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Policy:
+        """State all rules of this place's layer; they take effect with the next decision.
+
+        A layer can only narrow what the layers above it allow; one that says more is refused.
+
+        Needs the action `policy.update`.
+        """
+        return await self.call(
+            Call(
+                operations.UPDATE_TENANT_POLICY,
+                {"tenant_id": tenant_id},
+                {},
+                given({"rules": rules, "reason": reason}, {"revision": revision}),
+                options=options,
+            ),
+            models.Policy,
+        )
+
     async def update_tenant_webhook(
         self,
         tenant_id: str,
@@ -2554,4 +4695,67 @@ class AsyncMethods:
                 options=options,
             ),
             models.Webhook,
+        )
+
+    async def verify_platform_artifact(
+        self,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Look at the source again, collect the signatures beside it, and conclude.
+
+        What is found is stored, good or bad; `trust` and `doubts` of the answer say what follows.
+
+        Needs the action `artifact.verify`.
+        """
+        return await self.call(
+            Call(operations.VERIFY_PLATFORM_ARTIFACT, {"artifact_id": artifact_id}, {}, options=options),
+            models.Artifact,
+        )
+
+    async def verify_project_artifact(
+        self,
+        project_id: str,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Look at the source again, collect the signatures beside it, and conclude.
+
+        What is found is stored, good or bad; `trust` and `doubts` of the answer say what follows.
+
+        Needs the action `artifact.verify`.
+        """
+        return await self.call(
+            Call(
+                operations.VERIFY_PROJECT_ARTIFACT,
+                {"project_id": project_id, "artifact_id": artifact_id},
+                {},
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    async def verify_tenant_artifact(
+        self,
+        tenant_id: str,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Look at the source again, collect the signatures beside it, and conclude.
+
+        What is found is stored, good or bad; `trust` and `doubts` of the answer say what follows.
+
+        Needs the action `artifact.verify`.
+        """
+        return await self.call(
+            Call(
+                operations.VERIFY_TENANT_ARTIFACT,
+                {"tenant_id": tenant_id, "artifact_id": artifact_id},
+                {},
+                options=options,
+            ),
+            models.Artifact,
         )

@@ -12,19 +12,19 @@ class AddressRefused(MooringError):
 
 
 class ArtifactNotFoundAtSource(MooringError):
-    """The platform refused with `artifact_not_found_at_source`."""
+    """The source does not have the digest, tag or file that was named."""
 
     code = "artifact_not_found_at_source"
 
 
 class ArtifactRevoked(MooringError):
-    """The platform refused with `artifact_revoked`."""
+    """The artifact was withdrawn for ever, whatever else is true of it."""
 
     code = "artifact_revoked"
 
 
 class ArtifactUnverified(MooringError):
-    """The platform refused with `artifact_unverified`."""
+    """No stored evidence proves the artifact under the policy in force."""
 
     code = "artifact_unverified"
 
@@ -54,7 +54,7 @@ class Conflict(MooringError):
 
 
 class ContentExpandsTooFar(MooringError):
-    """The platform refused with `content_expands_too_far`."""
+    """Compressed content grows, when it is unpacked, beyond what the platform unpacks."""
 
     code = "content_expands_too_far"
 
@@ -72,13 +72,13 @@ class CursorInvalid(MooringError):
 
 
 class DigestMismatch(MooringError):
-    """The platform refused with `digest_mismatch`."""
+    """The bytes at the source are not those that the digest names."""
 
     code = "digest_mismatch"
 
 
 class GracePeriod(MooringError):
-    """The platform refused with `grace_period`."""
+    """What is deprecated stays for a while, so that those who use it can leave."""
 
     code = "grace_period"
 
@@ -96,7 +96,7 @@ class HeaderInvalid(MooringError):
 
 
 class HoldPresent(MooringError):
-    """The platform refused with `hold_present`."""
+    """Something still uses the digest, and what is in use is not retired."""
 
     code = "hold_present"
 
@@ -150,7 +150,7 @@ class MalformedRequest(MooringError):
 
 
 class ManifestInvalid(MooringError):
-    """The platform refused with `manifest_invalid`."""
+    """The manifest has errors; each is named with its place, the reason and a fix."""
 
     code = "manifest_invalid"
 
@@ -198,19 +198,19 @@ class PermissionDenied(MooringError):
 
 
 class PolicyDenied(MooringError):
-    """The platform refused with `policy_denied`."""
+    """A layer of the policy does not allow it."""
 
     code = "policy_denied"
 
 
 class PolicyWidens(MooringError):
-    """The platform refused with `policy_widens`."""
+    """An overlay may only narrow what the layers above it allow, and this one says more."""
 
     code = "policy_widens"
 
 
 class PromotionRefused(MooringError):
-    """The platform refused with `promotion_refused`."""
+    """The move exists, but what it needs is not there."""
 
     code = "promotion_refused"
 
@@ -222,13 +222,13 @@ class RateLimited(MooringError):
 
 
 class RedirectRefused(MooringError):
-    """The platform refused with `redirect_refused`."""
+    """The source sends the reader on to a host that is not allowed for it."""
 
     code = "redirect_refused"
 
 
 class RegistryAuthRefused(MooringError):
-    """The platform refused with `registry_auth_refused`."""
+    """The registry, or another source, does not accept the credentials, asks for some that are not there, or wants them sent to a host that is not allowed."""
 
     code = "registry_auth_refused"
 
@@ -246,73 +246,73 @@ class SignInRefused(MooringError):
 
 
 class SignatureInvalid(MooringError):
-    """The platform refused with `signature_invalid`."""
+    """There are signatures, and none of them can be used: malformed, too large, or not of the kind that is taken."""
 
     code = "signature_invalid"
 
 
 class SignatureKeyUnknown(MooringError):
-    """The platform refused with `signature_key_unknown`."""
+    """There are signatures, and none of them was made by a key that is trusted here over these bytes."""
 
     code = "signature_key_unknown"
 
 
 class SignatureMissing(MooringError):
-    """The platform refused with `signature_missing`."""
+    """A signature is required, and the registry has none for this digest."""
 
     code = "signature_missing"
 
 
 class SignatureReplayed(MooringError):
-    """The platform refused with `signature_replayed`."""
+    """A trusted key signed something else: another repository, another digest, or no repository at all."""
 
     code = "signature_replayed"
 
 
 class SmokeFailed(MooringError):
-    """The platform refused with `smoke_failed`."""
+    """The artifact is complete, but could not be started: platform, config or entry point are not as they must be."""
 
     code = "smoke_failed"
 
 
 class SourceDenied(MooringError):
-    """The platform refused with `source_denied`."""
+    """The artifact comes from a place that is not on the list of sources, or that the policy denies."""
 
     code = "source_denied"
 
 
 class SourceEndless(MooringError):
-    """The platform refused with `source_endless`."""
+    """The source went on sending beyond the size that it or the manifest had announced, or beyond the limit without announcing any."""
 
     code = "source_endless"
 
 
 class SourceMalformed(MooringError):
-    """The platform refused with `source_malformed`."""
+    """The source answered with something that is not what its protocol says."""
 
     code = "source_malformed"
 
 
 class SourcePathRefused(MooringError):
-    """The platform refused with `source_path_refused`."""
+    """A file was named that is not a plain file below the directory that the platform opens for this."""
 
     code = "source_path_refused"
 
 
 class SourceTooLarge(MooringError):
-    """The platform refused with `source_too_large`."""
+    """The content is larger than the platform takes from this source."""
 
     code = "source_too_large"
 
 
 class SourceTooSlow(MooringError):
-    """The platform refused with `source_too_slow`."""
+    """The source did not send its answer in time, or went on too slowly."""
 
     code = "source_too_slow"
 
 
 class SourceUnreachable(MooringError):
-    """The platform refused with `source_unreachable`."""
+    """The source could not be reached, broke off, or failed, more often than it is tried again."""
 
     code = "source_unreachable"
 
@@ -342,7 +342,7 @@ class ValidationFailed(MooringError):
 
 
 class VersionAheadOfArtifact(MooringError):
-    """The platform refused with `version_ahead_of_artifact`."""
+    """A version is never further than its artifacts, and this move would make it so."""
 
     code = "version_ahead_of_artifact"
 
@@ -354,7 +354,7 @@ class VersionDeprecated(MooringError):
 
 
 class VersionImmutable(MooringError):
-    """The platform refused with `version_immutable`."""
+    """A version changes only while it is a draft."""
 
     code = "version_immutable"
 

@@ -28,6 +28,104 @@ class ActionReference(msgspec.Struct, kw_only=True, omit_defaults=True):
     service_account: bool
 
 
+class App(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Something that can be launched."""
+
+    id: str
+    tenant_id: str | None
+    slug: str
+    display_name: str
+    category: str
+    description: str
+    icon: str
+    created_at: datetime
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+
+
+class AppPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[App]
+    next_cursor: str | None = None
+
+
+class Artifact(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Bytes under a digest; `trust` is what the evidence says at this moment."""
+
+    id: str
+    tenant_id: str | None
+    project_id: str | None
+    visibility: str
+    kind: str
+    source_type: str
+    location: str
+    digest: str
+    algorithm: str
+    size_bytes: int
+    media_type: str
+    labels: dict[str, str]
+    promotion: str
+    trust: str
+    doubts: list[Doubt]
+    created_at: datetime
+    deprecated_at: datetime | None
+    retired_at: datetime | None
+    superseded_by: str | None
+    deprecation_reason: str | None
+    revoked_at: datetime | None
+    revocation_reason: str | None
+    revision: int
+    etag: str
+    allowed_moves: list[str]
+    allowed_actions: list[str]
+
+
+class ArtifactEvidence(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """All that is known about an artifact's bytes, and what follows from it now."""
+
+    trust: str
+    doubts: list[Doubt]
+    evidence: list[Evidence]
+    checks: list[Check]
+
+
+class ArtifactKind(StrEnum):
+    """What the bytes are."""
+
+    BLOB = "blob"
+    OCI = "oci"
+
+
+class ArtifactPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[Artifact]
+    next_cursor: str | None = None
+
+
+class ArtifactSource(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A source on the list; without a tenant it is the platform's and for everybody."""
+
+    id: str
+    tenant_id: str | None
+    name: str
+    pattern: str
+    reaches_private: bool
+    created_at: datetime
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+
+
+class ArtifactSourcePage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[ArtifactSource]
+    next_cursor: str | None = None
+
+
 class Audit(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Who did, or was refused, what."""
 
@@ -89,6 +187,74 @@ class BreakGlassPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     items: list[BreakGlass]
     next_cursor: str | None = None
+
+
+class CatalogApp(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An app on offer, with its newest version."""
+
+    app_id: str
+    tenant_id: str | None
+    slug: str
+    display_name: str
+    category: str
+    description: str
+    icon: str
+    created_at: datetime
+    version: CatalogVersion | None
+
+
+class CatalogAppPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[CatalogApp]
+    next_cursor: str | None = None
+
+
+class CatalogEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An app as a project sees it: whether it may launch it and, if not, everything that hinders it."""
+
+    app_id: str
+    tenant_id: str | None
+    slug: str
+    display_name: str
+    category: str
+    description: str
+    icon: str
+    created_at: datetime
+    version: CatalogVersion | None
+    launchable: bool
+    entitled: bool
+    hindrances: list[Hindrance]
+
+
+class CatalogEntryPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[CatalogEntry]
+    next_cursor: str | None = None
+
+
+class CatalogVersion(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The version that is meant, as far as a launcher has to know it."""
+
+    id: str
+    version: str
+    status: str
+    artifact_kind: str
+    release_notes: str
+    compatibility: dict[str, Any]
+    config_schema: dict[str, Any] | None
+    components: list[dict[str, Any]]
+    required_actions: list[str]
+
+
+class Check(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The result of a check."""
+
+    name: str
+    subject: str
+    passed: bool
+    detail: str
 
 
 class Code(StrEnum):
@@ -194,6 +360,13 @@ class DeliveryStatus(StrEnum):
     QUEUED = "queued"
 
 
+class Doubt(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One reason why an artifact is not verified."""
+
+    code: str
+    reason: str
+
+
 class EdgeReference(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One legal transition."""
 
@@ -202,6 +375,34 @@ class EdgeReference(msgspec.Struct, kw_only=True, omit_defaults=True):
     target: str
     by: str
     why: str
+
+
+class Entitlement(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A project's right to launch an app, beside what the newest offered version requires."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    app_id: str
+    app_slug: str
+    enabled: bool
+    versions: str | None
+    rules: dict[str, Any]
+    agreed_actions: list[str]
+    required_actions: list[str]
+    missing_actions: list[str]
+    created_at: datetime
+    updated_at: datetime
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+
+
+class EntitlementPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[Entitlement]
+    next_cursor: str | None = None
 
 
 class ErrorReference(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -244,6 +445,41 @@ class EventPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str
 
 
+class Evidence(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One observation about an artifact's bytes."""
+
+    id: str
+    kind: str
+    digest: str
+    observed_at: datetime
+    present: bool
+    size_bytes: int | None
+    repository: str | None
+    key_fingerprint: str | None
+    fault: str | None
+    relied_on: bool
+
+
+class Explained(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The decision, which layer made it and why, and the answer of each layer."""
+
+    allowed: bool
+    decided_by: str | None
+    reason: str
+    answers: list[Verdict]
+
+
+class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One thing that is wrong: where (a JSON pointer), why, and what to do."""
+
+    pointer: str
+    rule: str
+    severity: str
+    reason: str
+    fix: str
+    why: str | None
+
+
 class FirstAdminBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Who shall administer the new tenant."""
 
@@ -256,6 +492,59 @@ class Health(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     status: str
     reasons: list[str] | None = None
+
+
+class Hindrance(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One reason why an app may not be launched."""
+
+    obstacle: str
+    code: str
+    reason: str
+    details: dict[str, Any]
+
+
+class History(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Every move of an artifact, oldest first."""
+
+    items: list[Step]
+
+
+class Impact(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a revocation touches, as far as this place may know."""
+
+    digest: str
+    holds_count: int
+    versions: list[ImpactedVersion]
+    instances: list[ImpactedInstance]
+    members: list[ImpactedMember]
+
+
+class ImpactedInstance(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An instance that runs on the digest."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    status: str
+
+
+class ImpactedMember(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A member of such an instance."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    instance_id: str
+    status: str
+
+
+class ImpactedVersion(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A version that needs the digest."""
+
+    id: str
+    app_slug: str
+    version: str
+    promotion: str
 
 
 class Key(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -277,6 +566,15 @@ class KeyPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
+class Layer(StrEnum):
+    """Where a rule stands, from the widest to the narrowest."""
+
+    ENTITLEMENT = "entitlement"
+    GLOBAL = "global"
+    PROJECT = "project"
+    TENANT = "tenant"
+
+
 class LifecycleReference(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One lifecycle: its states with their meaning, and its transitions."""
 
@@ -285,6 +583,14 @@ class LifecycleReference(msgspec.Struct, kw_only=True, omit_defaults=True):
     final: list[str]
     states: dict[str, str]
     edges: list[EdgeReference]
+
+
+class Linted(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What lint found; `stageable` when no finding is an error."""
+
+    stageable: bool
+    manifest_digest: str | None
+    findings: list[Finding]
 
 
 class Membership(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -304,6 +610,38 @@ class MembershipPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     items: list[Membership]
     next_cursor: str | None = None
+
+
+class NamesRule(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What is allowed (none: all) and what is denied, which counts more; a name may end with `*`."""
+
+    allow: list[str] | None = None
+    deny: list[str] | None = None
+
+
+class Obstacle(StrEnum):
+    """What kind of thing stands in the way."""
+
+    DEPRECATED = "deprecated"
+    NO_COMPATIBLE_CAPACITY = "no_compatible_capacity"
+    NOT_ENTITLED = "not_entitled"
+    NOT_OFFERED = "not_offered"
+    POLICY = "policy"
+    UNTRUSTED = "untrusted"
+
+
+class Policy(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One layer of the policy; one that says nothing yet has no id."""
+
+    id: str | None
+    tenant_id: str | None
+    project_id: str | None
+    layer: str
+    rules: dict[str, Any]
+    updated_at: datetime | None
+    revision: int
+    etag: str
+    allowed_actions: list[str]
 
 
 class Project(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -326,6 +664,39 @@ class ProjectPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
+class PromotionState(StrEnum):
+    """The values of PromotionState."""
+
+    ACTIVE = "active"
+    CANARY = "canary"
+    DEPRECATED = "deprecated"
+    DRAFT = "draft"
+    RETIRED = "retired"
+    STAGED = "staged"
+
+
+class PromotionTrigger(StrEnum):
+    """The values of PromotionTrigger."""
+
+    ACTIVATE = "activate"
+    CANARY = "canary"
+    DEPRECATE = "deprecate"
+    RETIRE = "retire"
+    ROLLBACK = "rollback"
+    STAGE = "stage"
+    WITHDRAW = "withdraw"
+
+
+class Publish(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Where to push, and a token that allows it for a short time."""
+
+    registry: str
+    repository: str
+    location: str
+    registry_token: str
+    expires_at: datetime
+
+
 class Reference(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Every word of the contract."""
 
@@ -333,6 +704,24 @@ class Reference(msgspec.Struct, kw_only=True, omit_defaults=True):
     actions: list[ActionReference]
     lifecycles: list[LifecycleReference]
     event_types: dict[str, str]
+
+
+class Registry(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The platform's own registry, and what it is set up with."""
+
+    url: str
+    service: str
+    issuer: str
+    certificate: str
+
+
+class RegistryToken(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A token for the registry; both names are in use."""
+
+    token: str
+    access_token: str
+    expires_in: int
+    issued_at: datetime
 
 
 class Replayed(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -358,6 +747,17 @@ class RoleView(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     role: str
     project_id: str | None
+
+
+class RulesBody(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The rules of one layer; what is not given says nothing."""
+
+    sources: NamesRule | None = None
+    regions: NamesRule | None = None
+    skus: NamesRule | None = None
+    apps: NamesRule | None = None
+    signatures: str | None = None
+    gpus_max: int | None = None
 
 
 class ServiceAccount(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -401,6 +801,65 @@ class SignedIn(msgspec.Struct, kw_only=True, omit_defaults=True):
     token_id: str
     expires_at: datetime
     user: User
+
+
+class SignerKey(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A key whose signatures count, until it was removed."""
+
+    id: str
+    tenant_id: str | None
+    name: str
+    algorithm: str
+    fingerprint: str
+    public_key: str
+    created_at: datetime | None
+    removed_at: datetime | None
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+
+
+class SignerKeyPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[SignerKey]
+    next_cursor: str | None = None
+
+
+class SourceType(StrEnum):
+    """How an artifact's bytes are fetched."""
+
+    FILE = "file"
+    HTTPS = "https"
+    HUGGINGFACE = "huggingface"
+    OCI = "oci"
+    S3 = "s3"
+
+
+class Step(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One move, with who made it and why where the caller may know."""
+
+    machine: str
+    generation: int
+    before: str
+    trigger: str
+    after: str
+    occurred_at: datetime
+    correlation_id: str
+    actor_kind: str | None
+    actor_id: str | None
+    reason: str | None
+
+
+class Subject(StrEnum):
+    """What is decided about."""
+
+    APP = "app"
+    GPUS = "gpus"
+    REGION = "region"
+    SIGNATURE = "signature"
+    SKU = "sku"
+    SOURCE = "source"
 
 
 class Tenant(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -479,6 +938,15 @@ class TokenPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
+class TrustState(StrEnum):
+    """The values of TrustState."""
+
+    REJECTED = "rejected"
+    REVOKED = "revoked"
+    UNVERIFIED = "unverified"
+    VERIFIED = "verified"
+
+
 class User(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A user."""
 
@@ -515,6 +983,76 @@ class UserPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     items: list[User]
     next_cursor: str | None = None
+
+
+class Verdict(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The answer of one layer to one thing that was asked."""
+
+    layer: str | None
+    subject: str | None
+    value: str
+    allowed: bool
+    reason: str
+
+
+class Version(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One version of an app."""
+
+    id: str
+    tenant_id: str | None
+    app_id: str
+    app_slug: str
+    version: str
+    status: str
+    manifest: dict[str, Any]
+    manifest_digest: str
+    digests: list[str]
+    canary_percentage: float | None
+    superseded_by: str | None
+    deprecation_reason: str | None
+    deprecated_at: datetime | None
+    retired_at: datetime | None
+    created_at: datetime
+    generation: int
+    revision: int
+    etag: str
+    allowed_moves: list[str]
+    allowed_actions: list[str]
+
+
+class VersionHistory(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Every move of a version, the first one first."""
+
+    items: list[VersionStep]
+
+
+class VersionPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[Version]
+    next_cursor: str | None = None
+
+
+class VersionStep(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One move of a version, with who made it and why."""
+
+    generation: int
+    before: str | None
+    move: str
+    after: str
+    occurred_at: datetime
+    actor_kind: str | None
+    actor_id: str | None
+    reason: str | None
+    correlation_id: str
+
+
+class Visibility(StrEnum):
+    """Who may use it."""
+
+    PLATFORM = "platform"
+    PROJECT = "project"
+    TENANT = "tenant"
 
 
 class Webhook(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -3,11 +3,25 @@
 
 from mooring_sdk.calls import Operation
 
+ADD_PLATFORM_SIGNER_KEY = Operation("add_platform_signer_key", "POST", "/api/v1/platform/signer-keys", takes_key=True)
+ADD_TENANT_SIGNER_KEY = Operation(
+    "add_tenant_signer_key", "POST", "/api/v1/tenants/{tenant_id}/signer-keys", takes_key=True
+)
 CHANGE_OWN_PASSWORD = Operation("change_own_password", "POST", "/api/v1/whoami/password", takes_key=True)
+CREATE_ENTITLEMENT = Operation(
+    "create_entitlement", "POST", "/api/v1/projects/{project_id}/entitlements", takes_key=True
+)
+CREATE_PLATFORM_APP = Operation("create_platform_app", "POST", "/api/v1/platform/apps", takes_key=True)
+CREATE_PLATFORM_ARTIFACT_SOURCE = Operation(
+    "create_platform_artifact_source", "POST", "/api/v1/platform/artifact-sources", takes_key=True
+)
 CREATE_PLATFORM_MEMBERSHIP = Operation(
     "create_platform_membership", "POST", "/api/v1/platform/memberships", takes_key=True
 )
 CREATE_PLATFORM_USER = Operation("create_platform_user", "POST", "/api/v1/platform/users", takes_key=True)
+CREATE_PLATFORM_VERSION = Operation(
+    "create_platform_version", "POST", "/api/v1/platform/apps/{app_id}/versions", takes_key=True
+)
 CREATE_PLATFORM_WEBHOOK = Operation("create_platform_webhook", "POST", "/api/v1/platform/webhooks", takes_key=True)
 CREATE_PROJECT = Operation("create_project", "POST", "/api/v1/tenants/{tenant_id}/projects", takes_key=True)
 CREATE_PROJECT_MEMBERSHIP = Operation(
@@ -26,14 +40,27 @@ CREATE_SERVICE_ACCOUNT_KEY = Operation(
     takes_key=True,
 )
 CREATE_TENANT = Operation("create_tenant", "POST", "/api/v1/tenants", takes_key=True)
+CREATE_TENANT_APP = Operation("create_tenant_app", "POST", "/api/v1/tenants/{tenant_id}/apps", takes_key=True)
+CREATE_TENANT_ARTIFACT_SOURCE = Operation(
+    "create_tenant_artifact_source", "POST", "/api/v1/tenants/{tenant_id}/artifact-sources", takes_key=True
+)
 CREATE_TENANT_MEMBERSHIP = Operation(
     "create_tenant_membership", "POST", "/api/v1/tenants/{tenant_id}/memberships", takes_key=True
 )
 CREATE_TENANT_USER = Operation("create_tenant_user", "POST", "/api/v1/tenants/{tenant_id}/users", takes_key=True)
+CREATE_TENANT_VERSION = Operation(
+    "create_tenant_version", "POST", "/api/v1/tenants/{tenant_id}/apps/{app_id}/versions", takes_key=True
+)
 CREATE_TENANT_WEBHOOK = Operation(
     "create_tenant_webhook", "POST", "/api/v1/tenants/{tenant_id}/webhooks", takes_key=True
 )
 CREATE_TOKEN = Operation("create_token", "POST", "/api/v1/tokens", takes_key=True)
+DELETE_ENTITLEMENT = Operation(
+    "delete_entitlement", "DELETE", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}", takes_key=True
+)
+DELETE_PLATFORM_ARTIFACT_SOURCE = Operation(
+    "delete_platform_artifact_source", "DELETE", "/api/v1/platform/artifact-sources/{source_id}", takes_key=True
+)
 DELETE_PLATFORM_MEMBERSHIP = Operation(
     "delete_platform_membership", "DELETE", "/api/v1/platform/memberships/{membership_id}", takes_key=True
 )
@@ -51,6 +78,12 @@ DELETE_SERVICE_ACCOUNT = Operation(
     "delete_service_account",
     "DELETE",
     "/api/v1/projects/{project_id}/service-accounts/{service_account_id}",
+    takes_key=True,
+)
+DELETE_TENANT_ARTIFACT_SOURCE = Operation(
+    "delete_tenant_artifact_source",
+    "DELETE",
+    "/api/v1/tenants/{tenant_id}/artifact-sources/{source_id}",
     takes_key=True,
 )
 DELETE_TENANT_MEMBERSHIP = Operation(
@@ -84,62 +117,189 @@ ENABLE_TENANT_USER = Operation(
     "enable_tenant_user", "POST", "/api/v1/tenants/{tenant_id}/users/{user_id}/enable", takes_key=True
 )
 EXCHANGE_ASSERTION = Operation("exchange_assertion", "POST", "/api/v1/oauth/token", is_public=True, takes_form=True)
+EXPLAIN_PLATFORM_POLICY = Operation("explain_platform_policy", "GET", "/api/v1/platform/policy/explain")
+EXPLAIN_PROJECT_POLICY = Operation("explain_project_policy", "GET", "/api/v1/projects/{project_id}/policy/explain")
+EXPLAIN_TENANT_POLICY = Operation("explain_tenant_policy", "GET", "/api/v1/tenants/{tenant_id}/policy/explain")
+GET_ENTITLEMENT = Operation("get_entitlement", "GET", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}")
 GET_HEALTH = Operation("get_health", "GET", "/healthz", is_public=True)
+GET_MANIFEST_SCHEMA = Operation("get_manifest_schema", "GET", "/api/v1/schemas/manifest", is_public=True)
 GET_METRICS = Operation("get_metrics", "GET", "/metrics", is_public=True)
 GET_OPENAPI = Operation("get_openapi", "GET", "/api/v1/openapi.json", is_public=True)
+GET_PLATFORM_APP = Operation("get_platform_app", "GET", "/api/v1/platform/apps/{app_id}")
+GET_PLATFORM_ARTIFACT = Operation("get_platform_artifact", "GET", "/api/v1/platform/artifacts/{artifact_id}")
+GET_PLATFORM_ARTIFACT_EVIDENCE = Operation(
+    "get_platform_artifact_evidence", "GET", "/api/v1/platform/artifacts/{artifact_id}/evidence"
+)
+GET_PLATFORM_ARTIFACT_HISTORY = Operation(
+    "get_platform_artifact_history", "GET", "/api/v1/platform/artifacts/{artifact_id}/history"
+)
+GET_PLATFORM_ARTIFACT_IMPACT = Operation(
+    "get_platform_artifact_impact", "GET", "/api/v1/platform/artifacts/{artifact_id}/impact"
+)
 GET_PLATFORM_DELIVERY = Operation("get_platform_delivery", "GET", "/api/v1/platform/deliveries/{delivery_id}")
 GET_PLATFORM_MEMBERSHIP = Operation("get_platform_membership", "GET", "/api/v1/platform/memberships/{membership_id}")
+GET_PLATFORM_POLICY = Operation("get_platform_policy", "GET", "/api/v1/platform/policy")
 GET_PLATFORM_USER = Operation("get_platform_user", "GET", "/api/v1/platform/users/{user_id}")
+GET_PLATFORM_VERSION = Operation("get_platform_version", "GET", "/api/v1/platform/apps/{app_id}/versions/{version_id}")
+GET_PLATFORM_VERSION_HISTORY = Operation(
+    "get_platform_version_history", "GET", "/api/v1/platform/apps/{app_id}/versions/{version_id}/history"
+)
 GET_PLATFORM_WEBHOOK = Operation("get_platform_webhook", "GET", "/api/v1/platform/webhooks/{webhook_id}")
 GET_PROJECT = Operation("get_project", "GET", "/api/v1/projects/{project_id}")
+GET_PROJECT_ARTIFACT = Operation("get_project_artifact", "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}")
+GET_PROJECT_ARTIFACT_EVIDENCE = Operation(
+    "get_project_artifact_evidence", "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/evidence"
+)
+GET_PROJECT_ARTIFACT_HISTORY = Operation(
+    "get_project_artifact_history", "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/history"
+)
+GET_PROJECT_ARTIFACT_IMPACT = Operation(
+    "get_project_artifact_impact", "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/impact"
+)
 GET_PROJECT_DELIVERY = Operation(
     "get_project_delivery", "GET", "/api/v1/projects/{project_id}/deliveries/{delivery_id}"
 )
 GET_PROJECT_MEMBERSHIP = Operation(
     "get_project_membership", "GET", "/api/v1/projects/{project_id}/memberships/{membership_id}"
 )
+GET_PROJECT_POLICY = Operation("get_project_policy", "GET", "/api/v1/projects/{project_id}/policy")
 GET_PROJECT_WEBHOOK = Operation("get_project_webhook", "GET", "/api/v1/projects/{project_id}/webhooks/{webhook_id}")
 GET_READINESS = Operation("get_readiness", "GET", "/readyz", is_public=True)
 GET_REFERENCE = Operation("get_reference", "GET", "/api/v1/reference", is_public=True)
+GET_REGISTRY = Operation("get_registry", "GET", "/api/v1/platform/registry")
+GET_REGISTRY_TOKEN = Operation("get_registry_token", "GET", "/api/v1/registry/token", is_public=True)
 GET_SERVICE_ACCOUNT = Operation(
     "get_service_account", "GET", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}"
 )
 GET_TENANT = Operation("get_tenant", "GET", "/api/v1/tenants/{tenant_id}")
+GET_TENANT_APP = Operation("get_tenant_app", "GET", "/api/v1/tenants/{tenant_id}/apps/{app_id}")
+GET_TENANT_ARTIFACT = Operation("get_tenant_artifact", "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}")
+GET_TENANT_ARTIFACT_EVIDENCE = Operation(
+    "get_tenant_artifact_evidence", "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/evidence"
+)
+GET_TENANT_ARTIFACT_HISTORY = Operation(
+    "get_tenant_artifact_history", "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/history"
+)
+GET_TENANT_ARTIFACT_IMPACT = Operation(
+    "get_tenant_artifact_impact", "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/impact"
+)
 GET_TENANT_DELIVERY = Operation("get_tenant_delivery", "GET", "/api/v1/tenants/{tenant_id}/deliveries/{delivery_id}")
 GET_TENANT_MEMBERSHIP = Operation(
     "get_tenant_membership", "GET", "/api/v1/tenants/{tenant_id}/memberships/{membership_id}"
 )
+GET_TENANT_POLICY = Operation("get_tenant_policy", "GET", "/api/v1/tenants/{tenant_id}/policy")
 GET_TENANT_USER = Operation("get_tenant_user", "GET", "/api/v1/tenants/{tenant_id}/users/{user_id}")
+GET_TENANT_VERSION = Operation(
+    "get_tenant_version", "GET", "/api/v1/tenants/{tenant_id}/apps/{app_id}/versions/{version_id}"
+)
+GET_TENANT_VERSION_HISTORY = Operation(
+    "get_tenant_version_history", "GET", "/api/v1/tenants/{tenant_id}/apps/{app_id}/versions/{version_id}/history"
+)
 GET_TENANT_WEBHOOK = Operation("get_tenant_webhook", "GET", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}")
 GET_TOKEN = Operation("get_token", "GET", "/api/v1/tokens/{token_id}")
 GET_WHOAMI = Operation("get_whoami", "GET", "/api/v1/whoami")
+LINT_MANIFEST = Operation("lint_manifest", "POST", "/api/v1/manifests/lint")
+LIST_CATALOG = Operation("list_catalog", "GET", "/api/v1/apps/catalog")
+LIST_ENTITLEMENTS = Operation("list_entitlements", "GET", "/api/v1/projects/{project_id}/entitlements")
+LIST_PLATFORM_APPS = Operation("list_platform_apps", "GET", "/api/v1/platform/apps")
+LIST_PLATFORM_ARTIFACT_SOURCES = Operation("list_platform_artifact_sources", "GET", "/api/v1/platform/artifact-sources")
+LIST_PLATFORM_ARTIFACTS = Operation("list_platform_artifacts", "GET", "/api/v1/platform/artifacts")
 LIST_PLATFORM_AUDIT = Operation("list_platform_audit", "GET", "/api/v1/platform/audit")
 LIST_PLATFORM_BREAK_GLASS = Operation("list_platform_break_glass", "GET", "/api/v1/platform/break-glass")
 LIST_PLATFORM_DELIVERIES = Operation("list_platform_deliveries", "GET", "/api/v1/platform/deliveries")
 LIST_PLATFORM_EVENTS = Operation("list_platform_events", "GET", "/api/v1/platform/events")
 LIST_PLATFORM_MEMBERSHIPS = Operation("list_platform_memberships", "GET", "/api/v1/platform/memberships")
+LIST_PLATFORM_SIGNER_KEYS = Operation("list_platform_signer_keys", "GET", "/api/v1/platform/signer-keys")
 LIST_PLATFORM_USERS = Operation("list_platform_users", "GET", "/api/v1/platform/users")
+LIST_PLATFORM_VERSIONS = Operation("list_platform_versions", "GET", "/api/v1/platform/apps/{app_id}/versions")
 LIST_PLATFORM_WEBHOOKS = Operation("list_platform_webhooks", "GET", "/api/v1/platform/webhooks")
+LIST_PROJECT_ARTIFACT_SOURCES = Operation(
+    "list_project_artifact_sources", "GET", "/api/v1/projects/{project_id}/artifact-sources"
+)
+LIST_PROJECT_ARTIFACTS = Operation("list_project_artifacts", "GET", "/api/v1/projects/{project_id}/artifacts")
 LIST_PROJECT_AUDIT = Operation("list_project_audit", "GET", "/api/v1/projects/{project_id}/audit")
+LIST_PROJECT_CATALOG = Operation("list_project_catalog", "GET", "/api/v1/projects/{project_id}/catalog")
 LIST_PROJECT_DELIVERIES = Operation("list_project_deliveries", "GET", "/api/v1/projects/{project_id}/deliveries")
 LIST_PROJECT_EVENTS = Operation("list_project_events", "GET", "/api/v1/projects/{project_id}/events")
 LIST_PROJECT_MEMBERSHIPS = Operation("list_project_memberships", "GET", "/api/v1/projects/{project_id}/memberships")
+LIST_PROJECT_SIGNER_KEYS = Operation("list_project_signer_keys", "GET", "/api/v1/projects/{project_id}/signer-keys")
 LIST_PROJECT_WEBHOOKS = Operation("list_project_webhooks", "GET", "/api/v1/projects/{project_id}/webhooks")
 LIST_PROJECTS = Operation("list_projects", "GET", "/api/v1/projects")
 LIST_SERVICE_ACCOUNT_KEYS = Operation(
     "list_service_account_keys", "GET", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}/keys"
 )
 LIST_SERVICE_ACCOUNTS = Operation("list_service_accounts", "GET", "/api/v1/projects/{project_id}/service-accounts")
+LIST_TENANT_APPS = Operation("list_tenant_apps", "GET", "/api/v1/tenants/{tenant_id}/apps")
+LIST_TENANT_ARTIFACT_SOURCES = Operation(
+    "list_tenant_artifact_sources", "GET", "/api/v1/tenants/{tenant_id}/artifact-sources"
+)
+LIST_TENANT_ARTIFACTS = Operation("list_tenant_artifacts", "GET", "/api/v1/tenants/{tenant_id}/artifacts")
 LIST_TENANT_AUDIT = Operation("list_tenant_audit", "GET", "/api/v1/tenants/{tenant_id}/audit")
 LIST_TENANT_BREAK_GLASS = Operation("list_tenant_break_glass", "GET", "/api/v1/tenants/{tenant_id}/break-glass")
 LIST_TENANT_DELIVERIES = Operation("list_tenant_deliveries", "GET", "/api/v1/tenants/{tenant_id}/deliveries")
 LIST_TENANT_EVENTS = Operation("list_tenant_events", "GET", "/api/v1/tenants/{tenant_id}/events")
 LIST_TENANT_MEMBERSHIPS = Operation("list_tenant_memberships", "GET", "/api/v1/tenants/{tenant_id}/memberships")
+LIST_TENANT_SIGNER_KEYS = Operation("list_tenant_signer_keys", "GET", "/api/v1/tenants/{tenant_id}/signer-keys")
 LIST_TENANT_USERS = Operation("list_tenant_users", "GET", "/api/v1/tenants/{tenant_id}/users")
+LIST_TENANT_VERSIONS = Operation("list_tenant_versions", "GET", "/api/v1/tenants/{tenant_id}/apps/{app_id}/versions")
 LIST_TENANT_WEBHOOKS = Operation("list_tenant_webhooks", "GET", "/api/v1/tenants/{tenant_id}/webhooks")
 LIST_TENANTS = Operation("list_tenants", "GET", "/api/v1/tenants")
 LIST_TOKENS = Operation("list_tokens", "GET", "/api/v1/tokens")
 OPEN_BREAK_GLASS = Operation("open_break_glass", "POST", "/api/v1/platform/break-glass", takes_key=True)
+PROMOTE_PLATFORM_ARTIFACT = Operation(
+    "promote_platform_artifact", "POST", "/api/v1/platform/artifacts/{artifact_id}/promote", takes_key=True
+)
+PROMOTE_PLATFORM_VERSION = Operation(
+    "promote_platform_version", "POST", "/api/v1/platform/apps/{app_id}/versions/{version_id}/promote", takes_key=True
+)
+PROMOTE_PROJECT_ARTIFACT = Operation(
+    "promote_project_artifact", "POST", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/promote", takes_key=True
+)
+PROMOTE_TENANT_ARTIFACT = Operation(
+    "promote_tenant_artifact", "POST", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/promote", takes_key=True
+)
+PROMOTE_TENANT_VERSION = Operation(
+    "promote_tenant_version",
+    "POST",
+    "/api/v1/tenants/{tenant_id}/apps/{app_id}/versions/{version_id}/promote",
+    takes_key=True,
+)
+PUBLISH_PLATFORM_ARTIFACT = Operation(
+    "publish_platform_artifact", "POST", "/api/v1/platform/artifacts/publish", takes_key=True
+)
+PUBLISH_PROJECT_ARTIFACT = Operation(
+    "publish_project_artifact", "POST", "/api/v1/projects/{project_id}/artifacts/publish", takes_key=True
+)
+PUBLISH_TENANT_ARTIFACT = Operation(
+    "publish_tenant_artifact", "POST", "/api/v1/tenants/{tenant_id}/artifacts/publish", takes_key=True
+)
+REGISTER_PLATFORM_ARTIFACT = Operation(
+    "register_platform_artifact", "POST", "/api/v1/platform/artifacts", takes_key=True
+)
+REGISTER_PROJECT_ARTIFACT = Operation(
+    "register_project_artifact", "POST", "/api/v1/projects/{project_id}/artifacts", takes_key=True
+)
+REGISTER_TENANT_ARTIFACT = Operation(
+    "register_tenant_artifact", "POST", "/api/v1/tenants/{tenant_id}/artifacts", takes_key=True
+)
+REMOVE_PLATFORM_SIGNER_KEY = Operation(
+    "remove_platform_signer_key", "DELETE", "/api/v1/platform/signer-keys/{signer_key_id}", takes_key=True
+)
+REMOVE_TENANT_SIGNER_KEY = Operation(
+    "remove_tenant_signer_key", "DELETE", "/api/v1/tenants/{tenant_id}/signer-keys/{signer_key_id}", takes_key=True
+)
+REPLACE_PLATFORM_VERSION_MANIFEST = Operation(
+    "replace_platform_version_manifest",
+    "PUT",
+    "/api/v1/platform/apps/{app_id}/versions/{version_id}/manifest",
+    takes_key=True,
+)
+REPLACE_TENANT_VERSION_MANIFEST = Operation(
+    "replace_tenant_version_manifest",
+    "PUT",
+    "/api/v1/tenants/{tenant_id}/apps/{app_id}/versions/{version_id}/manifest",
+    takes_key=True,
+)
 REPLAY_PLATFORM_DEAD_DELIVERIES = Operation(
     "replay_platform_dead_deliveries", "POST", "/api/v1/platform/deliveries/replay-dead", takes_key=True
 )
@@ -162,11 +322,20 @@ RESET_PLATFORM_USER = Operation("reset_platform_user", "POST", "/api/v1/platform
 RESET_TENANT_USER = Operation(
     "reset_tenant_user", "POST", "/api/v1/tenants/{tenant_id}/users/{user_id}/reset", takes_key=True
 )
+REVOKE_PLATFORM_ARTIFACT = Operation(
+    "revoke_platform_artifact", "POST", "/api/v1/platform/artifacts/{artifact_id}/revoke", takes_key=True
+)
+REVOKE_PROJECT_ARTIFACT = Operation(
+    "revoke_project_artifact", "POST", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/revoke", takes_key=True
+)
 REVOKE_SERVICE_ACCOUNT_KEY = Operation(
     "revoke_service_account_key",
     "DELETE",
     "/api/v1/projects/{project_id}/service-accounts/{service_account_id}/keys/{key_id}",
     takes_key=True,
+)
+REVOKE_TENANT_ARTIFACT = Operation(
+    "revoke_tenant_artifact", "POST", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/revoke", takes_key=True
 )
 REVOKE_TOKEN = Operation("revoke_token", "DELETE", "/api/v1/tokens/{token_id}", takes_key=True)
 ROTATE_PLATFORM_WEBHOOK_KEY = Operation(
@@ -194,10 +363,18 @@ TEST_PROJECT_WEBHOOK = Operation(
 TEST_TENANT_WEBHOOK = Operation(
     "test_tenant_webhook", "POST", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}/test", takes_key=True
 )
+UPDATE_ENTITLEMENT = Operation(
+    "update_entitlement", "PUT", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}", takes_key=True
+)
+UPDATE_PLATFORM_APP = Operation("update_platform_app", "PATCH", "/api/v1/platform/apps/{app_id}", takes_key=True)
+UPDATE_PLATFORM_POLICY = Operation("update_platform_policy", "PUT", "/api/v1/platform/policy", takes_key=True)
 UPDATE_PLATFORM_WEBHOOK = Operation(
     "update_platform_webhook", "PATCH", "/api/v1/platform/webhooks/{webhook_id}", takes_key=True
 )
 UPDATE_PROJECT = Operation("update_project", "PATCH", "/api/v1/projects/{project_id}", takes_key=True)
+UPDATE_PROJECT_POLICY = Operation(
+    "update_project_policy", "PUT", "/api/v1/projects/{project_id}/policy", takes_key=True
+)
 UPDATE_PROJECT_WEBHOOK = Operation(
     "update_project_webhook", "PATCH", "/api/v1/projects/{project_id}/webhooks/{webhook_id}", takes_key=True
 )
@@ -208,15 +385,32 @@ UPDATE_SERVICE_ACCOUNT = Operation(
     takes_key=True,
 )
 UPDATE_TENANT = Operation("update_tenant", "PATCH", "/api/v1/tenants/{tenant_id}", takes_key=True)
+UPDATE_TENANT_APP = Operation("update_tenant_app", "PATCH", "/api/v1/tenants/{tenant_id}/apps/{app_id}", takes_key=True)
+UPDATE_TENANT_POLICY = Operation("update_tenant_policy", "PUT", "/api/v1/tenants/{tenant_id}/policy", takes_key=True)
 UPDATE_TENANT_WEBHOOK = Operation(
     "update_tenant_webhook", "PATCH", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}", takes_key=True
+)
+VERIFY_PLATFORM_ARTIFACT = Operation(
+    "verify_platform_artifact", "POST", "/api/v1/platform/artifacts/{artifact_id}/verify", takes_key=True
+)
+VERIFY_PROJECT_ARTIFACT = Operation(
+    "verify_project_artifact", "POST", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/verify", takes_key=True
+)
+VERIFY_TENANT_ARTIFACT = Operation(
+    "verify_tenant_artifact", "POST", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/verify", takes_key=True
 )
 BY_NAME = {
     each.name: each
     for each in (
+        ADD_PLATFORM_SIGNER_KEY,
+        ADD_TENANT_SIGNER_KEY,
         CHANGE_OWN_PASSWORD,
+        CREATE_ENTITLEMENT,
+        CREATE_PLATFORM_APP,
+        CREATE_PLATFORM_ARTIFACT_SOURCE,
         CREATE_PLATFORM_MEMBERSHIP,
         CREATE_PLATFORM_USER,
+        CREATE_PLATFORM_VERSION,
         CREATE_PLATFORM_WEBHOOK,
         CREATE_PROJECT,
         CREATE_PROJECT_MEMBERSHIP,
@@ -224,16 +418,22 @@ BY_NAME = {
         CREATE_SERVICE_ACCOUNT,
         CREATE_SERVICE_ACCOUNT_KEY,
         CREATE_TENANT,
+        CREATE_TENANT_APP,
+        CREATE_TENANT_ARTIFACT_SOURCE,
         CREATE_TENANT_MEMBERSHIP,
         CREATE_TENANT_USER,
+        CREATE_TENANT_VERSION,
         CREATE_TENANT_WEBHOOK,
         CREATE_TOKEN,
+        DELETE_ENTITLEMENT,
+        DELETE_PLATFORM_ARTIFACT_SOURCE,
         DELETE_PLATFORM_MEMBERSHIP,
         DELETE_PLATFORM_WEBHOOK,
         DELETE_PROJECT,
         DELETE_PROJECT_MEMBERSHIP,
         DELETE_PROJECT_WEBHOOK,
         DELETE_SERVICE_ACCOUNT,
+        DELETE_TENANT_ARTIFACT_SOURCE,
         DELETE_TENANT_MEMBERSHIP,
         DELETE_TENANT_WEBHOOK,
         DISABLE_PLATFORM_USER,
@@ -243,52 +443,112 @@ BY_NAME = {
         ENABLE_SERVICE_ACCOUNT,
         ENABLE_TENANT_USER,
         EXCHANGE_ASSERTION,
+        EXPLAIN_PLATFORM_POLICY,
+        EXPLAIN_PROJECT_POLICY,
+        EXPLAIN_TENANT_POLICY,
+        GET_ENTITLEMENT,
         GET_HEALTH,
+        GET_MANIFEST_SCHEMA,
         GET_METRICS,
         GET_OPENAPI,
+        GET_PLATFORM_APP,
+        GET_PLATFORM_ARTIFACT,
+        GET_PLATFORM_ARTIFACT_EVIDENCE,
+        GET_PLATFORM_ARTIFACT_HISTORY,
+        GET_PLATFORM_ARTIFACT_IMPACT,
         GET_PLATFORM_DELIVERY,
         GET_PLATFORM_MEMBERSHIP,
+        GET_PLATFORM_POLICY,
         GET_PLATFORM_USER,
+        GET_PLATFORM_VERSION,
+        GET_PLATFORM_VERSION_HISTORY,
         GET_PLATFORM_WEBHOOK,
         GET_PROJECT,
+        GET_PROJECT_ARTIFACT,
+        GET_PROJECT_ARTIFACT_EVIDENCE,
+        GET_PROJECT_ARTIFACT_HISTORY,
+        GET_PROJECT_ARTIFACT_IMPACT,
         GET_PROJECT_DELIVERY,
         GET_PROJECT_MEMBERSHIP,
+        GET_PROJECT_POLICY,
         GET_PROJECT_WEBHOOK,
         GET_READINESS,
         GET_REFERENCE,
+        GET_REGISTRY,
+        GET_REGISTRY_TOKEN,
         GET_SERVICE_ACCOUNT,
         GET_TENANT,
+        GET_TENANT_APP,
+        GET_TENANT_ARTIFACT,
+        GET_TENANT_ARTIFACT_EVIDENCE,
+        GET_TENANT_ARTIFACT_HISTORY,
+        GET_TENANT_ARTIFACT_IMPACT,
         GET_TENANT_DELIVERY,
         GET_TENANT_MEMBERSHIP,
+        GET_TENANT_POLICY,
         GET_TENANT_USER,
+        GET_TENANT_VERSION,
+        GET_TENANT_VERSION_HISTORY,
         GET_TENANT_WEBHOOK,
         GET_TOKEN,
         GET_WHOAMI,
+        LINT_MANIFEST,
+        LIST_CATALOG,
+        LIST_ENTITLEMENTS,
+        LIST_PLATFORM_APPS,
+        LIST_PLATFORM_ARTIFACT_SOURCES,
+        LIST_PLATFORM_ARTIFACTS,
         LIST_PLATFORM_AUDIT,
         LIST_PLATFORM_BREAK_GLASS,
         LIST_PLATFORM_DELIVERIES,
         LIST_PLATFORM_EVENTS,
         LIST_PLATFORM_MEMBERSHIPS,
+        LIST_PLATFORM_SIGNER_KEYS,
         LIST_PLATFORM_USERS,
+        LIST_PLATFORM_VERSIONS,
         LIST_PLATFORM_WEBHOOKS,
+        LIST_PROJECT_ARTIFACT_SOURCES,
+        LIST_PROJECT_ARTIFACTS,
         LIST_PROJECT_AUDIT,
+        LIST_PROJECT_CATALOG,
         LIST_PROJECT_DELIVERIES,
         LIST_PROJECT_EVENTS,
         LIST_PROJECT_MEMBERSHIPS,
+        LIST_PROJECT_SIGNER_KEYS,
         LIST_PROJECT_WEBHOOKS,
         LIST_PROJECTS,
         LIST_SERVICE_ACCOUNT_KEYS,
         LIST_SERVICE_ACCOUNTS,
+        LIST_TENANT_APPS,
+        LIST_TENANT_ARTIFACT_SOURCES,
+        LIST_TENANT_ARTIFACTS,
         LIST_TENANT_AUDIT,
         LIST_TENANT_BREAK_GLASS,
         LIST_TENANT_DELIVERIES,
         LIST_TENANT_EVENTS,
         LIST_TENANT_MEMBERSHIPS,
+        LIST_TENANT_SIGNER_KEYS,
         LIST_TENANT_USERS,
+        LIST_TENANT_VERSIONS,
         LIST_TENANT_WEBHOOKS,
         LIST_TENANTS,
         LIST_TOKENS,
         OPEN_BREAK_GLASS,
+        PROMOTE_PLATFORM_ARTIFACT,
+        PROMOTE_PLATFORM_VERSION,
+        PROMOTE_PROJECT_ARTIFACT,
+        PROMOTE_TENANT_ARTIFACT,
+        PROMOTE_TENANT_VERSION,
+        PUBLISH_PLATFORM_ARTIFACT,
+        PUBLISH_PROJECT_ARTIFACT,
+        PUBLISH_TENANT_ARTIFACT,
+        REGISTER_PLATFORM_ARTIFACT,
+        REGISTER_PROJECT_ARTIFACT,
+        REGISTER_TENANT_ARTIFACT,
+        REMOVE_PLATFORM_SIGNER_KEY,
+        REMOVE_TENANT_SIGNER_KEY,
+        REPLACE_PLATFORM_VERSION_MANIFEST,
+        REPLACE_TENANT_VERSION_MANIFEST,
         REPLAY_PLATFORM_DEAD_DELIVERIES,
         REPLAY_PLATFORM_DELIVERY,
         REPLAY_PROJECT_DEAD_DELIVERIES,
@@ -297,7 +557,10 @@ BY_NAME = {
         REPLAY_TENANT_DELIVERY,
         RESET_PLATFORM_USER,
         RESET_TENANT_USER,
+        REVOKE_PLATFORM_ARTIFACT,
+        REVOKE_PROJECT_ARTIFACT,
         REVOKE_SERVICE_ACCOUNT_KEY,
+        REVOKE_TENANT_ARTIFACT,
         REVOKE_TOKEN,
         ROTATE_PLATFORM_WEBHOOK_KEY,
         ROTATE_PROJECT_WEBHOOK_KEY,
@@ -309,11 +572,20 @@ BY_NAME = {
         TEST_PLATFORM_WEBHOOK,
         TEST_PROJECT_WEBHOOK,
         TEST_TENANT_WEBHOOK,
+        UPDATE_ENTITLEMENT,
+        UPDATE_PLATFORM_APP,
+        UPDATE_PLATFORM_POLICY,
         UPDATE_PLATFORM_WEBHOOK,
         UPDATE_PROJECT,
+        UPDATE_PROJECT_POLICY,
         UPDATE_PROJECT_WEBHOOK,
         UPDATE_SERVICE_ACCOUNT,
         UPDATE_TENANT,
+        UPDATE_TENANT_APP,
+        UPDATE_TENANT_POLICY,
         UPDATE_TENANT_WEBHOOK,
+        VERIFY_PLATFORM_ARTIFACT,
+        VERIFY_PROJECT_ARTIFACT,
+        VERIFY_TENANT_ARTIFACT,
     )
 }

@@ -32,6 +32,51 @@ class SyncMethods:
         """The events of a stream, for ever."""
         raise NotImplementedError
 
+    def add_platform_signer_key(
+        self,
+        *,
+        name: str,
+        public_key_pem: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.SignerKey:
+        """Trust a public key. To rotate, add the next one, sign with it, and remove the last.
+
+        Needs the action `signer_key.update`.
+        """
+        return self.call(
+            Call(
+                operations.ADD_PLATFORM_SIGNER_KEY,
+                {},
+                {},
+                given({"name": name, "public_key_pem": public_key_pem}),
+                options=options,
+            ),
+            models.SignerKey,
+        )
+
+    def add_tenant_signer_key(
+        self,
+        tenant_id: str,
+        *,
+        name: str,
+        public_key_pem: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.SignerKey:
+        """Trust a public key. To rotate, add the next one, sign with it, and remove the last.
+
+        Needs the action `signer_key.update`.
+        """
+        return self.call(
+            Call(
+                operations.ADD_TENANT_SIGNER_KEY,
+                {"tenant_id": tenant_id},
+                {},
+                given({"name": name, "public_key_pem": public_key_pem}),
+                options=options,
+            ),
+            models.SignerKey,
+        )
+
     def change_own_password(
         self,
         *,
@@ -51,6 +96,90 @@ class SyncMethods:
                 given({"current_password": current_password, "new_password": new_password}),
                 options=options,
             )
+        )
+
+    def create_entitlement(
+        self,
+        project_id: str,
+        *,
+        app_id: str,
+        reason: str,
+        enabled: bool | None = None,
+        versions: str | None = None,
+        rules: models.RulesBody | None = None,
+        agreed_actions: list[str] | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Entitlement:
+        """Entitle a project to an app, or say that it is not.
+
+        The answer shows what the newest offered version requires for its operator account and what of it nobody agreed
+        to: a version that requires more than was agreed to is not launched.
+
+        Needs the action `entitlement.update`.
+        """
+        return self.call(
+            Call(
+                operations.CREATE_ENTITLEMENT,
+                {"project_id": project_id},
+                {},
+                given(
+                    {"app_id": app_id, "reason": reason},
+                    {"enabled": enabled, "versions": versions, "rules": rules, "agreed_actions": agreed_actions},
+                ),
+                options=options,
+            ),
+            models.Entitlement,
+        )
+
+    def create_platform_app(
+        self,
+        *,
+        slug: str,
+        display_name: str,
+        category: str,
+        description: str | None = None,
+        icon: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.App:
+        """Register an app, for everybody or for one tenant; its slug and category stay for ever.
+
+        Needs the action `app.create`.
+        """
+        return self.call(
+            Call(
+                operations.CREATE_PLATFORM_APP,
+                {},
+                {},
+                given(
+                    {"slug": slug, "display_name": display_name, "category": category},
+                    {"description": description, "icon": icon},
+                ),
+                options=options,
+            ),
+            models.App,
+        )
+
+    def create_platform_artifact_source(
+        self,
+        *,
+        name: str,
+        pattern: str,
+        reaches_private: bool | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactSource:
+        """Allow artifacts from a place.
+
+        Needs the action `artifact_source.update`.
+        """
+        return self.call(
+            Call(
+                operations.CREATE_PLATFORM_ARTIFACT_SOURCE,
+                {},
+                {},
+                given({"name": name, "pattern": pattern}, {"reaches_private": reaches_private}),
+                options=options,
+            ),
+            models.ArtifactSource,
         )
 
     def create_platform_membership(
@@ -99,6 +228,30 @@ class SyncMethods:
                 options=options,
             ),
             models.UserCreated,
+        )
+
+    def create_platform_version(
+        self,
+        app_id: str,
+        *,
+        manifest: dict[str, Any],
+        options: CallOptions = UNCHANGED,
+    ) -> models.Version:
+        """Publish a version as a draft.
+
+        The manifest must have the right shape and be of this app; what else lint finds only hinders staging.
+
+        Needs the action `app_version.create`.
+        """
+        return self.call(
+            Call(
+                operations.CREATE_PLATFORM_VERSION,
+                {"app_id": app_id},
+                {},
+                given({"manifest": manifest}),
+                options=options,
+            ),
+            models.Version,
         )
 
     def create_platform_webhook(
@@ -281,6 +434,59 @@ class SyncMethods:
             models.TenantCreated,
         )
 
+    def create_tenant_app(
+        self,
+        tenant_id: str,
+        *,
+        slug: str,
+        display_name: str,
+        category: str,
+        description: str | None = None,
+        icon: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.App:
+        """Register an app, for everybody or for one tenant; its slug and category stay for ever.
+
+        Needs the action `app.create`.
+        """
+        return self.call(
+            Call(
+                operations.CREATE_TENANT_APP,
+                {"tenant_id": tenant_id},
+                {},
+                given(
+                    {"slug": slug, "display_name": display_name, "category": category},
+                    {"description": description, "icon": icon},
+                ),
+                options=options,
+            ),
+            models.App,
+        )
+
+    def create_tenant_artifact_source(
+        self,
+        tenant_id: str,
+        *,
+        name: str,
+        pattern: str,
+        reaches_private: bool | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactSource:
+        """Allow artifacts from a place.
+
+        Needs the action `artifact_source.update`.
+        """
+        return self.call(
+            Call(
+                operations.CREATE_TENANT_ARTIFACT_SOURCE,
+                {"tenant_id": tenant_id},
+                {},
+                given({"name": name, "pattern": pattern}, {"reaches_private": reaches_private}),
+                options=options,
+            ),
+            models.ArtifactSource,
+        )
+
     def create_tenant_membership(
         self,
         tenant_id: str,
@@ -329,6 +535,31 @@ class SyncMethods:
                 options=options,
             ),
             models.UserCreated,
+        )
+
+    def create_tenant_version(
+        self,
+        tenant_id: str,
+        app_id: str,
+        *,
+        manifest: dict[str, Any],
+        options: CallOptions = UNCHANGED,
+    ) -> models.Version:
+        """Publish a version as a draft.
+
+        The manifest must have the right shape and be of this app; what else lint finds only hinders staging.
+
+        Needs the action `app_version.create`.
+        """
+        return self.call(
+            Call(
+                operations.CREATE_TENANT_VERSION,
+                {"tenant_id": tenant_id, "app_id": app_id},
+                {},
+                given({"manifest": manifest}),
+                options=options,
+            ),
+            models.Version,
         )
 
     def create_tenant_webhook(
@@ -384,6 +615,38 @@ class SyncMethods:
             ),
             models.TokenCreated,
         )
+
+    def delete_entitlement(
+        self,
+        project_id: str,
+        entitlement_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> None:
+        """Take an entitlement away; what runs goes on, new instances are refused.
+
+        Needs the action `entitlement.update`.
+        """
+        self.execute(
+            Call(
+                operations.DELETE_ENTITLEMENT,
+                {"project_id": project_id, "entitlement_id": entitlement_id},
+                {},
+                options=options,
+            )
+        )
+
+    def delete_platform_artifact_source(
+        self,
+        source_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> None:
+        """Take a source off the list; what came from it is no longer verified, from the next use on.
+
+        Needs the action `artifact_source.update`.
+        """
+        self.execute(Call(operations.DELETE_PLATFORM_ARTIFACT_SOURCE, {"source_id": source_id}, {}, options=options))
 
     def delete_platform_membership(
         self,
@@ -480,6 +743,26 @@ class SyncMethods:
                 options=options,
             ),
             models.ServiceAccount,
+        )
+
+    def delete_tenant_artifact_source(
+        self,
+        tenant_id: str,
+        source_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> None:
+        """Take a source off the list; what came from it is no longer verified, from the next use on.
+
+        Needs the action `artifact_source.update`.
+        """
+        self.execute(
+            Call(
+                operations.DELETE_TENANT_ARTIFACT_SOURCE,
+                {"tenant_id": tenant_id, "source_id": source_id},
+                {},
+                options=options,
+            )
         )
 
     def delete_tenant_membership(
@@ -645,6 +928,134 @@ class SyncMethods:
             models.AccessToken,
         )
 
+    def explain_platform_policy(
+        self,
+        *,
+        source: str | None = None,
+        region: str | None = None,
+        sku: str | None = None,
+        app: str | None = None,
+        gpus: int | None = None,
+        signed: bool | None = None,
+        image: bool | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Explained:
+        """Decide about something as it would be decided here, and say which layer decided and why.
+
+        Needs the action `policy.read`.
+        """
+        return self.call(
+            Call(
+                operations.EXPLAIN_PLATFORM_POLICY,
+                {},
+                {
+                    "source": source,
+                    "region": region,
+                    "sku": sku,
+                    "app": app,
+                    "gpus": gpus,
+                    "signed": signed,
+                    "image": image,
+                },
+                options=options,
+            ),
+            models.Explained,
+        )
+
+    def explain_project_policy(
+        self,
+        project_id: str,
+        *,
+        source: str | None = None,
+        region: str | None = None,
+        sku: str | None = None,
+        app: str | None = None,
+        gpus: int | None = None,
+        signed: bool | None = None,
+        image: bool | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Explained:
+        """Decide about something as it would be decided here, and say which layer decided and why.
+
+        Needs the action `policy.read`.
+        """
+        return self.call(
+            Call(
+                operations.EXPLAIN_PROJECT_POLICY,
+                {"project_id": project_id},
+                {
+                    "source": source,
+                    "region": region,
+                    "sku": sku,
+                    "app": app,
+                    "gpus": gpus,
+                    "signed": signed,
+                    "image": image,
+                },
+                options=options,
+            ),
+            models.Explained,
+        )
+
+    def explain_tenant_policy(
+        self,
+        tenant_id: str,
+        *,
+        source: str | None = None,
+        region: str | None = None,
+        sku: str | None = None,
+        app: str | None = None,
+        gpus: int | None = None,
+        signed: bool | None = None,
+        image: bool | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Explained:
+        """Decide about something as it would be decided here, and say which layer decided and why.
+
+        Needs the action `policy.read`.
+        """
+        return self.call(
+            Call(
+                operations.EXPLAIN_TENANT_POLICY,
+                {"tenant_id": tenant_id},
+                {
+                    "source": source,
+                    "region": region,
+                    "sku": sku,
+                    "app": app,
+                    "gpus": gpus,
+                    "signed": signed,
+                    "image": image,
+                },
+                options=options,
+            ),
+            models.Explained,
+        )
+
+    def get_entitlement(
+        self,
+        project_id: str,
+        entitlement_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Entitlement:
+        """Read an entitlement.
+
+        Needs the action `entitlement.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_ENTITLEMENT,
+                {"project_id": project_id, "entitlement_id": entitlement_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Entitlement,
+        )
+
     def get_health(
         self,
         *,
@@ -656,6 +1067,17 @@ class SyncMethods:
         """
         return self.call(Call(operations.GET_HEALTH, {}, {}, options=options), models.Health)
 
+    def get_manifest_schema(
+        self,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> dict[str, Any]:
+        """Read the JSON Schema of manifests.
+
+        Needs no token.
+        """
+        return self.call(Call(operations.GET_MANIFEST_SCHEMA, {}, {}, options=options), dict[str, Any])
+
     def get_openapi(
         self,
         *,
@@ -666,6 +1088,97 @@ class SyncMethods:
         Needs no token.
         """
         return self.call(Call(operations.GET_OPENAPI, {}, {}, options=options), dict[str, Any])
+
+    def get_platform_app(
+        self,
+        app_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.App:
+        """Read an app.
+
+        Needs the action `catalog.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_PLATFORM_APP,
+                {"app_id": app_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.App,
+        )
+
+    def get_platform_artifact(
+        self,
+        artifact_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Read an artifact; its trust is derived at this moment.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_PLATFORM_ARTIFACT,
+                {"artifact_id": artifact_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    def get_platform_artifact_evidence(
+        self,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactEvidence:
+        """Read what was observed about an artifact, what was checked, and what follows from it now.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(operations.GET_PLATFORM_ARTIFACT_EVIDENCE, {"artifact_id": artifact_id}, {}, options=options),
+            models.ArtifactEvidence,
+        )
+
+    def get_platform_artifact_history(
+        self,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.History:
+        """Read every move of an artifact, with who made it and why.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(operations.GET_PLATFORM_ARTIFACT_HISTORY, {"artifact_id": artifact_id}, {}, options=options),
+            models.History,
+        )
+
+    def get_platform_artifact_impact(
+        self,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Impact:
+        """Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(operations.GET_PLATFORM_ARTIFACT_IMPACT, {"artifact_id": artifact_id}, {}, options=options),
+            models.Impact,
+        )
 
     def get_platform_delivery(
         self,
@@ -696,6 +1209,17 @@ class SyncMethods:
             models.Membership,
         )
 
+    def get_platform_policy(
+        self,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Policy:
+        """Read the layer of exactly this place; what counts in the end, `explain` says.
+
+        Needs the action `policy.read`.
+        """
+        return self.call(Call(operations.GET_PLATFORM_POLICY, {}, {}, options=options), models.Policy)
+
     def get_platform_user(
         self,
         user_id: str,
@@ -717,6 +1241,51 @@ class SyncMethods:
                 options=options,
             ),
             models.User,
+        )
+
+    def get_platform_version(
+        self,
+        app_id: str,
+        version_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Version:
+        """Read a version with its manifest.
+
+        Needs the action `app_version.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_PLATFORM_VERSION,
+                {"app_id": app_id, "version_id": version_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Version,
+        )
+
+    def get_platform_version_history(
+        self,
+        app_id: str,
+        version_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.VersionHistory:
+        """Read every move of a version: who made it, when and why.
+
+        Needs the action `app_version.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_PLATFORM_VERSION_HISTORY,
+                {"app_id": app_id, "version_id": version_id},
+                {},
+                options=options,
+            ),
+            models.VersionHistory,
         )
 
     def get_platform_webhook(
@@ -765,6 +1334,93 @@ class SyncMethods:
             models.Project,
         )
 
+    def get_project_artifact(
+        self,
+        project_id: str,
+        artifact_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Read an artifact; its trust is derived at this moment.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_PROJECT_ARTIFACT,
+                {"project_id": project_id, "artifact_id": artifact_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    def get_project_artifact_evidence(
+        self,
+        project_id: str,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactEvidence:
+        """Read what was observed about an artifact, what was checked, and what follows from it now.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_PROJECT_ARTIFACT_EVIDENCE,
+                {"project_id": project_id, "artifact_id": artifact_id},
+                {},
+                options=options,
+            ),
+            models.ArtifactEvidence,
+        )
+
+    def get_project_artifact_history(
+        self,
+        project_id: str,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.History:
+        """Read every move of an artifact, with who made it and why.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_PROJECT_ARTIFACT_HISTORY,
+                {"project_id": project_id, "artifact_id": artifact_id},
+                {},
+                options=options,
+            ),
+            models.History,
+        )
+
+    def get_project_artifact_impact(
+        self,
+        project_id: str,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Impact:
+        """Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_PROJECT_ARTIFACT_IMPACT,
+                {"project_id": project_id, "artifact_id": artifact_id},
+                {},
+                options=options,
+            ),
+            models.Impact,
+        )
+
     def get_project_delivery(
         self,
         project_id: str,
@@ -805,6 +1461,20 @@ class SyncMethods:
                 options=options,
             ),
             models.Membership,
+        )
+
+    def get_project_policy(
+        self,
+        project_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Policy:
+        """Read the layer of exactly this place; what counts in the end, `explain` says.
+
+        Needs the action `policy.read`.
+        """
+        return self.call(
+            Call(operations.GET_PROJECT_POLICY, {"project_id": project_id}, {}, options=options), models.Policy
         )
 
     def get_project_webhook(
@@ -853,6 +1523,49 @@ class SyncMethods:
         """
         return self.call(Call(operations.GET_REFERENCE, {}, {}, options=options), models.Reference)
 
+    def get_registry(
+        self,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Registry:
+        """Read how the platform's own registry is set up: name, issuer and the certificate that it trusts.
+
+        Needs the action `artifact_source.read`.
+        """
+        return self.call(Call(operations.GET_REGISTRY, {}, {}, options=options), models.Registry)
+
+    def get_registry_token(
+        self,
+        *,
+        service: str | None = None,
+        scope: str | None = None,
+        account: str | None = None,
+        client_id: str | None = None,
+        offline_token: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.RegistryToken:
+        """Exchange a token of this platform for one that its registry takes, over some repositories.
+
+        The token is the password of basic authentication, under any user name.
+
+        Needs no token.
+        """
+        return self.call(
+            Call(
+                operations.GET_REGISTRY_TOKEN,
+                {},
+                {
+                    "service": service,
+                    "scope": scope,
+                    "account": account,
+                    "client_id": client_id,
+                    "offline_token": offline_token,
+                },
+                options=options,
+            ),
+            models.RegistryToken,
+        )
+
     def get_service_account(
         self,
         project_id: str,
@@ -900,6 +1613,117 @@ class SyncMethods:
             models.Tenant,
         )
 
+    def get_tenant_app(
+        self,
+        tenant_id: str,
+        app_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.App:
+        """Read an app.
+
+        Needs the action `catalog.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_TENANT_APP,
+                {"tenant_id": tenant_id, "app_id": app_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.App,
+        )
+
+    def get_tenant_artifact(
+        self,
+        tenant_id: str,
+        artifact_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Read an artifact; its trust is derived at this moment.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_TENANT_ARTIFACT,
+                {"tenant_id": tenant_id, "artifact_id": artifact_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    def get_tenant_artifact_evidence(
+        self,
+        tenant_id: str,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactEvidence:
+        """Read what was observed about an artifact, what was checked, and what follows from it now.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_TENANT_ARTIFACT_EVIDENCE,
+                {"tenant_id": tenant_id, "artifact_id": artifact_id},
+                {},
+                options=options,
+            ),
+            models.ArtifactEvidence,
+        )
+
+    def get_tenant_artifact_history(
+        self,
+        tenant_id: str,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.History:
+        """Read every move of an artifact, with who made it and why.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_TENANT_ARTIFACT_HISTORY,
+                {"tenant_id": tenant_id, "artifact_id": artifact_id},
+                {},
+                options=options,
+            ),
+            models.History,
+        )
+
+    def get_tenant_artifact_impact(
+        self,
+        tenant_id: str,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Impact:
+        """Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_TENANT_ARTIFACT_IMPACT,
+                {"tenant_id": tenant_id, "artifact_id": artifact_id},
+                {},
+                options=options,
+            ),
+            models.Impact,
+        )
+
     def get_tenant_delivery(
         self,
         tenant_id: str,
@@ -942,6 +1766,20 @@ class SyncMethods:
             models.Membership,
         )
 
+    def get_tenant_policy(
+        self,
+        tenant_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Policy:
+        """Read the layer of exactly this place; what counts in the end, `explain` says.
+
+        Needs the action `policy.read`.
+        """
+        return self.call(
+            Call(operations.GET_TENANT_POLICY, {"tenant_id": tenant_id}, {}, options=options), models.Policy
+        )
+
     def get_tenant_user(
         self,
         tenant_id: str,
@@ -964,6 +1802,53 @@ class SyncMethods:
                 options=options,
             ),
             models.User,
+        )
+
+    def get_tenant_version(
+        self,
+        tenant_id: str,
+        app_id: str,
+        version_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Version:
+        """Read a version with its manifest.
+
+        Needs the action `app_version.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_TENANT_VERSION,
+                {"tenant_id": tenant_id, "app_id": app_id, "version_id": version_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Version,
+        )
+
+    def get_tenant_version_history(
+        self,
+        tenant_id: str,
+        app_id: str,
+        version_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.VersionHistory:
+        """Read every move of a version: who made it, when and why.
+
+        Needs the action `app_version.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_TENANT_VERSION_HISTORY,
+                {"tenant_id": tenant_id, "app_id": app_id, "version_id": version_id},
+                {},
+                options=options,
+            ),
+            models.VersionHistory,
         )
 
     def get_tenant_webhook(
@@ -1012,6 +1897,210 @@ class SyncMethods:
         Needs the action `self.read`.
         """
         return self.call(Call(operations.GET_WHOAMI, {}, {}, options=options), models.WhoAmI)
+
+    def lint_manifest(
+        self,
+        *,
+        manifest: Any,
+        app_slug: str | None = None,
+        category: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Linted:
+        """Look for mistakes in a manifest without publishing it; each is told by a JSON pointer, with a fix.
+
+        Needs the action `self.read`.
+        """
+        return self.call(
+            Call(
+                operations.LINT_MANIFEST,
+                {},
+                {},
+                given({"manifest": manifest}, {"app_slug": app_slug, "category": category}),
+                options=options,
+            ),
+            models.Linted,
+        )
+
+    def list_catalog(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        search: str | None = None,
+        category: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.CatalogAppPage:
+        """Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version.
+
+        Needs the action `self.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_CATALOG,
+                {},
+                {"cursor": cursor, "limit": limit, "search": search, "category": category},
+                options=options,
+            ),
+            models.CatalogAppPage,
+        )
+
+    def iter_catalog(
+        self,
+        *,
+        limit: int | None = None,
+        search: str | None = None,
+        category: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.CatalogApp, None, None]:
+        """Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_CATALOG, {}, {"limit": limit, "search": search, "category": category}, options=options
+            ),
+            models.CatalogAppPage,
+            most,
+        )
+
+    def list_entitlements(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.EntitlementPage:
+        """List what a project was entitled to; what it may launch in the end is in its catalog.
+
+        Needs the action `entitlement.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_ENTITLEMENTS,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.EntitlementPage,
+        )
+
+    def iter_entitlements(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Entitlement, None, None]:
+        """List what a project was entitled to; what it may launch in the end is in its catalog; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_ENTITLEMENTS, {"project_id": project_id}, {"limit": limit}, options=options),
+            models.EntitlementPage,
+            most,
+        )
+
+    def list_platform_apps(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.AppPage:
+        """List the apps of exactly this place; what a project may launch is in its catalog.
+
+        Needs the action `catalog.read`.
+        """
+        return self.call(
+            Call(operations.LIST_PLATFORM_APPS, {}, {"cursor": cursor, "limit": limit}, options=options), models.AppPage
+        )
+
+    def iter_platform_apps(
+        self,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.App, None, None]:
+        """List the apps of exactly this place; what a project may launch is in its catalog; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_PLATFORM_APPS, {}, {"limit": limit}, options=options), models.AppPage, most
+        )
+
+    def list_platform_artifact_sources(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactSourcePage:
+        """List the sources that count here: the platform's and the tenant's own.
+
+        Needs the action `artifact_source.read`.
+        """
+        return self.call(
+            Call(operations.LIST_PLATFORM_ARTIFACT_SOURCES, {}, {"cursor": cursor, "limit": limit}, options=options),
+            models.ArtifactSourcePage,
+        )
+
+    def iter_platform_artifact_sources(
+        self,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.ArtifactSource, None, None]:
+        """List the sources that count here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_PLATFORM_ARTIFACT_SOURCES, {}, {"limit": limit}, options=options),
+            models.ArtifactSourcePage,
+            most,
+        )
+
+    def list_platform_artifacts(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        digest: str | None = None,
+        promotion: str | None = None,
+        kind: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactPage:
+        """List the artifacts that this place sees: the platform's, its tenant's and its own.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_PLATFORM_ARTIFACTS,
+                {},
+                {"cursor": cursor, "limit": limit, "digest": digest, "promotion": promotion, "kind": kind},
+                options=options,
+            ),
+            models.ArtifactPage,
+        )
+
+    def iter_platform_artifacts(
+        self,
+        *,
+        limit: int | None = None,
+        digest: str | None = None,
+        promotion: str | None = None,
+        kind: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Artifact, None, None]:
+        """List the artifacts that this place sees: the platform's, its tenant's and its own; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_PLATFORM_ARTIFACTS,
+                {},
+                {"limit": limit, "digest": digest, "promotion": promotion, "kind": kind},
+                options=options,
+            ),
+            models.ArtifactPage,
+            most,
+        )
 
     def list_platform_audit(
         self,
@@ -1222,6 +2311,36 @@ class SyncMethods:
             most,
         )
 
+    def list_platform_signer_keys(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.SignerKeyPage:
+        """List the keys that count or counted here: the platform's and the tenant's own.
+
+        Needs the action `signer_key.read`.
+        """
+        return self.call(
+            Call(operations.LIST_PLATFORM_SIGNER_KEYS, {}, {"cursor": cursor, "limit": limit}, options=options),
+            models.SignerKeyPage,
+        )
+
+    def iter_platform_signer_keys(
+        self,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.SignerKey, None, None]:
+        """List the keys that count or counted here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_PLATFORM_SIGNER_KEYS, {}, {"limit": limit}, options=options),
+            models.SignerKeyPage,
+            most,
+        )
+
     def list_platform_users(
         self,
         *,
@@ -1250,6 +2369,43 @@ class SyncMethods:
             Call(operations.LIST_PLATFORM_USERS, {}, {"limit": limit}, options=options), models.UserPage, most
         )
 
+    def list_platform_versions(
+        self,
+        app_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.VersionPage:
+        """List the versions of an app in the order in which they were published.
+
+        Needs the action `app_version.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_PLATFORM_VERSIONS,
+                {"app_id": app_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.VersionPage,
+        )
+
+    def iter_platform_versions(
+        self,
+        app_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Version, None, None]:
+        """List the versions of an app in the order in which they were published; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_PLATFORM_VERSIONS, {"app_id": app_id}, {"limit": limit}, options=options),
+            models.VersionPage,
+            most,
+        )
+
     def list_platform_webhooks(
         self,
         *,
@@ -1276,6 +2432,93 @@ class SyncMethods:
         """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_PLATFORM_WEBHOOKS, {}, {"limit": limit}, options=options), models.WebhookPage, most
+        )
+
+    def list_project_artifact_sources(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactSourcePage:
+        """List the sources that count here: the platform's and the tenant's own.
+
+        Needs the action `artifact_source.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_PROJECT_ARTIFACT_SOURCES,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.ArtifactSourcePage,
+        )
+
+    def iter_project_artifact_sources(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.ArtifactSource, None, None]:
+        """List the sources that count here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_PROJECT_ARTIFACT_SOURCES, {"project_id": project_id}, {"limit": limit}, options=options
+            ),
+            models.ArtifactSourcePage,
+            most,
+        )
+
+    def list_project_artifacts(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        digest: str | None = None,
+        promotion: str | None = None,
+        kind: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactPage:
+        """List the artifacts that this place sees: the platform's, its tenant's and its own.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_PROJECT_ARTIFACTS,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit, "digest": digest, "promotion": promotion, "kind": kind},
+                options=options,
+            ),
+            models.ArtifactPage,
+        )
+
+    def iter_project_artifacts(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        digest: str | None = None,
+        promotion: str | None = None,
+        kind: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Artifact, None, None]:
+        """List the artifacts that this place sees: the platform's, its tenant's and its own; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_PROJECT_ARTIFACTS,
+                {"project_id": project_id},
+                {"limit": limit, "digest": digest, "promotion": promotion, "kind": kind},
+                options=options,
+            ),
+            models.ArtifactPage,
+            most,
         )
 
     def list_project_audit(
@@ -1339,6 +2582,30 @@ class SyncMethods:
             ),
             models.AuditPage,
             most,
+        )
+
+    def list_project_catalog(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        search: str | None = None,
+        category: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.CatalogEntryPage:
+        """Browse what a project may launch and, for what it may not, everything that hinders it.
+
+        Needs the action `catalog.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_PROJECT_CATALOG,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit, "search": search, "category": category},
+                options=options,
+            ),
+            models.CatalogEntryPage,
         )
 
     def list_project_deliveries(
@@ -1470,6 +2737,43 @@ class SyncMethods:
             most,
         )
 
+    def list_project_signer_keys(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.SignerKeyPage:
+        """List the keys that count or counted here: the platform's and the tenant's own.
+
+        Needs the action `signer_key.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_PROJECT_SIGNER_KEYS,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.SignerKeyPage,
+        )
+
+    def iter_project_signer_keys(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.SignerKey, None, None]:
+        """List the keys that count or counted here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_PROJECT_SIGNER_KEYS, {"project_id": project_id}, {"limit": limit}, options=options),
+            models.SignerKeyPage,
+            most,
+        )
+
     def list_project_webhooks(
         self,
         project_id: str,
@@ -1589,6 +2893,128 @@ class SyncMethods:
         return self.pages(
             Call(operations.LIST_SERVICE_ACCOUNTS, {"project_id": project_id}, {"limit": limit}, options=options),
             models.ServiceAccountPage,
+            most,
+        )
+
+    def list_tenant_apps(
+        self,
+        tenant_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.AppPage:
+        """List the apps of exactly this place; what a project may launch is in its catalog.
+
+        Needs the action `catalog.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_TENANT_APPS,
+                {"tenant_id": tenant_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.AppPage,
+        )
+
+    def iter_tenant_apps(
+        self,
+        tenant_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.App, None, None]:
+        """List the apps of exactly this place; what a project may launch is in its catalog; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_TENANT_APPS, {"tenant_id": tenant_id}, {"limit": limit}, options=options),
+            models.AppPage,
+            most,
+        )
+
+    def list_tenant_artifact_sources(
+        self,
+        tenant_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactSourcePage:
+        """List the sources that count here: the platform's and the tenant's own.
+
+        Needs the action `artifact_source.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_TENANT_ARTIFACT_SOURCES,
+                {"tenant_id": tenant_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.ArtifactSourcePage,
+        )
+
+    def iter_tenant_artifact_sources(
+        self,
+        tenant_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.ArtifactSource, None, None]:
+        """List the sources that count here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_TENANT_ARTIFACT_SOURCES, {"tenant_id": tenant_id}, {"limit": limit}, options=options),
+            models.ArtifactSourcePage,
+            most,
+        )
+
+    def list_tenant_artifacts(
+        self,
+        tenant_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        digest: str | None = None,
+        promotion: str | None = None,
+        kind: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactPage:
+        """List the artifacts that this place sees: the platform's, its tenant's and its own.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_TENANT_ARTIFACTS,
+                {"tenant_id": tenant_id},
+                {"cursor": cursor, "limit": limit, "digest": digest, "promotion": promotion, "kind": kind},
+                options=options,
+            ),
+            models.ArtifactPage,
+        )
+
+    def iter_tenant_artifacts(
+        self,
+        tenant_id: str,
+        *,
+        limit: int | None = None,
+        digest: str | None = None,
+        promotion: str | None = None,
+        kind: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Artifact, None, None]:
+        """List the artifacts that this place sees: the platform's, its tenant's and its own; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_TENANT_ARTIFACTS,
+                {"tenant_id": tenant_id},
+                {"limit": limit, "digest": digest, "promotion": promotion, "kind": kind},
+                options=options,
+            ),
+            models.ArtifactPage,
             most,
         )
 
@@ -1821,6 +3247,43 @@ class SyncMethods:
             most,
         )
 
+    def list_tenant_signer_keys(
+        self,
+        tenant_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.SignerKeyPage:
+        """List the keys that count or counted here: the platform's and the tenant's own.
+
+        Needs the action `signer_key.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_TENANT_SIGNER_KEYS,
+                {"tenant_id": tenant_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.SignerKeyPage,
+        )
+
+    def iter_tenant_signer_keys(
+        self,
+        tenant_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.SignerKey, None, None]:
+        """List the keys that count or counted here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_TENANT_SIGNER_KEYS, {"tenant_id": tenant_id}, {"limit": limit}, options=options),
+            models.SignerKeyPage,
+            most,
+        )
+
     def list_tenant_users(
         self,
         tenant_id: str,
@@ -1855,6 +3318,50 @@ class SyncMethods:
         return self.pages(
             Call(operations.LIST_TENANT_USERS, {"tenant_id": tenant_id}, {"limit": limit}, options=options),
             models.UserPage,
+            most,
+        )
+
+    def list_tenant_versions(
+        self,
+        tenant_id: str,
+        app_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.VersionPage:
+        """List the versions of an app in the order in which they were published.
+
+        Needs the action `app_version.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_TENANT_VERSIONS,
+                {"tenant_id": tenant_id, "app_id": app_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.VersionPage,
+        )
+
+    def iter_tenant_versions(
+        self,
+        tenant_id: str,
+        app_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Version, None, None]:
+        """List the versions of an app in the order in which they were published; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_TENANT_VERSIONS,
+                {"tenant_id": tenant_id, "app_id": app_id},
+                {"limit": limit},
+                options=options,
+            ),
+            models.VersionPage,
             most,
         )
 
@@ -1968,6 +3475,407 @@ class SyncMethods:
                 options=options,
             ),
             models.BreakGlassOpened,
+        )
+
+    def promote_platform_artifact(
+        self,
+        artifact_id: str,
+        *,
+        move: str,
+        reason: str,
+        superseded_by: str | None = None,
+        no_successor_because: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
+
+        Staging fetches and hashes every layer and stores the result. A move towards projects needs that the artifact is
+        verified at this moment; `retired` needs that nothing holds its digest.
+
+        Needs the action `artifact.promote`.
+        """
+        return self.call(
+            Call(
+                operations.PROMOTE_PLATFORM_ARTIFACT,
+                {"artifact_id": artifact_id},
+                {},
+                given(
+                    {"move": move, "reason": reason},
+                    {"superseded_by": superseded_by, "no_successor_because": no_successor_because},
+                ),
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    def promote_platform_version(
+        self,
+        app_id: str,
+        version_id: str,
+        *,
+        move: str,
+        reason: str,
+        canary_percentage: float | None = None,
+        superseded_by: str | None = None,
+        no_successor_because: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Version:
+        """Move a version through its promotion, for a stated reason.
+
+        `canary` takes the percentage, and sets another one for a version that is a canary already. `deprecate` takes the
+        successor, or why there is none. A version is never further than its artifacts.
+
+        Needs the action `app_version.promote`.
+        """
+        return self.call(
+            Call(
+                operations.PROMOTE_PLATFORM_VERSION,
+                {"app_id": app_id, "version_id": version_id},
+                {},
+                given(
+                    {"move": move, "reason": reason},
+                    {
+                        "canary_percentage": canary_percentage,
+                        "superseded_by": superseded_by,
+                        "no_successor_because": no_successor_because,
+                    },
+                ),
+                options=options,
+            ),
+            models.Version,
+        )
+
+    def promote_project_artifact(
+        self,
+        project_id: str,
+        artifact_id: str,
+        *,
+        move: str,
+        reason: str,
+        superseded_by: str | None = None,
+        no_successor_because: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
+
+        Staging fetches and hashes every layer and stores the result. A move towards projects needs that the artifact is
+        verified at this moment; `retired` needs that nothing holds its digest.
+
+        Needs the action `artifact.promote`.
+        """
+        return self.call(
+            Call(
+                operations.PROMOTE_PROJECT_ARTIFACT,
+                {"project_id": project_id, "artifact_id": artifact_id},
+                {},
+                given(
+                    {"move": move, "reason": reason},
+                    {"superseded_by": superseded_by, "no_successor_because": no_successor_because},
+                ),
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    def promote_tenant_artifact(
+        self,
+        tenant_id: str,
+        artifact_id: str,
+        *,
+        move: str,
+        reason: str,
+        superseded_by: str | None = None,
+        no_successor_because: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
+
+        Staging fetches and hashes every layer and stores the result. A move towards projects needs that the artifact is
+        verified at this moment; `retired` needs that nothing holds its digest.
+
+        Needs the action `artifact.promote`.
+        """
+        return self.call(
+            Call(
+                operations.PROMOTE_TENANT_ARTIFACT,
+                {"tenant_id": tenant_id, "artifact_id": artifact_id},
+                {},
+                given(
+                    {"move": move, "reason": reason},
+                    {"superseded_by": superseded_by, "no_successor_because": no_successor_because},
+                ),
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    def promote_tenant_version(
+        self,
+        tenant_id: str,
+        app_id: str,
+        version_id: str,
+        *,
+        move: str,
+        reason: str,
+        canary_percentage: float | None = None,
+        superseded_by: str | None = None,
+        no_successor_because: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Version:
+        """Move a version through its promotion, for a stated reason.
+
+        `canary` takes the percentage, and sets another one for a version that is a canary already. `deprecate` takes the
+        successor, or why there is none. A version is never further than its artifacts.
+
+        Needs the action `app_version.promote`.
+        """
+        return self.call(
+            Call(
+                operations.PROMOTE_TENANT_VERSION,
+                {"tenant_id": tenant_id, "app_id": app_id, "version_id": version_id},
+                {},
+                given(
+                    {"move": move, "reason": reason},
+                    {
+                        "canary_percentage": canary_percentage,
+                        "superseded_by": superseded_by,
+                        "no_successor_because": no_successor_because,
+                    },
+                ),
+                options=options,
+            ),
+            models.Version,
+        )
+
+    def publish_platform_artifact(
+        self,
+        *,
+        name: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Publish:
+        """Get a token to push to one repository of this place in the platform's own registry.
+
+        Push with it, then register the digest. The token is told once and counts for some minutes.
+
+        Needs the action `artifact.create`.
+
+        The answer holds something that is told once.
+        """
+        return self.call(
+            Call(operations.PUBLISH_PLATFORM_ARTIFACT, {}, {}, given({"name": name}), options=options), models.Publish
+        )
+
+    def publish_project_artifact(
+        self,
+        project_id: str,
+        *,
+        name: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Publish:
+        """Get a token to push to one repository of this place in the platform's own registry.
+
+        Push with it, then register the digest. The token is told once and counts for some minutes.
+
+        Needs the action `artifact.create`.
+
+        The answer holds something that is told once.
+        """
+        return self.call(
+            Call(
+                operations.PUBLISH_PROJECT_ARTIFACT,
+                {"project_id": project_id},
+                {},
+                given({"name": name}),
+                options=options,
+            ),
+            models.Publish,
+        )
+
+    def publish_tenant_artifact(
+        self,
+        tenant_id: str,
+        *,
+        name: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Publish:
+        """Get a token to push to one repository of this place in the platform's own registry.
+
+        Push with it, then register the digest. The token is told once and counts for some minutes.
+
+        Needs the action `artifact.create`.
+
+        The answer holds something that is told once.
+        """
+        return self.call(
+            Call(
+                operations.PUBLISH_TENANT_ARTIFACT, {"tenant_id": tenant_id}, {}, given({"name": name}), options=options
+            ),
+            models.Publish,
+        )
+
+    def register_platform_artifact(
+        self,
+        *,
+        kind: str,
+        location: str,
+        digest: str,
+        labels: dict[str, str] | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Register a digest, which must be at its source.
+
+        Of an image the manifests are read and hashed, of a blob every byte. It begins as a draft.
+
+        Needs the action `artifact.create`.
+        """
+        return self.call(
+            Call(
+                operations.REGISTER_PLATFORM_ARTIFACT,
+                {},
+                {},
+                given({"kind": kind, "location": location, "digest": digest}, {"labels": labels}),
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    def register_project_artifact(
+        self,
+        project_id: str,
+        *,
+        kind: str,
+        location: str,
+        digest: str,
+        labels: dict[str, str] | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Register a digest, which must be at its source.
+
+        Of an image the manifests are read and hashed, of a blob every byte. It begins as a draft.
+
+        Needs the action `artifact.create`.
+        """
+        return self.call(
+            Call(
+                operations.REGISTER_PROJECT_ARTIFACT,
+                {"project_id": project_id},
+                {},
+                given({"kind": kind, "location": location, "digest": digest}, {"labels": labels}),
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    def register_tenant_artifact(
+        self,
+        tenant_id: str,
+        *,
+        kind: str,
+        location: str,
+        digest: str,
+        labels: dict[str, str] | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Register a digest, which must be at its source.
+
+        Of an image the manifests are read and hashed, of a blob every byte. It begins as a draft.
+
+        Needs the action `artifact.create`.
+        """
+        return self.call(
+            Call(
+                operations.REGISTER_TENANT_ARTIFACT,
+                {"tenant_id": tenant_id},
+                {},
+                given({"kind": kind, "location": location, "digest": digest}, {"labels": labels}),
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    def remove_platform_signer_key(
+        self,
+        signer_key_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.SignerKey:
+        """Stop trusting a key, at once: what only it signed is no longer verified where a signature is required.
+
+        Needs the action `signer_key.update`.
+        """
+        return self.call(
+            Call(operations.REMOVE_PLATFORM_SIGNER_KEY, {"signer_key_id": signer_key_id}, {}, options=options),
+            models.SignerKey,
+        )
+
+    def remove_tenant_signer_key(
+        self,
+        tenant_id: str,
+        signer_key_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.SignerKey:
+        """Stop trusting a key, at once: what only it signed is no longer verified where a signature is required.
+
+        Needs the action `signer_key.update`.
+        """
+        return self.call(
+            Call(
+                operations.REMOVE_TENANT_SIGNER_KEY,
+                {"tenant_id": tenant_id, "signer_key_id": signer_key_id},
+                {},
+                options=options,
+            ),
+            models.SignerKey,
+        )
+
+    def replace_platform_version_manifest(
+        self,
+        app_id: str,
+        version_id: str,
+        *,
+        manifest: dict[str, Any],
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Version:
+        """Replace the manifest of a draft; from staging on it never changes.
+
+        Needs the action `app_version.create`.
+        """
+        return self.call(
+            Call(
+                operations.REPLACE_PLATFORM_VERSION_MANIFEST,
+                {"app_id": app_id, "version_id": version_id},
+                {},
+                given({"manifest": manifest}, {"revision": revision}),
+                options=options,
+            ),
+            models.Version,
+        )
+
+    def replace_tenant_version_manifest(
+        self,
+        tenant_id: str,
+        app_id: str,
+        version_id: str,
+        *,
+        manifest: dict[str, Any],
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Version:
+        """Replace the manifest of a draft; from staging on it never changes.
+
+        Needs the action `app_version.create`.
+        """
+        return self.call(
+            Call(
+                operations.REPLACE_TENANT_VERSION_MANIFEST,
+                {"tenant_id": tenant_id, "app_id": app_id, "version_id": version_id},
+                {},
+                given({"manifest": manifest}, {"revision": revision}),
+                options=options,
+            ),
+            models.Version,
         )
 
     def replay_platform_dead_deliveries(
@@ -2102,6 +4010,51 @@ class SyncMethods:
             models.UserCreated,
         )
 
+    def revoke_platform_artifact(
+        self,
+        artifact_id: str,
+        *,
+        reason: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Withdraw an artifact for ever: every use from now on is refused.
+
+        Needs the action `artifact.revoke`.
+        """
+        return self.call(
+            Call(
+                operations.REVOKE_PLATFORM_ARTIFACT,
+                {"artifact_id": artifact_id},
+                {},
+                given({"reason": reason}),
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    def revoke_project_artifact(
+        self,
+        project_id: str,
+        artifact_id: str,
+        *,
+        reason: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Withdraw an artifact for ever: every use from now on is refused.
+
+        Needs the action `artifact.revoke`.
+        """
+        return self.call(
+            Call(
+                operations.REVOKE_PROJECT_ARTIFACT,
+                {"project_id": project_id, "artifact_id": artifact_id},
+                {},
+                given({"reason": reason}),
+                options=options,
+            ),
+            models.Artifact,
+        )
+
     def revoke_service_account_key(
         self,
         project_id: str,
@@ -2122,6 +4075,29 @@ class SyncMethods:
                 options=options,
             ),
             models.Key,
+        )
+
+    def revoke_tenant_artifact(
+        self,
+        tenant_id: str,
+        artifact_id: str,
+        *,
+        reason: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Withdraw an artifact for ever: every use from now on is refused.
+
+        Needs the action `artifact.revoke`.
+        """
+        return self.call(
+            Call(
+                operations.REVOKE_TENANT_ARTIFACT,
+                {"tenant_id": tenant_id, "artifact_id": artifact_id},
+                {},
+                given({"reason": reason}),
+                options=options,
+            ),
+            models.Artifact,
         )
 
     def revoke_token(
@@ -2364,6 +4340,89 @@ class SyncMethods:
             models.WebhookTested,
         )
 
+    def update_entitlement(
+        self,
+        project_id: str,
+        entitlement_id: str,
+        *,
+        enabled: bool,
+        reason: str,
+        versions: str | None = None,
+        rules: models.RulesBody | None = None,
+        agreed_actions: list[str] | None = None,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Entitlement:
+        """State an entitlement's terms anew: on, off, versions, rules, and the actions that are agreed to.
+
+        Needs the action `entitlement.update`.
+        """
+        return self.call(
+            Call(
+                operations.UPDATE_ENTITLEMENT,
+                {"project_id": project_id, "entitlement_id": entitlement_id},
+                {},
+                given(
+                    {"enabled": enabled, "reason": reason},
+                    {"versions": versions, "rules": rules, "agreed_actions": agreed_actions, "revision": revision},
+                ),
+                options=options,
+            ),
+            models.Entitlement,
+        )
+
+    def update_platform_app(
+        self,
+        app_id: str,
+        *,
+        display_name: str | None = None,
+        description: str | None = None,
+        icon: str | None = None,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.App:
+        """Change an app's card: name, description, icon.
+
+        Needs the action `app.update`.
+        """
+        return self.call(
+            Call(
+                operations.UPDATE_PLATFORM_APP,
+                {"app_id": app_id},
+                {},
+                given(
+                    {}, {"display_name": display_name, "description": description, "icon": icon, "revision": revision}
+                ),
+                options=options,
+            ),
+            models.App,
+        )
+
+    def update_platform_policy(
+        self,
+        *,
+        rules: models.RulesBody,
+        reason: str,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Policy:
+        """State all rules of this place's layer; they take effect with the next decision.
+
+        A layer can only narrow what the layers above it allow; one that says more is refused.
+
+        Needs the action `policy.update`.
+        """
+        return self.call(
+            Call(
+                operations.UPDATE_PLATFORM_POLICY,
+                {},
+                {},
+                given({"rules": rules, "reason": reason}, {"revision": revision}),
+                options=options,
+            ),
+            models.Policy,
+        )
+
     def update_platform_webhook(
         self,
         webhook_id: str,
@@ -2422,6 +4481,32 @@ class SyncMethods:
                 options=options,
             ),
             models.Project,
+        )
+
+    def update_project_policy(
+        self,
+        project_id: str,
+        *,
+        rules: models.RulesBody,
+        reason: str,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Policy:
+        """State all rules of this place's layer; they take effect with the next decision.
+
+        A layer can only narrow what the layers above it allow; one that says more is refused.
+
+        Needs the action `policy.update`.
+        """
+        return self.call(
+            Call(
+                operations.UPDATE_PROJECT_POLICY,
+                {"project_id": project_id},
+                {},
+                given({"rules": rules, "reason": reason}, {"revision": revision}),
+                options=options,
+            ),
+            models.Policy,
         )
 
     def update_project_webhook(
@@ -2510,6 +4595,60 @@ class SyncMethods:
             models.Tenant,
         )
 
+    def update_tenant_app(
+        self,
+        tenant_id: str,
+        app_id: str,
+        *,
+        display_name: str | None = None,
+        description: str | None = None,
+        icon: str | None = None,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.App:
+        """Change an app's card: name, description, icon.
+
+        Needs the action `app.update`.
+        """
+        return self.call(
+            Call(
+                operations.UPDATE_TENANT_APP,
+                {"tenant_id": tenant_id, "app_id": app_id},
+                {},
+                given(
+                    {}, {"display_name": display_name, "description": description, "icon": icon, "revision": revision}
+                ),
+                options=options,
+            ),
+            models.App,
+        )
+
+    def update_tenant_policy(
+        self,
+        tenant_id: str,
+        *,
+        rules: models.RulesBody,
+        reason: str,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Policy:
+        """State all rules of this place's layer; they take effect with the next decision.
+
+        A layer can only narrow what the layers above it allow; one that says more is refused.
+
+        Needs the action `policy.update`.
+        """
+        return self.call(
+            Call(
+                operations.UPDATE_TENANT_POLICY,
+                {"tenant_id": tenant_id},
+                {},
+                given({"rules": rules, "reason": reason}, {"revision": revision}),
+                options=options,
+            ),
+            models.Policy,
+        )
+
     def update_tenant_webhook(
         self,
         tenant_id: str,
@@ -2546,4 +4685,67 @@ class SyncMethods:
                 options=options,
             ),
             models.Webhook,
+        )
+
+    def verify_platform_artifact(
+        self,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Look at the source again, collect the signatures beside it, and conclude.
+
+        What is found is stored, good or bad; `trust` and `doubts` of the answer say what follows.
+
+        Needs the action `artifact.verify`.
+        """
+        return self.call(
+            Call(operations.VERIFY_PLATFORM_ARTIFACT, {"artifact_id": artifact_id}, {}, options=options),
+            models.Artifact,
+        )
+
+    def verify_project_artifact(
+        self,
+        project_id: str,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Look at the source again, collect the signatures beside it, and conclude.
+
+        What is found is stored, good or bad; `trust` and `doubts` of the answer say what follows.
+
+        Needs the action `artifact.verify`.
+        """
+        return self.call(
+            Call(
+                operations.VERIFY_PROJECT_ARTIFACT,
+                {"project_id": project_id, "artifact_id": artifact_id},
+                {},
+                options=options,
+            ),
+            models.Artifact,
+        )
+
+    def verify_tenant_artifact(
+        self,
+        tenant_id: str,
+        artifact_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Artifact:
+        """Look at the source again, collect the signatures beside it, and conclude.
+
+        What is found is stored, good or bad; `trust` and `doubts` of the answer say what follows.
+
+        Needs the action `artifact.verify`.
+        """
+        return self.call(
+            Call(
+                operations.VERIFY_TENANT_ARTIFACT,
+                {"tenant_id": tenant_id, "artifact_id": artifact_id},
+                {},
+                options=options,
+            ),
+            models.Artifact,
         )

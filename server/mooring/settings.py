@@ -79,6 +79,23 @@ class Settings:
     webhook_allow_networks: str = _setting(
         "", "Networks (CIDR, comma-separated) that tenants' addresses may reach although they are private."
     )
+    registry_url: str = _setting(
+        "", "The platform's own registry (https://host:port), which takes the tokens of this platform. Empty: none."
+    )
+    registry_service: str = _setting("mooring-registry", "`auth.token.service` of that registry: its name in tokens.")
+    registry_issuer: str = _setting("mooring", "`auth.token.issuer` of that registry: this platform's name in tokens.")
+    registry_token_seconds: int = _setting(300, "How long a token for that registry counts; at most 3600.")
+    promotion_grace_days: float = _setting(30.0, "How long something stays deprecated before it may be retired.")
+    source_timeout_seconds: float = _setting(120.0, "Longest time that reading an artifact from its source may take.")
+    source_limit_bytes: int = _setting(1_099_511_627_776, "Largest blob that is read from a source.")
+    source_redirect_hosts: str = _setting(
+        "", "Hosts (comma-separated, `*.domain` too) that sources of blobs may redirect to besides their own."
+    )
+    source_bucket_endpoint: str = _setting("", "Address of the S3 service that `s3://` names. Empty: none is offered.")
+    source_huggingface_endpoint: str = _setting(
+        "", "Address of the hub that `huggingface://` names. Empty: none is offered."
+    )
+    source_file_directory: str = _setting("", "Directory below which `file:` names files. Empty: none is offered.")
     shutdown_seconds: float = _setting(20.0, "How long a stop waits for requests that are under way.")
     log_level: str = _setting("info", "debug, info, warning or error.")
     log_format: str = _setting("json", "json, or console for people.")
@@ -142,6 +159,8 @@ def _check(settings: Settings) -> None:
         except ValueError as error:
             wanted = f"{PREFIX}WEBHOOK_ALLOW_NETWORKS must be networks such as 10.0.0.0/8"
             raise SettingRefused(f"{wanted}: {error}") from error
+    if not 1 <= settings.registry_token_seconds <= 3_600:
+        raise SettingRefused(f"{PREFIX}REGISTRY_TOKEN_SECONDS must be between 1 and 3600")
     if settings.log_level not in ("debug", "info", "warning", "error"):
         raise SettingRefused(f"{PREFIX}LOG_LEVEL must be debug, info, warning or error; it is {settings.log_level!r}")
     if settings.log_format not in ("json", "console"):

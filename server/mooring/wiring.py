@@ -17,13 +17,15 @@ from mooring.api.auth import Authenticator
 from mooring.api.call import Tools
 from mooring.api.homes import Homes
 from mooring.api.limits import RateLimit
-from mooring.commands.first_start import make_first_admin, make_signing_key
+from mooring.commands.first_start import make_first_admin, make_signing_key, registry_pair
 from mooring.commands.work import Services
 from mooring.core.errors import Refusal
 from mooring.core.event import Event
+from mooring.gateways.artifact_reader import ArtifactReader, OwnRegistry
 from mooring.gateways.clock import SystemClock
-from mooring.gateways.outbound import outbound_for
+from mooring.gateways.outbound import outbound_for, outbound_inside, outbound_public
 from mooring.gateways.passwords import Passwords
+from mooring.gateways.registry_token import RegistryTokenIssuer
 from mooring.gateways.secrets import SecretBox, ready_key_file
 from mooring.gateways.telemetry import Telemetry
 from mooring.settings import Settings
@@ -62,6 +64,7 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
     )
     passwords = Passwords()
     outbound = outbound_for(settings, database_url)
+    public, inside = outbound_public(settings, database_url), outbound_inside()
     hub = Hub(database)
     telemetry.watch("mooring_database_connections", database.connections)
     try:
@@ -73,9 +76,11 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
             )
         clock = SystemClock()
         secrets = SecretBox(settings.master_key_path)
-        services = Services(settings, database, clock, secrets, passwords, hub, outbound)
+        reader = ArtifactReader(settings, public, inside)
+        services = Services(settings, database, clock, secrets, passwords, hub, outbound, reader)
         code = await make_first_admin(services)
         await make_signing_key(services)
+        reader.own = await _own_registry(services)
         authenticator = Authenticator(database, clock, settings.token_cache_seconds)
         homes = Homes(database)
         hub.on_event(authenticator.forget)
@@ -96,7 +101,23 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
         await hub.close()
         await database.close()
         await outbound.close()
+        await public.close()
+        await inside.close()
         passwords.close()
+
+
+async def _own_registry(services: Services) -> OwnRegistry | None:
+    """The platform's own registry, when there is one; its signing pair is made in any case, to set it up with."""
+    settings, pair = services.settings, await registry_pair(services)
+    if not settings.registry_url:
+        return None
+    issuer = RegistryTokenIssuer(
+        pair,
+        issuer=settings.registry_issuer,
+        service=settings.registry_service,
+        lifetime_seconds=settings.registry_token_seconds,
+    )
+    return OwnRegistry(settings.registry_url, issuer)
 
 
 async def _readiness(database: Database, hub: Hub) -> list[str]:

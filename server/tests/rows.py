@@ -4,20 +4,25 @@ The tests of the database's own refusals begin here: a row that stands in the st
 lifecycle has, with the columns and the closing records that its states require.
 """
 
+import hashlib
+import itertools
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final
 
 import asyncpg
 
+from mooring.core.app import AppCard, create_app
 from mooring.core.decision import Actor, Audited, Context, Decision, Insert, Move, PrincipalKind, Write
 from mooring.core.errors import Refusal
 from mooring.core.ids import Prefix
 from mooring.core.lifecycles import LIFECYCLES
 from mooring.core.machine import AnyMachine, Edge, Who
 from mooring.core.project import create_project
+from mooring.core.semver import read_version
 from mooring.core.tenant import FirstAdmin, create_tenant
 from mooring.core.user import OneTime
 from mooring.gateways.clock import SystemClock
@@ -33,6 +38,8 @@ HOMES: Final[tuple[tuple[str, AnyMachine], ...]] = tuple(
 """Every noun with every machine that it goes through."""
 
 CLOCK: Final = SystemClock()
+MANIFEST_DIGEST: Final = f"sha256:{'f' * 64}"
+_NUMBERS: Final = itertools.count(1)
 LATER: Final = datetime(2100, 1, 1, tzinfo=UTC)
 
 
@@ -73,6 +80,7 @@ class Ground:
     node_id: str = ""
     allocation_id: str = ""
     instance_id: str = ""
+    app_id: str = ""
 
     @property
     def acting(self) -> Acting:
@@ -89,6 +97,12 @@ class Ground:
         await self.write(Insert(noun, row, machines_of(noun)), acting=self.home(noun))
         return str(row["id"])
 
+    async def app(self, slug: str = "ground-app", category: str = "tool", name: str = "An app") -> str:
+        """A new app of the tenant."""
+        app = create_app(context(), self.tenant_id, f"{slug}-{next(_NUMBERS)}", category, AppCard(name))
+        await apply(self.database, self.acting, context(), app)
+        return app.result.id
+
     def home(self, noun: str) -> Acting:
         """For whom rows of the noun are written: nodes are the platform's."""
         return PLATFORM if noun == "node" else self.acting
@@ -98,6 +112,10 @@ class Ground:
         row: dict[str, object] = {"id": CLOCK.mint(prefix_of(noun)), "created_at": CLOCK.now()}
         if noun != "node":
             row["tenant_id"] = self.tenant_id
+        if noun == "artifact":
+            row |= artifact_columns(f"sha256:{hashlib.sha256(str(row['id']).encode()).hexdigest()}")
+        if noun == "app_version":
+            row |= version_columns(self.app_id, f"1.0.{next(_NUMBERS)}")
         if noun not in ("node", "artifact", "app_version"):
             row["project_id"] = self.project_id
         if noun == "member":
@@ -118,15 +136,19 @@ class Ground:
         owner = self.home(subject.noun).tenant_id
         move = Move(
             subject.noun, subject.id, subject.machine, edge, subject.generation, owner,
-            set=self.required(subject.machine, edge.target) | columns,
+            set=self.required(subject.machine, edge.target, subject.noun) | columns,
         )  # fmt: skip
         closing = [Insert("closing_record", self.receipt(subject.id))] if self._closes(subject, edge) else []
         await self.write(*closing, move, acting=self.home(subject.noun))
         return replace(subject, state=edge.target, generation=subject.generation + 1)
 
-    def required(self, machine: AnyMachine, state: StrEnum) -> dict[str, object]:
-        """A value for each column that the machine requires in the state."""
+    def required(self, machine: AnyMachine, state: StrEnum, noun: str) -> dict[str, object]:
+        """A value for each column that the machine requires in the state, or the noun besides."""
         columns = {column: self._value(column) for column in machine.requires.get(state, ())}
+        if noun == "app_version":
+            columns["canary_percentage"] = Decimal(10) if state == "canary" else None
+            if state in ("staged", "canary", "active", "deprecated"):
+                columns["staged_digest"] = MANIFEST_DIGEST
         if machine.name == "task" and state not in ("queued", "cancelled", "expired"):
             columns["first_claimed_at"] = CLOCK.now()
         return columns
@@ -168,7 +190,25 @@ async def make_ground(database: Database, slug: str = "acme") -> Ground:
         node_id=await bare.birth("node"),
         allocation_id=await bare.birth("allocation"),
         instance_id=await bare.birth("instance"),
+        app_id=await bare.app(),
     )
+
+
+def version_columns(app_id: str, number: str) -> dict[str, object]:
+    """What a version is that needs no artifact."""
+    return {
+        "app_id": app_id, "app_slug": "app", "version": number, "version_order": read_version(number).order,
+        "manifest": {}, "manifest_digest": MANIFEST_DIGEST, "digests": [],
+    }  # fmt: skip
+
+
+def artifact_columns(digest: str) -> dict[str, object]:
+    """What a tenant's artifact is, beside whose."""
+    return {
+        "visibility": "tenant", "kind": "oci", "source_type": "oci", "location": "oci://registry.example/team/app",
+        "digest": digest, "algorithm": "sha256", "size_bytes": 1, "labels": {},
+        "media_type": "application/vnd.oci.image.manifest.v1+json",
+    }  # fmt: skip
 
 
 def prefix_of(noun: str) -> Prefix:

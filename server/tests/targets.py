@@ -6,11 +6,13 @@ field that is not known here fails with the name of it: say once what a good one
 """
 
 import base64
+import hashlib
 import itertools
 import json
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -18,12 +20,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mooring.api.openapi import document
 from mooring.api.route import Route
+from mooring.core.decision import Audited, Decision, Insert
 from mooring.core.permissions import Scope
+from mooring.gateways.cosign_keys import new_signing_key
 from mooring.gateways.signatures import new_key_pair
+from mooring.storage.database import PLATFORM
+from mooring.storage.unit_of_work import apply
 from server.tests.conftest import PASSWORD, Tenant, World
+from server.tests.rows import Ground, context, machines_of
 
 RECEIVER: Final = "https://127.0.0.1:1/hook"
 """A webhook's address at which nobody answers, at once; the tests' platform allows loopback."""
+
+BLOB: Final = b"weights"
+"""What every blob of the tests holds."""
 
 ROLE_OF: Final = {
     Scope.PLATFORM: "platform_operator",
@@ -52,6 +62,7 @@ class Home:
     tenant: Tenant
     project_id: str
     kept: dict[tuple[Scope, str], dict[str, str]] = field(default_factory=dict)
+    slugs: dict[str, str] = field(default_factory=dict)  # of the apps that were made, the last one last
 
     def token(self, scope: Scope) -> str:
         """The token of the admin of this kind of place."""
@@ -150,6 +161,71 @@ class Home:
         found = await self.post(scope, f"/deliveries?webhook_id={webhook['webhook_id']}", method="GET")
         return webhook | {"delivery_id": found["items"][0]["id"]}
 
+    async def new_app(self, scope: Scope) -> dict[str, str]:
+        """One more app of this place."""
+        body = {"slug": fresh_name("app"), "display_name": "An app", "category": "tool"}
+        made = await self.post(scope, "/apps", body)
+        self.slugs[made["id"]] = made["slug"]
+        return {"app_id": made["id"]}
+
+    async def new_version(self, scope: Scope) -> dict[str, str]:
+        """One more version, a draft, of an app of its own."""
+        app = await self.new_app(scope)
+        manifest = a_manifest(self.slugs[app["app_id"]])
+        made = await self.post(scope, f"/apps/{app['app_id']}/versions", {"manifest": manifest})
+        return app | {"version_id": made["id"]}
+
+    async def new_entitlement(self, scope: Scope) -> dict[str, str]:
+        """One more entitlement of the project's, for an app of its own."""
+        app = await self.new_app(Scope.TENANT)
+        body = {"app_id": app["app_id"], "reason": "to have such a thing"}
+        return {"entitlement_id": (await self.post(Scope.PROJECT, "/entitlements", body))["id"]}
+
+
+def a_manifest(slug: str) -> dict[str, Any]:
+    """A small manifest of the right shape, of this app."""
+    return {
+        "manifest_version": 1, "app": slug, "version": "1.0.0", "artifact_kind": "oci",
+        "artifacts": {"main": f"sha256:{'a' * 64}"}, "runtime_profile": {"image": "main"},
+    }  # fmt: skip
+
+
+async def _new_artifact(home: Home, scope: Scope) -> dict[str, str]:
+    """One more artifact of this place, a draft, written down: what its source has is another test's business."""
+    database = home.world.running.platform.services.database
+    ground = Ground(database, home.tenant.id, home.project_id)
+    row = ground.row("artifact") | {"location": f"oci://registry.example/team/{fresh_name('app')}"}
+    if scope is Scope.PLATFORM:
+        row |= {"tenant_id": None, "visibility": "platform"}
+    if scope is Scope.PROJECT:
+        row |= {"project_id": home.project_id, "visibility": "project"}
+    acting = PLATFORM if scope is Scope.PLATFORM else ground.acting
+    made = Insert("artifact", row, machines_of("artifact"))
+    audited = Audited("test", "test", None, acting.tenant_id)
+    await apply(database, acting, context(), Decision(result=None, writes=(made,), audits=(audited,)))
+    return {"artifact_id": str(row["id"])}
+
+
+async def _new_source(home: Home, scope: Scope) -> dict[str, str]:
+    """One more source on the list of this place."""
+    body = {"name": "any", "pattern": f"oci://{fresh_name('registry')}.example/*"}
+    return {"source_id": (await home.post(scope, "/artifact-sources", body))["id"]}
+
+
+async def _new_signer_key(home: Home, scope: Scope) -> dict[str, str]:
+    """One more trusted key; those of before go, since a place has a bounded number."""
+    kept = {each.get("signer_key_id") for each in home.kept.values()}
+    for each in (await home.post(scope, "/signer-keys?limit=500", method="GET"))["items"]:
+        if each["id"] not in kept and "signer_key.update" in each["allowed_actions"]:
+            await home.post(scope, f"/signer-keys/{each['id']}", method="DELETE")
+    body = {"name": "any", "public_key_pem": fresh_public_pem()}
+    return {"signer_key_id": (await home.post(scope, "/signer-keys", body))["id"]}
+
+
+def fresh_public_pem() -> str:
+    """A public key for signatures that nobody has, in PEM form."""
+    return new_signing_key().trusted("").pem
+
 
 MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
     "user_id": Home.new_user,
@@ -158,7 +234,13 @@ MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
     "key_id": Home.new_key,
     "token_id": Home.new_token,
     "webhook_id": Home.new_webhook,
+    "artifact_id": _new_artifact,
+    "source_id": _new_source,
+    "signer_key_id": _new_signer_key,
     "delivery_id": Home.new_delivery,
+    "app_id": Home.new_app,
+    "entitlement_id": Home.new_entitlement,
+    "version_id": Home.new_version,
 }
 """How the thing is made that a parameter of an address names."""
 
@@ -184,14 +266,46 @@ async def _the_tenant(home: Home, scope: Scope) -> object:
     return home.tenant.id
 
 
+async def _an_app(home: Home, scope: Scope) -> object:
+    return (await home.new_app(Scope.TENANT))["app_id"]
+
+
+async def _a_manifest(home: Home, scope: Scope) -> object:
+    """Of the app that was made last: the one that the request's address names."""
+    return a_manifest(list(home.slugs.values())[-1] if home.slugs else "an-app")
+
+
+async def _a_location(home: Home, scope: Scope) -> object:
+    """A new file where the platform reads files; where it reads none, a place that nobody allows."""
+    directory = home.world.running.settings.source_file_directory
+    if not directory:
+        return "file:nowhere"
+    sources = await home.post(Scope.PLATFORM, "/artifact-sources?limit=500", method="GET")
+    if "file:*" not in {each["pattern"] for each in sources["items"]}:
+        await home.post(Scope.PLATFORM, "/artifact-sources", {"name": "files", "pattern": "file:*"})
+    name = fresh_name("file")
+    (Path(directory) / name).write_bytes(BLOB)
+    return f"file:{name}"
+
+
 FIELDS: Final[dict[str, Field]] = {
     "actions": _always(list),
+    "app_id": _an_app,
+    "category": _always(lambda: "tool"),
     "current_password": _always(lambda: PASSWORD),
+    "digest": _always(lambda: f"sha256:{hashlib.sha256(BLOB).hexdigest()}"),
     "display_name": _always(lambda: "A name"),
+    "enabled": _always(lambda: False),
     "email": _always(lambda: f"{fresh_name('somebody')}@home.example"),
+    "manifest": _a_manifest,
+    "move": _always(lambda: "withdraw"),
+    "kind": _always(lambda: "blob"),
+    "location": _a_location,
     "name": _always(lambda: fresh_name("name")),
     "new_password": _always(lambda: PASSWORD),
+    "pattern": _always(lambda: f"oci://{fresh_name('registry')}.example/*"),
     "public_key": _always(fresh_public_key),
+    "public_key_pem": _always(fresh_public_pem),
     "reason": _always(lambda: "the tenant asked for help"),
     "role": _the_role,
     "slug": _always(lambda: fresh_name("slug")),

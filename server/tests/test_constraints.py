@@ -46,24 +46,33 @@ TENANT_COLUMNS: Final = {"tenant_id", "lifecycle_tenant", "user_tenant_id"}
 
 NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
     "ids are minted with 80 bits of chance": (
-        "allocation_pkey", "app_version_pkey", "artifact_pkey", "attachment_pkey", "audit_pkey", "break_glass_pkey",
+        "allocation_pkey", "app_pkey", "app_version_check_pkey", "app_version_pkey", "entitlement_pkey", "policy_pkey",
+        "artifact_check_pkey", "artifact_evidence_pkey", "artifact_hold_pkey",
+        "artifact_pkey", "artifact_source_pkey", "signer_key_pkey", "attachment_pkey", "audit_pkey", "break_glass_pkey",
         "closing_record_pkey", "instance_pkey", "member_pkey", "membership_pkey", "node_pkey", "operation_pkey",
         "platform_key_pkey", "project_pkey", "secret_pkey", "service_account_key_pkey", "service_account_pkey",
         "task_pkey", "tenant_pkey", "token_hash_taken", "token_pkey", "user_pkey", "webhook_by_previous_secret",
         "webhook_by_secret", "webhook_pkey",
     ),
     "a wider key beside the primary one, for composite references": (
-        "allocation_of_one_project", "attachment_of_one_project", "break_glass_of_one_tenant",
+        "allocation_of_one_project", "app_of_one_tenant", "app_version_of_one_tenant",
+        "artifact_of_one_tenant", "attachment_of_one_project", "break_glass_of_one_tenant",
         "break_glass_of_one_user", "instance_of_one_project", "member_of_one_project", "operation_of_one_project",
         "project_of_one_tenant", "secret_of_one_tenant", "service_account_key_of_one_account",
         "service_account_of_one_tenant", "task_of_one_project", "transition_of_one_tenant", "user_of_one_tenant",
         "webhook_of_one_tenant",
     ),
     "the platform makes these rows itself, one by one": (
+        "app_version_artifact_pkey", "app_word_pkey", "promotion_need_pkey",
         "delivery_id_unique", "delivery_pkey", "event_epoch_is_one", "event_epoch_single_key", "event_horizon_is_one",
         "event_horizon_single_key", "event_pkey", "lifecycle_edge_pkey", "schema_migration_pkey",
     ),
     "the core checks the form first, with the same bounds": (
+        "app_category_form", "app_description_length", "app_display_name_length", "app_icon_length", "app_slug_form",
+        "app_version_percentage_is_one",
+        "artifact_digest_form", "artifact_location_length", "artifact_size_counts", "artifact_source_name_length",
+        "artifact_source_pattern_length", "artifact_source_private_is_platforms", "artifact_visibility_fits_owner",
+        "signer_key_name_length",
         "break_glass_reason_stated", "break_glass_role_known", "membership_role_fits_place",
         "project_display_name_length", "project_slug_form", "service_account_description_length",
         "service_account_key_length", "service_account_name_form", "tenant_display_name_length", "tenant_slug_form",
@@ -71,6 +80,11 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "webhook_url_length",
     ),
     "the program writes these columns from closed tables, not from a request": (
+        "app_stays_with_its_owner", "app_version_canary_has_percentage", "app_version_check_name_known",
+        "app_version_staged_is_stated", "app_version_staged_is_the_manifest", "policy_project_has_tenant",
+        "artifact_algorithm_known", "artifact_check_name_known", "artifact_evidence_fault_known",
+        "artifact_evidence_kind_known", "artifact_is_immutable", "artifact_kind_known", "artifact_source_type_known",
+        "signer_key_algorithm_known",
         "audit_outcome_known", "closing_record_kind_known", "delivery_claimed_has_lease", "delivery_ended_is_dated",
         "delivery_status_known", "instance_teardown_proof_known", "node_is_platforms", "platform_key_algorithm_known",
         "platform_key_purpose_known", "service_account_key_algorithm_known", "task_claim_is_dated",
@@ -79,6 +93,14 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "user_one_time_expires", "webhook_project_has_tenant",
     ),
     "the row that is named was made in the same statement, or is never deleted": (
+        "app_tenant_id_fkey", "app_version_app_id_fkey", "app_version_app_of_tenant", "app_version_artifact_of_tenant",
+        "app_version_artifact_version_id_fkey", "app_version_check_of_tenant", "app_version_check_version_id_fkey",
+        "app_version_successor_of_tenant", "app_version_superseded_by_fkey", "app_word_app_id_fkey",
+        "app_word_of_tenant", "entitlement_app_id_fkey", "policy_tenant_id_fkey",
+        "artifact_check_artifact_id_fkey", "artifact_check_artifact_of_tenant", "artifact_check_tenant_id_fkey",
+        "artifact_evidence_artifact_id_fkey", "artifact_evidence_artifact_of_tenant",
+        "artifact_evidence_tenant_id_fkey", "artifact_hold_project_of_tenant", "artifact_source_tenant_id_fkey",
+        "signer_key_tenant_id_fkey",
         "allocation_node_id_fkey", "allocation_project_of_tenant", "app_version_tenant_id_fkey",
         "artifact_tenant_id_fkey", "assertion_key_id_fkey", "attachment_project_of_tenant",
         "break_glass_tenant_id_fkey", "break_glass_user_id_fkey", "closing_record_member_of_project",
@@ -102,6 +124,14 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 NOT_COMPOSITE: Final = {
+    "app_version_app_id_fkey": "for the platform's own; a tenant's is held by app_version_app_of_tenant",
+    "app_version_artifact_version_id_fkey": "for the platform's own; else app_version_artifact_of_tenant",
+    "app_version_check_version_id_fkey": "for the platform's own; a tenant's is held by app_version_check_of_tenant",
+    "app_version_superseded_by_fkey": "for the platform's own; else app_version_successor_of_tenant",
+    "app_word_app_id_fkey": "for the platform's own; a tenant's is held by app_word_of_tenant",
+    "entitlement_app_id_fkey": "the app may be the platform's; entitlement_app_is_in_sight refuses another tenant's",
+    "artifact_check_artifact_id_fkey": "for the platform's own; else artifact_check_artifact_of_tenant",
+    "artifact_evidence_artifact_id_fkey": "for the platform's own; else artifact_evidence_artifact_of_tenant",
     "allocation_node_id_fkey": "a node is the platform's, and no tenant's row",
     "closing_record_node_id_fkey": "a node is the platform's, and no tenant's row",
     "break_glass_user_id_fkey": "who enters by break-glass is a user of the platform's, by meaning",
@@ -186,7 +216,7 @@ async def test_every_reference_between_things_of_a_tenant_carries_the_tenant(dat
         for column in row["columns"]
     }
     for name, (source, (column,)) in plain.items():
-        of_platform = column == "node_id" or name == "break_glass_user_id_fkey"
+        of_platform = column == "node_id" or name in ("break_glass_user_id_fkey", "entitlement_app_id_fkey")
         assert of_platform or (source, column) in composite, f"{name} has no composite one beside it"
 
 

@@ -114,7 +114,7 @@ async def test_no_row_is_born_without_its_transition(ground: Ground, noun: str, 
     others = tuple(each for each in machines_of(noun) if each is not machine)
     for state in machine.states:
         for born_at in (0, 1):
-            filled = ground.required(machine, state) | {status: state.value, generation: born_at}
+            filled = ground.required(machine, state, noun) | {status: state.value, generation: born_at}
             row = Insert(noun, ground.row(noun) | filled, others)
             assert await refused_by(ground.write(row, acting=ground.home(noun))) == f"{noun}_{status}_is_backed"
 
@@ -126,7 +126,7 @@ async def test_a_status_is_not_edited_without_its_transition(ground: Ground, nou
         subject = await ground.subject(noun, machine, state)
         for target in machine.states:
             if target is not state:
-                filled = ground.required(machine, target) | {status: target.value}
+                filled = ground.required(machine, target, noun) | {status: target.value}
                 alone = await edited(ground, subject, filled)
                 assert alone == f"{noun}_{generation}_counts"
                 counted = await edited(ground, subject, filled | {generation: subject.generation + 1})
@@ -142,7 +142,7 @@ async def test_a_generation_is_neither_rewound_nor_jumped(ground: Ground, noun: 
     for other in (before, subject.generation + 2, -1):
         assert await edited(ground, subject, {generation: other}) == f"{noun}_{generation}_counts"
     assert await edited(ground, subject, {generation: subject.generation + 1}) == f"{noun}_{status}_is_backed"
-    rewound = {status: edge.source.value, generation: before} | ground.required(machine, edge.source)
+    rewound = {status: edge.source.value, generation: before} | ground.required(machine, edge.source, noun)
     assert await edited(ground, subject, rewound) == f"{noun}_{generation}_counts"
 
 
@@ -241,11 +241,12 @@ async def test_a_tenant_writes_no_transition_of_another_tenants_row(ground: Grou
 
 async def test_what_no_tenant_owns_goes_through_its_lifecycle_as_well(ground: Ground) -> None:
     (artifact,) = {noun for noun, machine in HOMES if machine.name == "trust"}
-    row = ground.row(artifact) | {"tenant_id": None}
+    row = ground.row(artifact) | {"tenant_id": None, "visibility": "platform"}
     await ground.write(Insert(artifact, row, machines_of(artifact)), acting=PLATFORM)
     for machine in machines_of(artifact):
         edge = machine.edges[0]
-        move = Move(artifact, str(row["id"]), machine, edge, 0, None, set=ground.required(machine, edge.target))
+        filled = ground.required(machine, edge.target, artifact)
+        move = Move(artifact, str(row["id"]), machine, edge, 0, None, set=filled)
         await ground.write(move, acting=PLATFORM)
         assert await standing(ground, Subject(artifact, machine, str(row["id"]), edge.target)) == (edge.target.value, 1)
         backwards = Edge(edge.target, edge.trigger, edge.source, Who.SYSTEM, "tried")

@@ -29,17 +29,12 @@ RESERVED: Final[dict[str, tuple[Code, ...]]] = {
     "for claims, heartbeats and reports of agents and adapters": (Code.LEASE_LOST,),
     "for the end of instances and members": (Code.CLOSING_RECORD_MISSING,),
     "for the catalog and its sources": (
-        Code.ARTIFACT_NOT_FOUND_AT_SOURCE, Code.ARTIFACT_REVOKED, Code.ARTIFACT_UNVERIFIED,
-        Code.CONTENT_EXPANDS_TOO_FAR, Code.DIGEST_MISMATCH, Code.GRACE_PERIOD, Code.HOLD_PRESENT, Code.INCOMPATIBLE,
-        Code.MANIFEST_INVALID, Code.NOT_ENTITLED, Code.POLICY_DENIED, Code.POLICY_WIDENS, Code.PROMOTION_REFUSED,
-        Code.REDIRECT_REFUSED, Code.REGISTRY_AUTH_REFUSED, Code.SIGNATURE_INVALID, Code.SIGNATURE_KEY_UNKNOWN,
-        Code.SIGNATURE_MISSING, Code.SIGNATURE_REPLAYED, Code.SMOKE_FAILED, Code.SOURCE_DENIED, Code.SOURCE_ENDLESS,
-        Code.SOURCE_MALFORMED, Code.SOURCE_PATH_REFUSED, Code.SOURCE_TOO_LARGE, Code.SOURCE_TOO_SLOW,
-        Code.SOURCE_UNREACHABLE, Code.TAG_MOVED, Code.VERSION_AHEAD_OF_ARTIFACT, Code.VERSION_DEPRECATED,
-        Code.VERSION_IMMUTABLE, Code.VERSION_NOT_OFFERED,
+        Code.INCOMPATIBLE, Code.NOT_ENTITLED, Code.TAG_MOVED, Code.VERSION_DEPRECATED, Code.VERSION_NOT_OFFERED,
     ),
 }  # fmt: skip
 """Codes that no operation documents yet, by what they are in the catalogue for."""
+ASKS = {"lint_manifest"}
+"""What is asked by POST, since it is too long for an address, and changes nothing."""
 
 
 @cache
@@ -120,7 +115,11 @@ def test_every_operation_is_whole(path: str, method: str, operation: dict[str, A
     assert in_path == re.findall(r"\{(\w+)\}", path)
     headers = {each["name"] for each in operation["parameters"] if each["in"] == "header"}
     assert "X-Correlation-ID" in headers
-    assert ("Idempotency-Key" in headers) == said["idempotent"] == (method != "get" and not public)
+    assert (
+        ("Idempotency-Key" in headers)
+        == said["idempotent"]
+        == (method != "get" and not public and operation["operationId"] not in ASKS)
+    )
     good = [status for status in operation["responses"] if int(status) < 400]
     assert len(good) == 1
     assert said["errors"], "no operation is without errors"

@@ -22,7 +22,7 @@ from mooring.core.permissions import Access, Authority, Scope
 from mooring.settings import Settings
 from mooring.storage.database import PLATFORM, TENANT_ROLE, Acting, Database
 from server.tests.conftest import World, running_platform
-from server.tests.rows import HOMES, Ground, refused_by
+from server.tests.rows import CLOCK, HOMES, Ground, prefix_of, refused_by
 from server.tests.targets import MAKERS, Home, body_of, fresh_name, make_account
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -46,9 +46,15 @@ SELECT c.conname AS name, s.relname AS source, t.relname AS target,
 REFUSED: Final = r"row-level security|permission denied"
 LOCK: Final = "(tenant_id = current_setting('mooring.tenant'::text, true))"
 APPEND_ONLY: Final = ("audit", "event", "transition", "closing_record")
+SHARED: Final = {
+    "app", "app_version", "app_version_artifact", "app_word", "artifact", "artifact_check", "artifact_evidence",
+    "artifact_source", "policy", "signer_key",
+}  # fmt: skip
+"""Where every tenant reads what is the platform's, and writes only what is its own."""
+SHARED_LOCK: Final = "((tenant_id IS NULL) AND (current_setting('mooring.tenant'::text, true) <> ''::text))"
 OF_THE_PLATFORM: Final = {"node"}
 """Has a tenant column, for its lifecycle, and never a tenant."""
-READ_BY_ALL: Final = {"lifecycle_edge", "event_epoch"}
+READ_BY_ALL: Final = {"lifecycle_edge", "event_epoch", "promotion_need"}
 """What belongs to no tenant, says nothing of any, and is read by every session."""
 
 
@@ -126,17 +132,63 @@ async def _home(world: World, slug: str) -> Home:
     await home.post(Scope.PLATFORM, "/break-glass", entry)
     ground = Ground(world.running.platform.services.database, tenant.id, home.project_id)
     ground = replace(ground, node_id=await ground.birth("node"), allocation_id=await ground.birth("allocation"))
-    ground = replace(ground, instance_id=await ground.birth("instance"))
+    ground = replace(ground, instance_id=await ground.birth("instance"), app_id=await ground.app())
     for noun in {noun for noun, _ in HOMES} - {"node", "allocation", "instance", "member", "task"}:
         await ground.birth(noun)
     member = await ground.birth("member", allocation_id=ground.allocation_id)
     await ground.birth("task", member_id=member)
     other = await ground.birth("member")
     await ground.write(Insert("closing_record", ground.receipt(other)))
+    await _artifact_rows(ground)
+    await _app_rows(ground)
     # The last ones are named by nobody yet, so that naming them breaks no rule but the one that is tried.
     await ground.birth("member")
     await home.new_user(Scope.TENANT)
     return home
+
+
+async def _artifact_rows(ground: Ground) -> None:
+    """A row of all that stands around an artifact, and one more artifact that nothing names."""
+    digest, now = "sha256:" + "0" * 64, CLOCK.now()
+    artifact_id = await ground.birth("artifact", digest=digest, visibility="project", project_id=ground.project_id)
+    place: dict[str, object] = {"tenant_id": ground.tenant_id}
+    of_artifact = place | {"artifact_id": artifact_id}
+    rows: dict[str, dict[str, object]] = {
+        "artifact_evidence": of_artifact | {"kind": "presence", "digest": digest, "observed_at": now},
+        "artifact_check": of_artifact
+        | {"name": "smoke", "subject": digest, "passed": True, "detail": "", "created_at": now},
+        "artifact_source": place | {"name": "any", "pattern": "https://any.example/*", "created_at": now},
+        "signer_key": place
+        | {"name": "any", "algorithm": "ed25519", "public_key": "k", "fingerprint": "f", "created_at": now},
+        "artifact_hold": place
+        | {"project_id": ground.project_id, "digest": digest, "holder_noun": "instance",
+           "holder_id": ground.instance_id, "created_at": now},
+    }  # fmt: skip
+    for noun, row in rows.items():
+        await ground.write(Insert(noun, {"id": CLOCK.mint(prefix_of(noun)), **row}))
+    await ground.birth("artifact")
+
+
+async def _app_rows(ground: Ground) -> None:
+    """A row of all that stands around an app, and one more app and version that nothing names."""
+    now, place = CLOCK.now(), {"tenant_id": ground.tenant_id}
+    successor = await ground.birth("app_version")
+    version_id = await ground.birth("app_version", digests=["sha256:" + "1" * 64], superseded_by=successor)
+    dated: dict[str, object] = {"created_at": now, "updated_at": now}
+    rows: dict[str, dict[str, object]] = {
+        "app_version_check": {
+            "version_id": version_id, "name": "lint", "subject": "", "passed": True, "detail": "", "created_at": now,
+        },
+        "policy": {"project_id": ground.project_id, "rules": {}, **dated},
+        "entitlement": {
+            "project_id": ground.project_id, "app_id": ground.app_id, "app_slug": "app", "enabled": True, "rules": {},
+            "agreed_actions": [], **dated,
+        },
+    }  # fmt: skip
+    for noun, row in rows.items():
+        await ground.write(Insert(noun, {"id": CLOCK.mint(prefix_of(noun)), **place, **row}))
+    unused = await ground.app("spare", "unused", "Other words")  # none in common: they are unique in an app
+    await ground.birth("app_version", app_id=unused)
 
 
 async def tenant_session(two: Two) -> asyncpg.Connection:
@@ -152,8 +204,14 @@ async def test_every_table_with_a_tenant_has_the_lock(two: Two) -> None:
     assert len(owned) > 15
     assert [row["name"] for row in tables if row["owned"] and not row["locked"]] == []
     policies = await two.database.fetch(PLATFORM, "SELECT * FROM pg_policies WHERE schemaname = 'public'")
-    assert sorted(row["tablename"] for row in policies) == sorted(owned), "one policy for each, and no other"
-    for row in policies:
+    of_tenants = [row for row in policies if row["policyname"] != "shared_lock"]
+    assert sorted(row["tablename"] for row in of_tenants) == sorted(owned), "one policy for each, and no other"
+    shared = [row for row in policies if row["policyname"] == "shared_lock"]
+    assert {row["tablename"] for row in shared} == SHARED
+    for row in shared:
+        assert (row["permissive"], row["cmd"], row["roles"]) == ("PERMISSIVE", "SELECT", [TENANT_ROLE])
+        assert (row["qual"], row["with_check"]) == (SHARED_LOCK, None), row["tablename"]
+    for row in of_tenants:
         assert (row["policyname"], row["permissive"], row["cmd"]) == ("tenant_lock", "PERMISSIVE", "ALL")
         assert row["roles"] == [TENANT_ROLE]
         assert row["qual"] == row["with_check"] == LOCK, row["tablename"]
@@ -169,6 +227,8 @@ async def test_a_tenants_session_reads_its_own_rows_and_no_other(two: Two) -> No
     async with two.database.connection(two.acting) as connection:
         for table in await two.tables():
             seen = await connection.fetch(f'SELECT tenant_id FROM "{table}"')
+            if table in SHARED:
+                seen = [row for row in seen if row["tenant_id"] is not None]
             assert {row["tenant_id"] for row in seen} == {two.own.tenant.id}, table
             assert len(seen) == len(await two.rows(table, two.own.tenant.id))
             asked = f'SELECT count(*) FROM "{table}" WHERE tenant_id = $1'
@@ -182,7 +242,8 @@ async def test_a_session_that_names_no_tenant_sees_nothing(two: Two) -> None:
             if named is not None:
                 await connection.execute("SELECT set_config('mooring.tenant', $1, false)", named)
             for table in await two.tables():
-                assert await connection.fetchval(f'SELECT count(*) FROM "{table}"') == 0, (table, named)
+                mine = " WHERE tenant_id IS NOT NULL" if named and table in SHARED else ""
+                assert await connection.fetchval(f'SELECT count(*) FROM "{table}"{mine}') == 0, (table, named)
     finally:
         await connection.close()
 
@@ -230,7 +291,10 @@ async def test_no_row_names_a_thing_of_another_tenant_whoever_writes_it(two: Two
     """Even the platform's own sessions, which no policy binds, cannot write such a reference down."""
     owned = set(await two.tables())
     keys = await two.database.fetch(PLATFORM, CROSSING)
-    meant = {key["name"] for key in keys} | {"membership_stays_home"}
+    meant = {key["name"] for key in keys} | {
+        "membership_stays_home", "app_version_is_immutable", "artifact_hold_digest_is_there",
+        "entitlement_app_is_in_sight",
+    }  # fmt: skip
     tried = set()
     async with two.database.connection(PLATFORM) as connection:
         for key in keys:
@@ -318,7 +382,6 @@ async def test_what_runs_with_the_owners_rights_cannot_be_called(two: Two) -> No
 
 
 async def test_with_every_check_of_the_api_switched_off_a_tenant_reaches_nothing_of_another(two: Two) -> None:
-    before = await two.fingerprint(two.foreign.tenant.id)
     theirs = await _marks(two)
     headers = {"Authorization": f"Bearer {two.own.tenant.token}"}
     answered = []
@@ -332,7 +395,7 @@ async def test_with_every_check_of_the_api_switched_off_a_tenant_reaches_nothing
             ids = await two.foreign.ids(each, fresh=False)
             body = await body_of(each, two.foreign)
             sent = {**headers, "Content-Type": "application/json"} if body is not None else headers
-            before = before if body is None else await two.fingerprint(two.foreign.tenant.id)
+            before = await two.fingerprint(two.foreign.tenant.id)
             answer = await two.own.client.request(each.method, each.path.format(**ids), content=body, headers=sent)
             leaked = [mark for mark in theirs if mark in answer.text and mark not in (body or b"").decode()]
             assert leaked == [], f"{each.key} answered {answer.status_code}: {answer.text[:300]}"

@@ -112,7 +112,7 @@ class Application:
             place=place,
             acting=acting,
             origin=Origin(route.key, _remote(scope)),
-            token=bearer(authorization),
+            token=_bearer(route, authorization),
             idempotency=_idempotency(route, headers, caller, scope, body),
             headers=headers,
         )
@@ -139,7 +139,7 @@ class Application:
         observed.route = route.key
         remote = _remote(scope)
         origin = Origin(route.key, remote)
-        caller = await self._caller(route, bearer(headers.get("authorization")), origin, traced)
+        caller = await self._caller(route, _bearer(route, headers.get("authorization")), origin, traced)
         observed.caller = caller
         self._rate.take(caller.actor.id if caller is not ANONYMOUS else f"address {remote}")
         parameters = dict(zip(route.path_parameters, values, strict=True))
@@ -266,6 +266,11 @@ class Application:
         raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": reply.status, "headers": raw})
         await send({"type": "http.response.body", "body": reply.body})
+
+
+def _bearer(route: Route, authorization: str | None) -> str | None:
+    """The caller's token; a public route takes other schemes too and reads them itself."""
+    return None if route.scope is Scope.PUBLIC else bearer(authorization)
 
 
 def _remote(scope: Scope_) -> str | None:

@@ -19,12 +19,19 @@ PARAMETER_PREFIX: Final = {
     "key_id": Prefix.KEY,
     "token_id": Prefix.TOKEN,
     "webhook_id": Prefix.WEBHOOK,
+    "app_id": Prefix.APP,
+    "version_id": Prefix.APP_VERSION,
+    "entitlement_id": Prefix.ENTITLEMENT,
+    "artifact_id": Prefix.ARTIFACT,
+    "source_id": Prefix.ARTIFACT_SOURCE,
+    "signer_key_id": Prefix.SIGNER_KEY,
     "break_glass_id": Prefix.BREAK_GLASS,
 }
 """The noun of each path parameter that is an id. A parameter that is not listed is other text."""
 
 FORM_FIELDS_MAX: Final = 20
 SHOWN_MAX: Final = 500  # how much of an error is shown
+SCOPE: Final = "scope"
 
 _WHERE: Final = re.compile(r" - at `\$(?P<path>[^`]*)`$")
 
@@ -61,7 +68,7 @@ def decode_form(body: bytes, kind: type[msgspec.Struct], decoder: Any) -> Any:
 
 def decode_query(route: Route, pairs: list[tuple[str, str]]) -> dict[str, Any]:
     """The typed query of a request; a parameter that the route does not take is refused, not ignored."""
-    values = _single(pairs)
+    values = _single(_joined(pairs))
     taken = set(route.query.__struct_encode_fields__) if route.query is not None else set()
     unknown = sorted(set(values) - taken)
     if unknown:
@@ -72,6 +79,14 @@ def decode_query(route: Route, pairs: list[tuple[str, str]]) -> dict[str, Any]:
             {"path": unknown[0][:50]},
         )
     return {} if route.query is None else {"query": _convert(values, route.query, strict=False)}
+
+
+def _joined(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The pairs with the scopes in one: clients of registries repeat them, as their protocol has it."""
+    scopes = [value for name, value in pairs if name == SCOPE]
+    if len(scopes) < 2:
+        return pairs
+    return [*(pair for pair in pairs if pair[0] != SCOPE), (SCOPE, " ".join(scopes))]
 
 
 def _single(pairs: list[tuple[str, str]]) -> dict[str, str]:

@@ -55,6 +55,7 @@ class Route:
     media_type: str = "application/json"
     errors: tuple[Code, ...] = ()
     hidden: bool = False
+    asks: bool = False  # a POST that changes nothing: what it asks about is too long for an address
     path_parameters: tuple[str, ...] = ()
     key: str = field(init=False)
     """How the route is called in records: method and template."""
@@ -63,7 +64,10 @@ class Route:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", f"{self.method} {self.path}")
-        object.__setattr__(self, "mutates", self.method != "GET" and self.scope is not Scope.PUBLIC)
+        object.__setattr__(self, "mutates", self._mutates())
+
+    def _mutates(self) -> bool:
+        return self.method != "GET" and self.scope is not Scope.PUBLIC and not self.asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ class Declared:
     errors: tuple[Code, ...] = ()
     name: str = ""
     hidden: bool = False  # a page for browsers, no part of the API
+    asks: bool = False  # a POST that changes nothing
 
 
 ROUTES: Final[list[Route]] = []
@@ -163,6 +168,7 @@ def _route(method: str, path: str, scope: Scope, declared: Declared, named: tupl
         media_type=declared.media_type,
         errors=declared.errors,
         hidden=declared.hidden,
+        asks=declared.asks,
         path_parameters=in_path,
     )
 

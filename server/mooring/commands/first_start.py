@@ -11,6 +11,7 @@ from mooring.core.ids import Prefix
 from mooring.core.permissions import Role
 from mooring.core.user import ONE_TIME_LIFETIME, OneTime, UserChange, change_user, new_user
 from mooring.gateways.passwords import digest, new_one_time_code
+from mooring.gateways.registry_token import SigningPair, new_signing_pair
 from mooring.gateways.signatures import new_key_pair
 from mooring.storage import platform_key as platform_keys
 from mooring.storage import user as users
@@ -19,6 +20,7 @@ from mooring.storage.unit_of_work import apply
 
 FIRST_ADMIN_EMAIL = "admin@mooring.local"
 SIGNING = "task_signing"
+REGISTRY = "registry_token"
 
 
 def system_context(services: Services) -> Context:
@@ -73,21 +75,36 @@ async def recover_user(services: Services, tenant_slug: str | None, email: str) 
 
 async def make_signing_key(services: Services) -> None:
     """The key that signs tasks for nodes, sealed at rest."""
-    if await platform_keys.current(services.database, SIGNING) is not None:
-        return
+    if await platform_keys.current(services.database, SIGNING) is None:
+        private, public = new_key_pair()
+        await _keep(services, SIGNING, "ed25519", public, private)
+
+
+async def registry_pair(services: Services) -> SigningPair:
+    """The pair that signs tokens for the platform's registry, made on the first start and sealed at rest."""
+    while True:
+        kept = await platform_keys.pair(services.database, REGISTRY)
+        if kept is not None:
+            certificate, sealed = kept
+            return SigningPair(services.secrets.unseal(sealed), certificate)
+        made = new_signing_pair(services.clock.now())
+        await _keep(services, REGISTRY, "es256", made.certificate_pem, made.private_key_pem)
+
+
+async def _keep(services: Services, purpose: str, algorithm: str, public: bytes, private: bytes) -> None:
+    """Store a key of the platform's; when another replica was faster, its key stays."""
     context = system_context(services)
-    private, public = new_key_pair()
     secret_id = context.mint(Prefix.SECRET)
-    sealed = services.secrets.seal(private, id=secret_id, tenant_id=None, purpose=SIGNING)
+    sealed = services.secrets.seal(private, id=secret_id, tenant_id=None, purpose=purpose)
     key_id = context.mint(Prefix.KEY)
     row = {
-        "id": key_id, "purpose": SIGNING, "algorithm": "ed25519", "public_key": public, "secret_id": secret_id,
+        "id": key_id, "purpose": purpose, "algorithm": algorithm, "public_key": public, "secret_id": secret_id,
         "created_at": context.now,
     }  # fmt: skip
     decision = Decision(
         result=None,
         writes=(Insert("secret", sealed.row(context.now)), Insert("platform_key", row)),
-        audits=(Audited("platform_key.create", "platform_key", key_id, None, after={"purpose": SIGNING}),),
+        audits=(Audited("platform_key.create", "platform_key", key_id, None, after={"purpose": purpose}),),
     )
     try:
         await apply(services.database, PLATFORM, context, decision)

@@ -21,6 +21,7 @@ from mooring.core.decision import Context, Decision, Insert
 from mooring.core.errors import Code, Refusal
 from mooring.core.ids import Prefix
 from mooring.core.permissions import Authority
+from mooring.gateways.artifact_reader import ArtifactReader
 from mooring.gateways.clock import Clock
 from mooring.gateways.outbound import Outbound
 from mooring.gateways.passwords import Passwords
@@ -49,6 +50,7 @@ class Services:
     passwords: Passwords
     hub: Hub
     outbound: Outbound
+    artifacts: ArtifactReader
 
 
 @dataclass(frozen=True, slots=True)

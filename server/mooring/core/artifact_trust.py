@@ -81,6 +81,11 @@ class SignerKey:
     tenant_id: str | None  # none: the platform's, which counts everywhere
     fingerprint: str
     removed_at: datetime | None = None
+    name: str = ""
+    algorithm: str = ""
+    public_key: str = ""  # in PEM form
+    revision: int = 0
+    created_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

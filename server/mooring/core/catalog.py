@@ -16,7 +16,7 @@ from mooring.core.app import App
 from mooring.core.app_version import AppVersion
 from mooring.core.artifact import Artifact
 from mooring.core.artifact_trust import Trust
-from mooring.core.channel import stable, why_not_offered
+from mooring.core.channel import Candidate, stable, why_not_offered
 from mooring.core.compatibility import Compatibility, Offer, best_fit
 from mooring.core.entitlement import Entitlement, why_not_entitled
 from mooring.core.errors import Code, Refusal
@@ -103,11 +103,27 @@ class CatalogEntry:
 def chosen_version(versions: Iterable[AppVersion], project_id: str) -> AppVersion | None:
     """The version that the channel means for the project; where there is none, the newest deprecated one, to say so."""
     known = {version.id: version for version in versions}
-    candidate = stable((version.candidate() for version in known.values()), project_id)
+    chosen = chosen_candidate([version.candidate() for version in known.values()], project_id)
+    return None if chosen is None else known[chosen.version_id]
+
+
+def chosen_candidate(candidates: Sequence[Candidate], project_id: str) -> Candidate | None:
+    """The same, of versions without their manifests."""
+    candidate = stable(candidates, project_id)
     if candidate is not None:
-        return known[candidate.version_id]
-    deprecated = [version for version in known.values() if version.promotion == PromotionState.DEPRECATED]
-    return max(deprecated, key=lambda version: version.version_order, default=None)
+        return candidate
+    deprecated = [each for each in candidates if each.promotion is PromotionState.DEPRECATED]
+    return max(deprecated, key=lambda each: each.version, default=None)
+
+
+def newest_candidate(candidates: Sequence[Candidate]) -> Candidate | None:
+    """What is shown to somebody who looks from no project: the newest active one, else what comes nearest to it."""
+    order = (PromotionState.ACTIVE, PromotionState.CANARY, PromotionState.DEPRECATED)
+    for state in order:
+        found = [each for each in candidates if each.promotion is state]
+        if found:
+            return max(found, key=lambda each: each.version)
+    return None
 
 
 def catalog_entry(app: App, version: AppVersion | None, needed: Needed | None, project: ProjectView) -> CatalogEntry:

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from mooring.core import names
-from mooring.core.decision import Audited, Change, Context, Decision, Happened, Insert, PrincipalKind
+from mooring.core.decision import Audited, Change, Context, Decision, Happened, Insert, PrincipalKind, Remove
 from mooring.core.errors import Code, Refusal
 from mooring.core.events import EventType
 from mooring.core.permissions import SERVICE_ACCOUNT_CEILING, is_app_action
@@ -125,6 +125,28 @@ def change_entitlement(
     after = replace(entitlement, revision=entitlement.revision + 1, **terms)
     change = Change("entitlement", entitlement.id, entitlement.revision, terms)
     return _decision(after, change, _told(entitlement), wish)
+
+
+def delete_entitlement(context: Context, entitlement: Entitlement) -> Decision[Entitlement]:
+    """Nothing is said of the app any more: as if it were off, and the agreement is forgotten."""
+    _require_person(context)
+    place = (entitlement.tenant_id, entitlement.project_id)
+    data = {"app_id": entitlement.app_id, "enabled": False}
+    return Decision(
+        result=entitlement,
+        writes=(Remove("entitlement", entitlement.id, entitlement.revision),),
+        events=(
+            Happened(
+                EventType.ENTITLEMENT_CHANGED, "entitlement", entitlement.id, *place, data=data,
+                app_slug=entitlement.app_slug,
+            ),
+        ),
+        audits=(
+            Audited(
+                "entitlement.update", "entitlement", entitlement.id, *place, before=_told(entitlement),
+            ),
+        ),
+    )  # fmt: skip
 
 
 def _terms(context: Context, app_slug: str, wish: EntitlementWish) -> dict[str, Any]:

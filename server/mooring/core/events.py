@@ -41,9 +41,12 @@ class EventType(StrEnum):
     APP_VERSION_CREATED = "catalog.app_version.created"
     APP_VERSION_UPDATED = "catalog.app_version.updated"
     APP_VERSION_PROMOTED = "catalog.app_version.promoted"
+    ARTIFACT_PUSH_ALLOWED = "catalog.artifact.push_allowed"
     ARTIFACT_REGISTERED = "catalog.artifact.registered"
     ARTIFACT_PROMOTED = "catalog.artifact.promoted"
     ARTIFACT_TRUST_CHANGED = "catalog.artifact.trust_changed"
+    ARTIFACT_SOURCE_CHANGED = "catalog.artifact_source.changed"
+    SIGNER_KEY_CHANGED = "catalog.signer_key.changed"
     ENTITLEMENT_CHANGED = "catalog.entitlement.changed"
     POLICY_CHANGED = "catalog.policy.changed"
 
@@ -78,9 +81,12 @@ MEANING: Final[Mapping[EventType, str]] = {
     EventType.APP_VERSION_CREATED: "A version was published as a draft.",
     EventType.APP_VERSION_UPDATED: "A draft's manifest or a canary's percentage changed; `data.change` says which.",
     EventType.APP_VERSION_PROMOTED: "A version moved through its promotion; `data` says from where to where and why.",
+    EventType.ARTIFACT_PUSH_ALLOWED: "A token to push to one repository of the platform's registry was given.",
     EventType.ARTIFACT_REGISTERED: "An artifact was registered under its digest.",
     EventType.ARTIFACT_PROMOTED: "An artifact moved through its promotion; `data` says from where to where and why.",
     EventType.ARTIFACT_TRUST_CHANGED: "What the evidence says about an artifact changed; `data` says how and why.",
+    EventType.ARTIFACT_SOURCE_CHANGED: "A source was put on the list or taken off it; `data.change` says which.",
+    EventType.SIGNER_KEY_CHANGED: "A signer key was added or removed; trust is derived with it from now on.",
     EventType.ENTITLEMENT_CHANGED: "A project's right to launch an app was given, narrowed or taken.",
     EventType.POLICY_CHANGED: "A layer of the policy changed.",
 }

@@ -285,6 +285,16 @@ def outbound_for(settings: Settings, database_url: str) -> Outbound:
     return Outbound(reach, own_hosts=_own_hosts(settings.listen_host, database_url))
 
 
+def outbound_public(settings: Settings, database_url: str) -> Outbound:
+    """The dialer for sources of artifacts: the internet alone, whatever webhooks may reach."""
+    return Outbound(Reach(), own_hosts=_own_hosts(settings.listen_host, database_url))
+
+
+def outbound_inside() -> Outbound:
+    """The dialer for what the platform itself names: its registry, and its sources in private networks."""
+    return Outbound(Reach(allowed=read_networks("0.0.0.0/0, ::/0")))
+
+
 def _own_hosts(listen_host: str, database_url: str) -> list[str]:
     """Where the platform and its database are; a socket in the file system is out of reach anyhow."""
     # libpq takes several hosts in one address, which Python's own parser may refuse

@@ -20,7 +20,7 @@ import asyncpg
 import msgspec
 
 from mooring.core.errors import Code, Refusal
-from mooring.storage.pool import Connection, Pool, PoolClosed
+from mooring.storage.pool import Connection, Pool, PoolClosed, PoolExhausted
 
 TENANT_ROLE: Final = "mooring_tenant"
 BROKEN: Final = (
@@ -95,7 +95,7 @@ class Lent:
         if connection is None:
             try:
                 connection = await self._pool.take(self._tenant_id, self._seconds)
-            except TimeoutError as error:
+            except PoolExhausted as error:
                 raise unavailable("every database connection is in use") from error
             except PoolClosed as error:
                 raise unavailable("the database is not open") from error

@@ -47,6 +47,10 @@ class PoolClosed(Exception):
     """The pool gives no more connections."""
 
 
+class PoolExhausted(Exception):
+    """Every connection is in use, and none came free in time."""
+
+
 class Pool:
     """At most `size` connections, made when they are needed."""
 
@@ -85,14 +89,13 @@ class Pool:
         return None
 
     async def take(self, tenant_id: str | None, timeout_seconds: float) -> Connection:
-        """A connection that speaks for the tenant; waits for one, and raises TimeoutError when none comes free."""
+        """A connection that speaks for the tenant; waits for one, and raises PoolExhausted when none comes free."""
         connection = self.take_now(tenant_id)
         if connection is not None:
             return connection
         connection = self._another()
         if connection is None:
-            async with asyncio.timeout(timeout_seconds):
-                connection = await self._any()
+            connection = await self._any(asyncio.get_running_loop().time() + timeout_seconds)
         if tenant_id is not None:
             try:
                 await connection.name_tenant(tenant_id)
@@ -116,21 +119,26 @@ class Pool:
             self._made -= 1
         return None
 
-    async def _any(self) -> Connection:
+    async def _any(self, deadline: float) -> Connection:
         while self._emptied is None:
             connection = self._another()
-            if connection is None:
-                connection = await (self._new() if self._made < self._size else self._wait())
+            if connection is None and self._made < self._size:
+                connection = await self._new()
+            elif connection is None:
+                connection = await self._wait(deadline)
             if connection is not None:
                 return connection
         raise PoolClosed
 
-    async def _wait(self) -> Connection | None:
+    async def _wait(self, deadline: float) -> Connection | None:
         """What the next who gives one back hands over; none: there is room for a new one."""
         turn: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
-            return await turn
+            async with asyncio.timeout_at(deadline):
+                return await turn
+        except TimeoutError as error:
+            raise PoolExhausted from error
         except BaseException:
             if turn.done() and not turn.cancelled():  # it was handed over in the moment of giving up
                 connection = turn.result()

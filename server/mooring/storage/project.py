@@ -18,6 +18,7 @@ SELECT {_COLUMNS} FROM project WHERE id = ANY ($1::text[]) AND deleted_at IS NUL
 CONTENTS: Final = """
 SELECT (SELECT count(*) FROM service_account WHERE project_id = $1 AND status <> 'deleted') AS service_account,
        (SELECT count(*) FROM webhook WHERE project_id = $1) AS webhook,
+       (SELECT count(*) FROM artifact WHERE project_id = $1 AND promotion <> 'retired') AS artifact,
        (SELECT count(*) FROM allocation WHERE project_id = $1 AND status <> 'released') AS allocation,
        (SELECT count(*) FROM instance WHERE project_id = $1 AND status <> 'stopped') AS instance,
        (SELECT count(*) FROM attachment WHERE project_id = $1 AND status NOT IN ('detached', 'refused'))

@@ -17,7 +17,7 @@ from mooring.embedded.cluster import Layout
 from mooring.embedded.processes import account_for, wait_until_gone
 from server.tests.postgres import test_cluster_dsn
 from server.tests.processes.aftermath import Outcome
-from server.tests.processes.doomed_server import DoomedServer, first_people
+from server.tests.processes.doomed_server import FILES, DoomedServer, first_people
 from server.tests.processes.mutations import Stage
 from server.tests.processes.served import Fleet
 
@@ -96,7 +96,7 @@ async def killing(module_database_url: str, tmp_path_factory: pytest.TempPathFac
     connection = await asyncpg.connect(module_database_url)
     try:
         stage = Stage(server.url, connection, await first_people(server, directory))
-        await stage.open()
+        await stage.open(directory / FILES)
         yield Killing(server, stage, connection, {})
     finally:
         await connection.close()

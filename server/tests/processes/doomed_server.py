@@ -17,6 +17,8 @@ from server.tests.processes.served import (
 )
 
 ROOT = Path(__file__).resolve().parents[3]
+FILES = "files"
+"""Below its directory, where the server reads blobs from."""
 
 
 class DoomedServer:
@@ -36,8 +38,11 @@ class DoomedServer:
             "MOORING_MASTER_KEY_FILE": str(directory / "keys" / "master.key"),
             "MOORING_FIRST_ADMIN_CODE_FILE": str(directory / "code"),
             "MOORING_WEBHOOK_ALLOW_NETWORKS": "127.0.0.0/8",
+            "MOORING_SOURCE_FILE_DIRECTORY": str(directory / FILES),
+            "MOORING_REGISTRY_URL": "http://127.0.0.1:9",  # nothing is pushed there
             "MOORING_LOG_LEVEL": "warning",
         }
+        (directory / FILES).mkdir()
         with (directory / "log").open("wb") as log:
             program = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "server.tests.processes.doomed", cwd=ROOT, env=os.environ | GENEROUS | own,

@@ -5,9 +5,11 @@ A route that nobody here knows how to ask is an error that names it, so that a n
 """
 
 import base64
+import hashlib
 import itertools
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -17,6 +19,7 @@ from mooring.api.routes import ROUTES
 from mooring.core.permissions import Scope
 from server.tests.processes.served import PASSWORD, Tenant, sign_in
 from server.tests.processes.wire import Caller
+from server.tests.targets import a_manifest, fresh_public_pem
 
 MUTATIONS = {route.name: route for route in ROUTES if route.mutates}
 PLACES = {Scope.PLATFORM: "/api/v1/platform", Scope.TENANT: "/api/v1/tenants/{}", Scope.PROJECT: "/api/v1/projects/{}"}
@@ -47,10 +50,15 @@ class Stage:
         self.admin_token, self.tenant = people
         self._numbers = itertools.count(1)
         self.project_id = ""
+        self._files = Path()
+        self._slug = ""  # of the app that was made last
 
-    async def open(self) -> None:
-        """Make the project that the subjects live in."""
+    async def open(self, files: Path) -> None:
+        """Make the project that the subjects live in; `files` is the directory that the server reads blobs from."""
+        self._files = files
         self.project_id = await self._project()
+        everything = {"name": "files", "pattern": "file:*"}
+        await self._post("/api/v1/platform/artifact-sources", everything, token=self.admin_token)
 
     async def prepare(self, route: Route) -> Prepared:
         """A request of this kind that would succeed now."""
@@ -111,6 +119,28 @@ class Stage:
             found = await holder.get(f"{place}/deliveries?webhook_id={webhook_id}")
         return str(found["items"][0]["id"])
 
+    async def _app(self, scope: Scope) -> str:
+        self._slug = self._new("app")
+        body = {"slug": self._slug, "display_name": "An app", "category": "tool"}
+        return str((await self._post(f"{self._place(scope)}/apps", body, token=self._token_of(scope)))["id"])
+
+    def _blob(self) -> dict[str, Any]:
+        """A file that the server may read, as it is registered."""
+        name = self._new("blob")
+        (self._files / name).write_bytes(name.encode())
+        digest = f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
+        return {"kind": "blob", "location": f"file:{name}", "digest": digest}
+
+    async def _catalog_subject(self, name: str, place: str, token: str) -> str:
+        """An artifact, a source or a signer key."""
+        paths = {
+            "artifact_id": ("artifacts", self._blob),
+            "source_id": ("artifact-sources", lambda: {"name": "any", "pattern": f"oci://{self._new('r')}.example/*"}),
+            "signer_key_id": ("signer-keys", lambda: {"name": "any", "public_key_pem": fresh_public_pem()}),
+        }
+        path, body = paths[name]
+        return str((await self._post(f"{place}/{path}", body(), token=token))["id"])
+
     async def _dead_letter(self, scope: Scope) -> None:
         """A worker makes one only after hours of attempts: here it is written down."""
         await self._connection.execute(DIE, await self._delivery(scope))
@@ -143,6 +173,16 @@ class Stage:
             return await self._webhook(route.scope, SELDOM)
         if name == "delivery_id":
             return await self._delivery(route.scope)
+        if name == "entitlement_id":
+            body = {"app_id": await self._app(Scope.TENANT), "reason": "the tests entitle it"}
+            return str((await self._post(f"{place}/entitlements", body, token=token))["id"])
+        if name == "app_id":
+            return await self._app(route.scope)
+        if name == "version_id":
+            path = f"{place}/apps/{others['app_id']}/versions"
+            return str((await self._post(path, {"manifest": a_manifest(self._slug)}, token=token))["id"])
+        if name in ("artifact_id", "source_id", "signer_key_id"):
+            return await self._catalog_subject(name, place, token)
         if name == "token_id":
             return str((await self._post("/api/v1/tokens", {"name": "a token"}))["id"])
         raise LookupError(f"{route.key}: say here how a {name} is made")
@@ -152,7 +192,19 @@ class Stage:
         assert route.body is not None
         kind = route.body.__name__
         bodies: dict[str, dict[str, Any]] = {
+            "AddSignerKey": {"name": "made", "public_key_pem": fresh_public_pem()},
+            "CreateArtifactSource": {"name": "made", "pattern": f"oci://{self._new('made')}.example/*"},
+            "PromoteArtifact": {"move": "withdraw", "reason": "the tests take it back"},
+            "PublishArtifact": {"name": self._new("made")},
+            "RegisterArtifact": self._blob(),
+            "RevokeArtifact": {"reason": "the tests revoke it"},
             "ChangePassword": {"current_password": PASSWORD, "new_password": "another " + PASSWORD},
+            "CreateApp": {"slug": self._new("made"), "display_name": "Made", "category": "tool"},
+            "UpdateApp": {"description": self._new("described")},
+            "CreateVersion": {"manifest": a_manifest(self._slug)},
+            "ReplaceManifest": {"manifest": a_manifest(self._slug) | {"release_notes": self._new("notes")}},
+            "PromoteVersion": {"move": "withdraw", "reason": "the tests take it back"},
+            "UpdateEntitlement": {"enabled": False, "reason": "the tests switch it off"},
             "CreateKey": {"public_key": new_public_key()},
             "CreateProject": {"slug": self._new("made"), "display_name": "Made"},
             "CreateServiceAccount": {"name": self._new("made"), "actions": ["project.read"]},
@@ -169,6 +221,13 @@ class Stage:
             "Rename": {"display_name": self._new("renamed")},
             "UpdateServiceAccount": {"description": self._new("described")},
         }
+        if kind == "PutPolicy":
+            stated = {"rules": {"apps": {"deny": [self._new("denied")]}}, "reason": "the tests narrow it"}
+            async with Caller(self._url, self._token_of(route.scope)) as holder:  # so that each run changes a layer
+                (await holder.call("PUT", f"{self._place(route.scope)}/policy", stated)).expect(200)
+            return {"rules": {}, "reason": "the tests take it back"}
+        if kind == "CreateEntitlement":
+            return {"app_id": await self._app(Scope.TENANT), "reason": "the tests entitle it"}
         if kind == "CreateMembership":
             return {"user_id": (await self._user(route.scope))["id"], "role": ROLES[route.scope]}
         if kind not in bodies:

@@ -1,0 +1,290 @@
+"""Manifests on the developer's machine: begin one, look for mistakes in it, and have its fields explained.
+
+A manifest is a file in YAML or JSON. The server does the linting, since it knows the rules; it sees values and answers
+with JSON pointers. Here the text is known, so that each pointer becomes a line: the file is read once into nodes that
+remember where they stand, and the pointer is walked through them.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import yaml
+
+from mooring_cli import failures, output
+from mooring_cli.invocation import current
+from mooring_cli.main import MooringGroup
+
+FILE = "mooring.yaml"
+BYTES_MAX = 1_048_576
+KINDS = ("oci", "launchable", "controller")
+HEAD = """\
+# The manifest of one version of an app. `mooring manifest explain` says what each field means,
+# `mooring manifest lint` finds mistakes, `mooring schema manifest` and docs/manifest.md have the whole.
+manifest_version: 1
+app: {slug}
+version: 0.1.0
+artifact_kind: {kind}
+artifacts:
+  # The digest of the registered artifact; a tag is not taken.
+  main: sha256:0000000000000000000000000000000000000000000000000000000000000000
+"""
+PROFILE = """\
+runtime_profile:
+  image: main
+  ports:
+    - name: web
+      port: 8080
+  probes:
+    readiness:
+      kind: http
+      port: web
+      path: /ready
+endpoints:
+  - name: web
+    protocol: http
+    port: web
+"""
+CONTROLLER = """\
+required_actions: [runtime.claim, runtime.report]
+components:
+  - key: worker
+    min_count: 1
+    max_count: 4
+lifecycle:
+  upgrade: {strategy: rolling, from_versions: [">=0.1.0"]}
+  rollback: {supported: false}
+  delete: {data: removed}
+runbook:
+  summary: what runs where
+  entries:
+    - symptom: a worker does not join
+      steps: look at its log
+"""
+BODIES = {"oci": "runtime_profile:\n  image: main\n", "launchable": PROFILE, "controller": CONTROLLER}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with the types of JSON alone: what looks like a date stays text."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+class Place(NamedTuple):
+    """Where something stands in the text; both begin with one."""
+
+    line: int
+    column: int
+
+
+class Document(NamedTuple):
+    """A manifest as it was read: its values, and where they stand."""
+
+    values: Any
+    root: yaml.Node
+    doubled: tuple[tuple[str, Place], ...]
+
+    def place(self, pointer: str) -> Place:
+        """Where the pointer points to, or the nearest thing around it."""
+        node = self.root
+        mark = node.start_mark
+        for step in pointer.split("/")[1:]:
+            found = _below(node, step.replace("~1", "/").replace("~0", "~"))
+            if found is None:
+                break
+            mark, node = found
+        return Place(mark.line + 1, mark.column + 1)
+
+
+def read(path: str) -> Document:
+    """The manifest of a file; what is no YAML is told with its line."""
+    name = "stdin" if path == "-" else path
+    text = sys.stdin.read() if path == "-" else _text(path)
+    if len(text.encode()) > BYTES_MAX:
+        raise click.ClickException(f"{name} has more than {BYTES_MAX} bytes")
+    try:
+        for event in yaml.parse(text, Loader=_Loader):
+            if isinstance(event, yaml.AliasEvent):
+                line = 1 + (event.start_mark.line if event.start_mark else 0)
+                raise click.ClickException(f"{name}:{line}: aliases are not taken; write the value out")
+        root = yaml.compose(text, Loader=_Loader)
+        values = yaml.load(text, Loader=_Loader)  # a safe loader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+        raise click.ClickException(f"{where}: {error.problem or error.context}") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise click.ClickException(f"{name} is not YAML: {error}") from error
+    if root is None:
+        raise click.ClickException(f"{name} is empty; `mooring manifest init` writes one to begin with")
+    return Document(_json(values, name), root, tuple(_doubled(root)))
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"{path} cannot be read: {error}") from error
+
+
+def _json(value: Any, name: str) -> Any:
+    """The values, where JSON has such."""
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else _key(key): _json(each, name) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_json(each, name) for each in value]
+    if isinstance(value, bool | str | int) or value is None or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise click.ClickException(f"{name} has a value that JSON does not have: {value!r}")
+
+
+def _key(key: Any) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+def _below(node: yaml.Node, step: str) -> tuple[yaml.Mark, yaml.Node] | None:
+    """The node one step down, and where its key or item begins."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in reversed(node.value):
+            if key.value == step:
+                return key.start_mark, value
+    if isinstance(node, yaml.SequenceNode) and step.isdigit() and int(step) < len(node.value):
+        item = node.value[int(step)]
+        return item.start_mark, item
+    return None
+
+
+def _doubled(node: yaml.Node, pointer: str = "") -> Iterator[tuple[str, Place]]:
+    """Keys that stand twice: YAML would silently take the last."""
+    if isinstance(node, yaml.MappingNode):
+        seen = set()
+        for key, value in node.value:
+            below = f"{pointer}/{key.value}"
+            if key.value in seen:
+                yield below, Place(key.start_mark.line + 1, key.start_mark.column + 1)
+            seen.add(key.value)
+            yield from _doubled(value, below)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _doubled(item, f"{pointer}/{index}")
+
+
+@click.group(cls=MooringGroup, no_args_is_help=True)
+def manifest() -> None:
+    """Write the manifest of an app's version: begin it, lint it, have its fields explained."""
+
+
+@manifest.command()
+@click.argument("slug")
+@click.option("--kind", type=click.Choice(KINDS), default="launchable", help="What is launched. [default: launchable]")
+@click.option("--file", "path", default=FILE, metavar="FILE", help=f"Where to write it. [default: {FILE}]")
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+def init(*, slug: str, kind: str, path: str, force: bool) -> None:
+    """Write a manifest to begin with, for the app SLUG."""
+    text = HEAD.format(slug=slug, kind=kind) + BODIES[kind]
+    if path == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        with open(path, "w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise click.UsageError(f"{path} is there already; say --force to write over it") from error
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error}") from error
+    output.note(f"Wrote {path}. Put the digest in, then say: mooring manifest lint {path}")
+
+
+@manifest.command()
+@click.argument("path", default=FILE, metavar="[FILE]")
+@click.option("--app", "app_slug", metavar="SLUG", help="The app that it is meant for.")
+@click.option("--category", metavar="WORD", help="The category of that app.")
+def lint(*, path: str, app_slug: str | None, category: str | None) -> int:
+    """Look for mistakes in a manifest; each is told with its line, the reason and a fix.
+
+    It ends with 0 when nothing stands in the way of staging, and with 1 when something does.
+    """
+    invocation = current()
+    document = read(path)
+    asked = {"manifest": document.values, "app_slug": app_slug, "category": category}
+    body = {name: value for name, value in asked.items() if value is not None or name == "manifest"}
+    answer: dict[str, Any] = invocation.call("lint_manifest", body=body)
+    found = [
+        {**each, "line": place.line, "column": place.column}
+        for each in answer["findings"]
+        for place in (document.place(each["pointer"]),)
+    ]
+    found += [
+        {
+            "pointer": pointer, "rule": "key_doubled", "severity": "error", "reason": "the key stands twice here",
+            "fix": "keep one of them", "why": None, "line": place.line, "column": place.column,
+        }
+        for pointer, place in document.doubled
+    ]  # fmt: skip
+    found.sort(key=lambda each: (each["line"], each["column"]))
+    wrong = sum(each["severity"] == "error" for each in found)
+    if invocation.output != "table":
+        output.show(invocation.output, found)
+    else:
+        for each in found:
+            click.echo(output.plain(line_of(path, each)))
+        output.note(f"{wrong} errors, {len(found) - wrong} warnings." if found else "Nothing to mend.")
+    return failures.USAGE if wrong else failures.DONE
+
+
+def line_of(path: str, finding: dict[str, Any]) -> str:
+    """A finding as compilers write theirs, so that editors find the place."""
+    where = f"{path}:{finding['line']}:{finding['column']}"
+    pointer = finding["pointer"] or "/"
+    return f"{where}: {finding['severity']}: {pointer}: {finding['reason']}; {finding['fix']} [{finding['rule']}]"
+
+
+@manifest.command()
+@click.argument("word", required=False)
+def explain(*, word: str | None) -> None:
+    """Explain a field by its path, such as `runtime_profile.ports`, or a rule of the lint, such as `app_other`."""
+    invocation = current()
+    schema: dict[str, Any] = invocation.public_call("get_manifest_schema")
+    rules: dict[str, str] = schema.get("x-mooring-rules", {})
+    if word in rules:
+        output.show(invocation.output, {"rule": word, "why": rules[word]})
+        return
+    steps = [each for each in (word or "").replace("/", ".").split(".") if each]
+    here = schema
+    for index, step in enumerate(steps):
+        inside = fields_of(here)
+        if step not in inside and not step.isdigit():
+            listed = ", ".join(inside) or "no fields"
+            place = ".".join(steps[:index]) or "a manifest"
+            raise click.UsageError(f"{place} has no {step!r}; there is {listed}")
+        here = inside.get(step, here)
+    output.show(invocation.output, told(".".join(steps) or "manifest", here))
+
+
+def fields_of(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The fields of an object, or of the items of a list."""
+    inner = schema.get("items", schema)
+    fields: dict[str, dict[str, Any]] = inner.get("properties", {}) if isinstance(inner, dict) else {}
+    return fields
+
+
+def told(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """What a schema says, in the words of a reader."""
+    inner = schema.get("items", schema)
+    required = set(inner.get("required", ()))
+    said: dict[str, Any] = {"field": name, "meaning": schema.get("description", ""), "type": schema.get("type", "any")}
+    for key in ("const", "enum", "default", "pattern", "minimum", "maximum", "maxLength", "maxItems"):
+        if key in schema:
+            said[key] = schema[key]
+    fields = fields_of(schema)
+    if fields:
+        said["fields"] = [f"{each}{' (required)' if each in required else ''}" for each in fields]
+    return json.loads(json.dumps(said))  # type: ignore[no-any-return]

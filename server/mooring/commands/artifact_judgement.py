@@ -1,0 +1,91 @@
+"""What an artifact is worth at this moment: its evidence under the sources, keys and policy of now.
+
+Every use asks here, so that a key that was removed, a source that was taken off the list or a policy that was narrowed
+counts from the next use on, whatever is stored as the last conclusion.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mooring.commands.work import Services
+from mooring.core.artifact import Artifact
+from mooring.core.artifact_evidence import Verified
+from mooring.core.artifact_location import ArtifactSource, Location, SourceType, source_of
+from mooring.core.artifact_source import may_read
+from mooring.core.artifact_trust import Evidence, SignerKey, Trust, derive_trust
+from mooring.core.errors import Code, Refusal
+from mooring.core.policy import Chain
+from mooring.core.policy_change import layers_of
+from mooring.gateways.artifact_reader import ArtifactReader, namespace
+from mooring.storage import artifact as artifacts
+from mooring.storage import artifact_source as sources
+from mooring.storage import policy as policies
+from mooring.storage import signer_key as signer_keys
+from mooring.storage.database import Acting
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    """What artifacts are measured by in one place."""
+
+    reader: ArtifactReader
+    sources: Sequence[ArtifactSource]
+    keys: Sequence[SignerKey]
+    policy: Chain
+
+    def source(self, location: Location, owner: tuple[str | None, str | None]) -> tuple[bool, ArtifactSource | None]:
+        """Whether an artifact of this owner may come from there, and the source that says so.
+
+        The platform's own registry is on no list: there each place has the repositories that begin with its name.
+        """
+        if self.reader.is_own(location):
+            repository = location.rest.partition("/")[2]
+            return repository.startswith(f"{namespace(*owner)}/"), None
+        found = source_of(location, self.sources, owner[0])
+        return found is not None and may_read(found, location.source_type), found
+
+    def judge(self, artifact: Artifact, evidence: Sequence[Evidence]) -> Trust:
+        """What the evidence proves now."""
+        allowed, _ = self.source(location_of(artifact), (artifact.tenant_id, artifact.project_id))
+        return derive_trust(artifact, evidence, self.keys, self.policy, source_allowed=allowed)
+
+    def allowed_source(self, location: Location, owner: tuple[str | None, str | None]) -> ArtifactSource | None:
+        """The source to read by, none for the platform's own registry; a Refusal where no list and policy allows it."""
+        allowed, found = self.source(location, owner)
+        if not allowed:
+            raise Refusal(
+                Code.SOURCE_DENIED, f"no source on the list names {location.text}", {"location": location.text}
+            )
+        return found
+
+
+async def yardstick(services: Services, acting: Acting, project_id: str | None) -> Yardstick:
+    """Sources, keys and policy of a place, as they are now."""
+    database = services.database
+    return Yardstick(
+        services.artifacts,
+        await sources.all_of(database, acting),
+        await signer_keys.trusted(database, acting),
+        await policy_of(services, acting, project_id),
+    )
+
+
+async def policy_of(services: Services, acting: Acting, project_id: str | None) -> Chain:
+    """The policy of a place."""
+    return Chain(layers_of(await policies.chain(services.database, acting, project_id)))
+
+
+async def judged(
+    services: Services, acting: Acting, project_id: str | None, found: Sequence[Artifact]
+) -> list[Verified]:
+    """These artifacts, each with what follows from its evidence now."""
+    if not found:
+        return []
+    measure = await yardstick(services, acting, project_id)
+    evidence = await artifacts.evidence(services.database, acting, [each.id for each in found])
+    return [Verified(each, measure.judge(each, evidence[each.id]), tuple(evidence[each.id])) for each in found]
+
+
+def location_of(artifact: Artifact) -> Location:
+    """Where an artifact lies."""
+    return Location(SourceType(artifact.source_type), artifact.location)

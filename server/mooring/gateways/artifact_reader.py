@@ -1,0 +1,173 @@
+"""One reader for every artifact, whatever it is and wherever it lies.
+
+A place is read within the reach of the source that allows it: a tenant's source, and a platform's that does not say
+otherwise, reach the public internet alone; a platform's source that reaches private networks is dialled wherever its
+host is. The platform's own registry is read with tokens that the platform issues to itself, and its repositories
+begin with the place that they belong to, so that nobody registers another's.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, TypeVar
+
+from mooring.core.address import read_url
+from mooring.core.artifact import ArtifactKind
+from mooring.core.artifact_location import ArtifactSource, Location, SourceType
+from mooring.core.errors import Code, Refusal
+from mooring.gateways import cosign
+from mooring.gateways.blob_source import BlobSource, BlobSourceSettings, read_place
+from mooring.gateways.cosign import Verdict
+from mooring.gateways.cosign_keys import TrustedKey
+from mooring.gateways.registry import RegistryClient, RegistryPlace
+from mooring.gateways.registry_manifest import Descriptor, Manifest
+from mooring.gateways.registry_smoke import SmokeResult, smoke
+from mooring.gateways.registry_token import RegistryTokenIssuer
+from mooring.gateways.source_refusals import not_found, too_slow
+from mooring.gateways.source_stream import Dialer, Patience
+from mooring.settings import Settings
+
+IMAGES_MAX: Final = 32
+BLOB_MEDIA_TYPE: Final = "application/octet-stream"
+PLATFORM_NAMESPACE: Final = "platform"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Bytes that were found at a source, hashed."""
+
+    digest: str
+    size_bytes: int
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRegistry:
+    """The registry that the platform issues tokens for."""
+
+    url: str
+    issuer: RegistryTokenIssuer
+
+    @property
+    def authority(self) -> str:
+        """Its host and port, as they stand in a location."""
+        return read_url(self.url, "registry").authority
+
+
+class ArtifactReader:
+    """Reads artifacts from where they lie."""
+
+    def __init__(self, settings: Settings, public: Dialer, inside: Dialer, own: OwnRegistry | None = None) -> None:
+        self._public = public
+        self._inside = inside
+        self.own = own
+        self._seconds = settings.source_timeout_seconds
+        self._patience = Patience(total_seconds=settings.source_timeout_seconds, attempts=2)
+        self._blobs = BlobSourceSettings(
+            s3_endpoint=settings.source_bucket_endpoint,
+            huggingface_endpoint=settings.source_huggingface_endpoint,
+            file_directory=settings.source_file_directory,
+            redirect_hosts=frozenset(
+                filter(None, (each.strip() for each in settings.source_redirect_hosts.split(",")))
+            ),
+            limit_bytes=settings.source_limit_bytes,
+            patience=self._patience,
+        )
+
+    def is_own(self, location: Location) -> bool:
+        """Whether the place is in the platform's own registry."""
+        return (
+            self.own is not None
+            and location.source_type is SourceType.OCI
+            and location.rest.partition("/")[0] == self.own.authority
+        )
+
+    async def look(self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None) -> Seen:
+        """Find the bytes of a digest: an image's manifests, or every byte of a blob; a Refusal when they are not it."""
+        return await self._bounded(self._look(kind, location, digest, source), location)
+
+    async def signatures(
+        self, location: Location, digest: str, source: ArtifactSource | None, keys: Sequence[TrustedKey], now: datetime
+    ) -> Verdict:
+        """All signatures of a digest beside it in its registry."""
+        client, repository = self._registry(location, source)
+        return await self._bounded(cosign.verify(client, repository, digest, keys, now=now), location)
+
+    async def smoke(self, location: Location, digest: str, source: ArtifactSource | None) -> SmokeResult:
+        """The smoke check of what lies in a registry."""
+        client, repository = self._registry(location, source)
+        return await self._bounded(smoke(client, repository, digest), location)
+
+    async def _look(self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None) -> Seen:
+        if location.source_type is not SourceType.OCI:
+            reader = BlobSource(self._blobs, self._dialer(source))
+            received = await reader.read(read_place(location.text), digest=digest)
+            return Seen(received.digest, received.size_bytes, BLOB_MEDIA_TYPE)
+        client, repository = self._registry(location, source)
+        try:
+            manifest = await client.manifest(repository, digest)
+        except Refusal as refusal:
+            if kind is not ArtifactKind.BLOB or refusal.code is not Code.ARTIFACT_NOT_FOUND_AT_SOURCE:
+                raise
+            return await self._plain_blob(client, repository, digest)
+        if kind is ArtifactKind.BLOB:
+            for part in manifest.layers:
+                await client.read_blob(repository, part)
+        return Seen(manifest.digest, await self._size(client, repository, manifest), manifest.media_type)
+
+    @staticmethod
+    async def _plain_blob(client: RegistryClient, repository: str, digest: str) -> Seen:
+        size = await client.blob_size(repository, digest)
+        if size is None:
+            raise not_found(client.host, digest)
+        wanted = Descriptor(media_type=BLOB_MEDIA_TYPE, digest=digest, size=size)
+        received = await client.read_blob(repository, wanted)
+        return Seen(received.digest, received.size_bytes, BLOB_MEDIA_TYPE)
+
+    async def _size(self, client: RegistryClient, repository: str, manifest: Manifest) -> int:
+        """All bytes that a digest stands for, as its manifests state them."""
+        if not manifest.is_index:
+            parts = (*manifest.layers, *(() if manifest.config is None else (manifest.config,)))
+            sizes: list[int] = [part.size for part in parts]
+            return len(manifest.raw) + sum(sizes)
+        if len(manifest.manifests) > IMAGES_MAX:
+            raise Refusal(Code.SOURCE_TOO_LARGE, f"an index of at most {IMAGES_MAX} images is taken")
+        total = len(manifest.raw)
+        for each in manifest.manifests:
+            part = await client.manifest(repository, each.digest)
+            if part.is_index:
+                raise Refusal(Code.SOURCE_MALFORMED, "an index inside of an index is not taken")
+            total += await self._size(client, repository, part)
+        return total
+
+    def _registry(self, location: Location, source: ArtifactSource | None) -> tuple[RegistryClient, str]:
+        authority, _, repository = location.rest.partition("/")
+        if self.own is not None and self.is_own(location):
+            place = RegistryPlace(self.own.url, credentials=self.own.issuer, patience=self._patience)
+            return RegistryClient(place, self._inside), repository
+        place = RegistryPlace(f"https://{authority}", patience=self._patience)
+        return RegistryClient(place, self._dialer(source)), repository
+
+    def _dialer(self, source: ArtifactSource | None) -> Dialer:
+        private = source is not None and source.tenant_id is None and source.reaches_private
+        return self._inside if private else self._public
+
+    async def _bounded(self, work: Awaitable[T], location: Location) -> T:
+        """The result of the work, which has so long and no longer."""
+        try:
+            async with asyncio.timeout(self._seconds) as limit:
+                return await work
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            host = location.rest.partition("/")[0] if location.source_type is not SourceType.FILE else "file"
+            raise too_slow(host, f"it took more than {self._seconds:g} s") from error
+
+
+def namespace(tenant_id: str | None, project_id: str | None) -> str:
+    """How the repositories of a place begin in the platform's own registry."""
+    if tenant_id is None:
+        return PLATFORM_NAMESPACE
+    return tenant_id if project_id is None else f"{tenant_id}/{project_id}"

@@ -1,0 +1,93 @@
+"""How each function that decides about artifacts is driven once, or once for each shape of what it decides."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from mooring.core import (
+    artifact,
+    artifact_evidence,
+    artifact_hold,
+    artifact_promotion,
+    artifact_source,
+    artifact_trust,
+    signer_key,
+)
+from mooring.core.artifact_location import ArtifactSource
+from mooring.core.artifact_promotion import ArtifactFacts, CheckResult, Hold, PromotionWish
+from mooring.core.artifact_trust import Evidence, Trust
+from mooring.core.decision import Context, Decision
+from mooring.core.ids import Prefix
+from mooring.core.promotion import PROMOTION
+from mooring.core.trust import TrustState
+from server.tests.rows import context
+
+WHY: Final = "because the tests say so"
+NOW: Final = context()
+PLACE: Final = (NOW.mint(Prefix.TENANT), NOW.mint(Prefix.PROJECT))
+DIGEST: Final = f"sha256:{'a' * 64}"
+WISH: Final = artifact.ArtifactWish(artifact.ArtifactKind.OCI, "oci://registry.example/team/app", DIGEST, 1)
+VERIFIED: Final = Trust(TrustState.VERIFIED)
+HOLD: Final = Hold(DIGEST, "instance", NOW.mint(Prefix.INSTANCE))
+
+
+def an_artifact() -> artifact.Artifact:
+    return artifact.register_artifact(NOW, PLACE, WISH).result
+
+
+def a_source() -> ArtifactSource:
+    return artifact_source.create_source(
+        NOW, PLACE[0], artifact_source.SourceWish("any", "oci://any.example/*"), 0
+    ).result
+
+
+def a_key() -> artifact_trust.SignerKey:
+    return signer_key.add_key(NOW, PLACE[0], signer_key.KeyWish("any", "ed25519", "pem", "f"), 0).result
+
+
+def a_look() -> Evidence:
+    return artifact_evidence.presence(NOW, an_artifact(), DIGEST, 1)
+
+
+def _every_move(now: Context) -> Iterator[Decision[Any]]:
+    facts = ArtifactFacts(checks=[CheckResult("smoke", DIGEST, True)])
+    for edge in PROMOTION.edges:
+        stands = replace(an_artifact(), promotion=edge.source.value, deprecated_at=now.now)
+        because = WHY if edge.trigger == "deprecate" else None
+        wish = PromotionWish(edge.trigger, WHY, no_successor_because=because)
+        moved = replace(facts, grace_period=now.now - now.now)
+        yield artifact_promotion.move_artifact(now, stands, wish, moved)
+
+
+def _evidence(now: Context) -> Iterator[Decision[Any]]:
+    found = artifact_evidence.Found(evidence=a_look())
+    yield artifact_evidence.add_evidence(now, an_artifact(), [found], VERIFIED)
+    yield artifact_evidence.add_evidence(now, an_artifact(), [found, found], Trust(TrustState.UNVERIFIED))
+
+
+DRIVEN_ARTIFACTS: Final[dict[str, Callable[[Context], Decision[Any] | Iterator[Decision[Any]]]]] = {
+    "artifact.register_artifact": lambda now: artifact.register_artifact(now, PLACE, WISH),
+    "artifact_evidence.add_check": lambda now: artifact_evidence.add_check(
+        now, an_artifact(), CheckResult("smoke", DIGEST, True)
+    ),
+    "artifact_evidence.add_evidence": _evidence,
+    "artifact_evidence.add_presence": lambda now: artifact_evidence.add_presence(
+        artifact.register_artifact(now, PLACE, WISH), a_look()
+    ),
+    "artifact_hold.drop_holds": lambda now: artifact_hold.drop_holds(
+        now, artifact_hold.take_holds(now, PLACE, [HOLD]).result
+    ),
+    "artifact_hold.take_holds": lambda now: artifact_hold.take_holds(now, PLACE, [HOLD]),
+    "artifact_promotion.move_artifact": _every_move,
+    "artifact_source.create_source": lambda now: artifact_source.create_source(
+        now, None, artifact_source.SourceWish("any", "oci://any.example/*", True), 0
+    ),
+    "artifact_source.delete_source": lambda now: artifact_source.delete_source(now, a_source()),
+    "artifact_trust.record_trust": lambda now: artifact_trust.record_trust(now, an_artifact(), VERIFIED),
+    "artifact_trust.revoke_artifact": lambda now: artifact_trust.revoke_artifact(now, an_artifact(), WHY),
+    "signer_key.add_key": lambda now: signer_key.add_key(
+        now, None, signer_key.KeyWish("any", "ed25519", "pem", "f"), 0
+    ),
+    "signer_key.remove_key": lambda now: signer_key.remove_key(now, a_key()),
+}
+"""By module and function."""
