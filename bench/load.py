@@ -2,8 +2,8 @@
 
 It reads a plan from its standard input and writes what it saw to its standard output, both as JSON; the plan has the
 token, which therefore stands in no argument. Requests are bytes made beforehand, of an answer only the status and the
-length are read, and one epoll loop serves all connections: it takes about a tenth of the server's time per request,
-so that with two cores it is not what is measured.
+length are read, and one epoll loop serves all connections: it takes a small part of the server's time per request (the
+report says how much), so that with two cores it is not what is measured.
 
 A mutation gets a new Idempotency-Key each time; a connection has targets of its own, so that no two writers ever meet
 on one row.

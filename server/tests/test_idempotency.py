@@ -61,6 +61,7 @@ async def house(shared_database_url: str, tmp_path_factory: pytest.TempPathFacto
         rate_limit_burst=100_000,
         sign_in_limit_per_minute=100_000,
         webhook_allow_networks="127.0.0.0/8",
+        registry_url="http://127.0.0.1:9",  # nothing is pushed there
         database_connections=8,
     )
     async with running_platform(settings) as running:
@@ -263,6 +264,9 @@ async def told_once(house: House) -> dict[str, tuple[httpx.AsyncClient, str, dic
         "reset_tenant_user": (house.client, f"{house.tenant}/users/{user}/reset", {}, "one_time_code"),
         "create_token": (house.client, "/api/v1/tokens", {"name": "told once"}, "token"),
         "open_break_glass": (admin, "/api/v1/platform/break-glass", entry, "token"),
+        "publish_project_artifact": (
+            house.client, f"{house.project}/artifacts/publish", {"name": "told-once"}, "registry_token",
+        ),
         "create_tenant_webhook": (house.client, f"{house.tenant}/webhooks", {"url": RECEIVER}, "signing_key"),
         "rotate_project_webhook_key": (
             house.client, f"{house.project}/webhooks/{webhook}/rotate-key", {}, "signing_key",

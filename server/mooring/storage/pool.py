@@ -137,15 +137,15 @@ class Pool:
         try:
             async with asyncio.timeout_at(deadline):
                 return await turn
-        except TimeoutError as error:
-            raise PoolExhausted from error
-        except BaseException:
+        except BaseException as error:
             if turn.done() and not turn.cancelled():  # it was handed over in the moment of giving up
                 connection = turn.result()
                 if connection is not None:
                     self.give(connection)
                 else:
                     self._call_next(None)
+            if isinstance(error, TimeoutError):
+                raise PoolExhausted from error
             raise
 
     async def _new(self) -> Connection:

@@ -66,7 +66,8 @@ async def test_three_replicas_that_start_at_once_on_an_empty_database_make_one_f
         connection = await asyncpg.connect(empty_database_url)
         try:
             assert await connection.fetchval("SELECT count(*) FROM membership WHERE role = 'platform_admin'") == 1
-            assert await connection.fetchval("SELECT count(*) FROM platform_key WHERE retired_at IS NULL") == 1
+            keys = await connection.fetch("SELECT purpose FROM platform_key WHERE retired_at IS NULL")
+            assert len(keys) == len({key["purpose"] for key in keys}) > 0
         finally:
             await connection.close()
         # What one of them seals, the others unseal: they have one master key.
