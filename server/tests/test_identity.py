@@ -16,7 +16,8 @@ async def test_a_tenant_begins_with_an_admin_who_signs_in_with_a_one_time_code(w
 
 async def test_events_of_one_decision_stand_in_the_order_in_which_it_lists_them(world: World) -> None:
     acme = await world.tenant("acme")
-    events = (await world.client(acme.token).get(f"/api/v1/tenants/{acme.id}/events")).json()["items"]
+    path = f"/api/v1/tenants/{acme.id}/events"
+    events = (await world.client(acme.token).get(path, params={"wait": 30})).json()["items"]
     assert [event["type"] for event in events][:3] == [
         "identity.tenant.created",
         "identity.user.created",
