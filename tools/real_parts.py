@@ -24,7 +24,12 @@ class RealPart:
     packages: tuple[str, ...]
 
 
-PARTS = (RealPart("registry", "server/tests/registry", ("docker-registry",)),)
+CONTAINERS = ("podman", "runc", "conmon", "catatonit", "uidmap", "busybox-static", "docker-registry")
+PARTS = (
+    RealPart("registry", "server/tests/registry", ("docker-registry",)),
+    RealPart("containers", "agent/tests/containers", CONTAINERS),
+    RealPart("namespaces", "agent/tests/namespace", ("iproute2", "util-linux")),
+)
 
 
 def chosen(arguments: Sequence[str], parts: Sequence[RealPart] = PARTS) -> list[RealPart]:

@@ -1,0 +1,1 @@
+"""Mooring's node agent: does signed tasks on a machine, and proves what it undid."""

@@ -1,0 +1,140 @@
+"""`mooring-agent`: enrol a machine, run its agent.
+
+The one-time token is read from a file or from standard input, never from the command line, where others could see it.
+"""
+
+import argparse
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from mooring_agent.agent import Agent, Parts
+from mooring_agent.client import Introduction, Turned, Unreachable, enrol
+from mooring_agent.hosts.choice import host_for
+from mooring_agent.inventory import take_inventory
+from mooring_agent.journal import Journal
+from mooring_agent.keys import read_identity, ready_keys, store_identity
+
+STATE: Final = "MOORING_AGENT_STATE_DIR"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; its exit code."""
+    chosen = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=chosen.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        if chosen.command == "enrol":
+            return _enrol(chosen)
+        return _run(chosen)
+    except (Turned, Unreachable, OSError, ValueError) as error:
+        print(f"mooring-agent: {error}", file=sys.stderr)
+        return 1
+
+
+def _enrol(chosen: argparse.Namespace) -> int:
+    directory: Path = chosen.state_dir
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    there = read_identity(directory)
+    if there is not None:
+        raise ValueError(f"{directory} is enrolled already, as {there.node_id} at {there.url}")
+    token = (sys.stdin.read() if chosen.token_file == "-" else Path(chosen.token_file).read_text()).strip()
+    labels = dict(_label(text) for text in chosen.label)
+    keys = ready_keys(directory)
+    introduction = Introduction(chosen.name, chosen.host, labels)
+    identity = asyncio.run(enrol(chosen.url, token, keys, introduction))
+    store_identity(directory, identity)
+    print(f"enrolled as {identity.node_id} ({chosen.name}, host {chosen.host})")
+    return 0
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    directory: Path = chosen.state_dir
+    identity = read_identity(directory)
+    if identity is None:
+        raise ValueError(f"{directory} is not enrolled: run `mooring-agent enrol` first")
+    with (directory / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(f"another agent runs on {directory}") from error
+        journal = Journal(directory / "journal.sqlite")
+        try:
+            host = host_for(chosen.host, directory, identity.node_id)
+            parts = Parts(
+                identity,
+                ready_keys(directory),
+                host,
+                journal,
+                partial(take_inventory, chosen.host, chosen.simulated_gpus),
+                time.time,
+                directory,
+                chosen.concurrency,
+            )
+            asyncio.run(_until_told(parts))
+        finally:
+            journal.close()
+    return 0
+
+
+async def _until_told(parts: Parts) -> None:
+    agent = Agent(parts)
+    running = asyncio.ensure_future(agent.run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, running.cancel)
+    print(f"agent of {agent.identity.node_id} runs (host {agent.parts.host.kind})", file=sys.stderr)
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ValueError(f"a label is NAME=VALUE; this is {text!r}")
+    return name, value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="mooring-agent", description="Mooring's node agent.")
+    shared = argparse.ArgumentParser(add_help=False)
+    place = os.environ.get(STATE) or ("/var/lib/mooring-agent" if os.geteuid() == 0 else "~/.local/share/mooring-agent")
+    shared.add_argument(
+        "--state-dir",
+        type=lambda text: Path(text).expanduser().resolve(),
+        default=place,
+        help=f"where keys, journal and sandboxes are kept (also {STATE}; default {place})",
+    )
+    shared.add_argument(
+        "--host",
+        choices=("namespace", "process"),
+        default="namespace" if os.geteuid() == 0 else "process",
+        help="how sandboxes are made: `namespace` isolates and needs root, `process` does not isolate",
+    )
+    shared.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    commands = parser.add_subparsers(dest="command", required=True)
+    joins = commands.add_parser("enrol", parents=[shared], help="join a platform with a one-time token")
+    joins.add_argument("--url", required=True, help="the platform's address")
+    joins.add_argument("--token-file", default="-", help="file with the one-time token; `-` reads standard input")
+    joins.add_argument("--name", default=socket.gethostname(), help="what the machine is called")
+    joins.add_argument("--label", action="append", default=[], metavar="NAME=VALUE")
+    runs = commands.add_parser("run", parents=[shared], help="run the agent of an enrolled machine")
+    runs.add_argument("--simulated-gpus", type=int, default=0, help="declare GPUs that compute nothing, for trials")
+    runs.add_argument("--concurrency", type=int, default=16, help="how many tasks run side by side")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""The agent: one long poll that claims, one loop that tells, and now and then a look for strays.
+
+Its order at a start is that of trust: find what stands on the machine, go on with what a crash cut off, tell what
+the machine has, compare it with what the platform knows, and only then ask for work.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from mooring_agent.client import Client, Turned, Unreachable
+from mooring_agent.executor import Executor
+from mooring_agent.families import FAMILIES, Family
+from mooring_agent.hosts.contract import Host
+from mooring_agent.journal import Journal
+from mooring_agent.keys import Identity, NodeKeys, store_identity, with_announced
+from mooring_agent.pause import Pause
+from mooring_agent.reporter import Reporter
+from mooring_agent.verify import Believer, Refused
+from mooring_agent.wire import Claimed, Envelope
+
+SWEEP_SECONDS: Final = 600.0
+WAIT_SECONDS: Final = 30.0
+VERSION: Final = "0.1.0"
+
+log = logging.getLogger("mooring.agent")
+
+
+@dataclass(slots=True)
+class Parts:
+    """What an agent is made of; a test or a simulated one puts others in."""
+
+    identity: Identity
+    keys: NodeKeys
+    host: Host
+    journal: Journal
+    inventory: Callable[[], Mapping[str, Any]]
+    now: Callable[[], float]
+    directory: Path | None = None  # where the identity is kept when keys are announced
+    concurrency: int = 16
+    families: Mapping[str, Family] = field(default_factory=lambda: FAMILIES)
+    on_tunnel: Callable[["Agent", Envelope], None] | None = None
+
+
+class Agent:
+    """One agent, for as long as it runs."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.identity = parts.identity
+        self.client = Client(parts.identity, parts.keys, parts.now)
+        self.executor = Executor(
+            parts.host,
+            parts.journal,
+            parts.keys,
+            parts.now,
+            self._changed,
+            parts.concurrency,
+            parts.families,
+        )
+        self.reporter = Reporter(self.client, self.executor, parts.journal, parts.host, parts.now)
+        self._began = parts.now()
+
+    async def run(self) -> None:
+        """Work until it is cancelled; what runs on the machine goes on without it."""
+        parts = self.parts
+        stands = await parts.host.recover()
+        log.info("found %d sandboxes of this agent", len(stands))
+        await self.executor.resume()
+        telling = asyncio.create_task(self.reporter.run(), name="reporter")
+        try:
+            await self._introduce()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._claim(), name="claims")
+                group.create_task(self._sweep(), name="sweep")
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+            await self.executor.stop()
+            await self.client.close()
+
+    @property
+    def believer(self) -> Believer:
+        """Whom this agent believes now."""
+        return Believer(self.identity.node_id, self.identity.audience, self.identity.pinned)
+
+    def health(self) -> dict[str, Any]:
+        """How the agent itself is."""
+        told: dict[str, Any] = {
+            "version": VERSION,
+            "host": self.parts.host.kind,
+            "uptime_seconds": int(self.parts.now() - self._began),
+            "running": len(self.executor.tracked),
+            "results_owed": len(self.parts.journal.owed()),
+            "load": [round(each, 2) for each in os.getloadavg()],
+        }
+        if self.parts.directory is not None:
+            told["disk_free_bytes"] = shutil.disk_usage(self.parts.directory).free
+        return told
+
+    def _changed(self) -> None:
+        self.reporter.wake.set()
+
+    async def _introduce(self) -> None:
+        pause = Pause()
+        while True:
+            try:
+                await self.client.tell_inventory(self.parts.inventory())
+                return
+            except (Unreachable, Turned) as error:
+                log.warning("the platform does not take this machine's inventory: %s", error)
+                await pause.wait()
+
+    async def _claim(self) -> None:
+        pause = Pause()
+        while True:
+            free = self.executor.free
+            try:
+                wait = WAIT_SECONDS if free else 1.0
+                claimed = await self.client.claim(free, wait, self.executor.running(), self.health())
+                pause.over()
+            except (Unreachable, Turned) as error:
+                log.warning("no claim: %s", error)
+                await pause.wait()
+                continue
+            self._take(claimed)
+
+    def _take(self, claimed: Claimed) -> None:
+        known = with_announced(self.identity, claimed.keys)
+        if known is not self.identity:
+            self.identity = known
+            if self.parts.directory is not None:
+                store_identity(self.parts.directory, known)
+        for envelope in claimed.tasks:
+            try:
+                self.executor.accept(self.believer.believe(envelope, self.parts.now()))
+            except Refused as refused:
+                log.warning("a task was refused: %s", refused)
+                self.reporter.refuse(refused.reason, refused.detail, refused.task_id)
+        for held in claimed.cancel:
+            self.executor.cancel(held.task_id)
+        if self.parts.on_tunnel is not None:
+            for envelope in claimed.tunnels:
+                self.parts.on_tunnel(self, envelope)
+
+    async def _sweep(self) -> None:
+        while True:
+            try:
+                await self.sweep()
+            except (Unreachable, Turned) as error:
+                log.warning("no sweep now: %s", error)
+            self.parts.journal.prune(self.parts.now())
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    async def sweep(self) -> None:
+        """Compare this machine with what the platform knows; what is ours and unknown is reaped and reported."""
+        known = set(await self.client.allocations())
+        known.update(each.task.allocation_id for each in self.executor.tracked.values())
+        strays = await self.parts.host.sweep(sorted(known))
+        if strays:
+            self.reporter.stray(
+                [
+                    {
+                        "kind": each.thing.kind,
+                        "name": each.thing.name[:200],
+                        "verdict": each.verdict,
+                        "allocation_id": each.allocation_id,
+                    }
+                    for each in strays
+                ]
+            )

@@ -1,0 +1,264 @@
+"""Containers in a sandbox: an image by digest, hardened, in the sandbox's network and in its range of uids.
+
+A container has all capabilities dropped, no new privileges, a read-only root, a user that is not root, bounds on
+memory, processors and processes, and no network but the sandbox's. It carries labels that say whose it is, so that a
+new agent finds it again, and teardown looks by label and finds none.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import httpx
+
+from mooring_agent import arguments as taken
+from mooring_agent.cache import Cache
+from mooring_agent.families import Doing, Family, Fields, secret_text
+from mooring_agent.files import write_private
+from mooring_agent.hosts.contract import Host, HostFailure, Look, Owner, Thing
+from mooring_agent.images import Images
+from mooring_agent.podman import Podman
+from mooring_agent.sources import HttpSource, Registry
+
+NODE: Final = "org.mooring.node"
+ALLOCATION: Final = "org.mooring.allocation"
+OWNER: Final = "org.mooring.owner"
+NAME: Final = "org.mooring.name"
+TASK: Final = "org.mooring.task"
+
+
+class ContainerHost(Protocol):
+    """What a host with containers tells of a sandbox."""
+
+    def network_path(self, allocation_id: str) -> str:
+        """The path that a container joins the sandbox's network by."""
+
+    def uid_base(self, allocation_id: str) -> int | None:
+        """Where the sandbox's range of uids begins; none where it has no range of its own."""
+
+
+@dataclass(slots=True)
+class Containers:
+    """The containers of one agent."""
+
+    node_id: str
+    podman: Podman
+    images: Images
+    cache: Cache
+    place: ContainerHost
+    volumes: Path
+    http: httpx.AsyncClient
+
+    def families(self, base: Mapping[str, Family]) -> dict[str, Family]:
+        """The families with containers; teardown removes an owner's containers before the host looks."""
+        return {
+            **base,
+            "container.launch": Family(self.launch, repeats=False),
+            "container.control": Family(self.control),
+            "container.remove": Family(self.remove),
+            "artifact.fetch": Family(self.fetch),
+            "teardown.verify": replace(base["teardown.verify"], perform=self._after(base["teardown.verify"])),
+            "sandbox.destroy": replace(base["sandbox.destroy"], perform=self._after(base["sandbox.destroy"])),
+        }
+
+    async def launch(self, host: Host, doing: Doing, wanted: taken.ContainerLaunch) -> Fields:
+        """`container.launch`."""
+        owner = doing.owner
+        there = await self._find(owner, wanted.name)
+        if there is not None:
+            if there["Labels"].get(TASK) != doing.task.task_id:
+                raise HostFailure("refused", f"{owner.name} has a container {wanted.name!r} already")
+            return await self._told(owner, wanted.name)
+        if doing.found_again:
+            raise HostFailure("interrupted", "the agent was cut off before the container was started")
+        token = None if wanted.image.secret is None else doing.secret(wanted.image.secret)
+        registry = Registry(self.http, wanted.image.registry, wanted.image.repository, token)
+        image = await self.images.have(registry, wanted.image.digest, doing.tell)
+        doing.tell("start", 0, None, "")
+        words = self._words(doing, wanted)
+        with _environment_file(self.podman.directory, doing, wanted) as file:
+            await self.podman.call("create", *words, *file, image.image_id, *wanted.argv)
+        await self.podman.call("start", self._name(owner, wanted.name))
+        return {**await self._told(owner, wanted.name), "fetched_bytes": image.fetched_bytes}
+
+    async def control(self, host: Host, doing: Doing, wanted: taken.ContainerControl) -> Fields:
+        """`container.control`."""
+        owner, name = doing.owner, self._name(doing.owner, wanted.name)
+        if await self._find(owner, wanted.name) is None:
+            raise HostFailure("not_found", f"{owner.name} has no container {wanted.name!r}")
+        grace = str(int(wanted.grace_seconds))
+        if wanted.action in ("stop", "restart"):
+            await self.podman.call(wanted.action, "--time", grace, name)
+        elif wanted.action == "start":
+            await self.podman.call("start", name)
+        return await self._told(owner, wanted.name)
+
+    async def remove(self, host: Host, doing: Doing, wanted: taken.ContainerRemove) -> Fields:
+        """`container.remove`."""
+        if await self._find(doing.owner, wanted.name) is None:
+            return {"removed": False}
+        await self.podman.call("rm", "--force", "--time", "0", self._name(doing.owner, wanted.name))
+        return {"removed": await self._find(doing.owner, wanted.name) is None}
+
+    async def fetch(self, host: Host, doing: Doing, wanted: taken.ArtifactFetch) -> Fields:
+        """`artifact.fetch`."""
+        token = None if wanted.secret is None else doing.secret(wanted.secret)
+        if wanted.kind == "oci":
+            address, _, repository = wanted.source.rpartition("/v2/")
+            if not address or not repository:
+                raise HostFailure("refused", "the source of an image is <registry>/v2/<repository>")
+            registry = Registry(self.http, address, repository, token)
+            image = await self.images.have(registry, wanted.digest, doing.tell, wanted.no_progress_seconds)
+            return {"image_id": image.image_id, "bytes": image.fetched_bytes, "from_cache": image.fetched_bytes == 0}
+        if not wanted.source.startswith(("https://", "http://")):
+            raise HostFailure("refused", "the source of a blob is an address that begins with https:// or http://")
+        source = HttpSource(self.http, wanted.source, token)
+        was_here = await self.cache.fetch(wanted.digest, wanted.size, source, doing.tell, wanted.no_progress_seconds)
+        return {"bytes": self.cache.path(wanted.digest).stat().st_size, "from_cache": was_here}
+
+    async def read_log(self, owner: Owner, name: str) -> AsyncIterator[bytes]:
+        """What a container has said."""
+        yield (await self.podman.call("logs", self._name(owner, name))).encode()
+
+    async def strays(self, known: Sequence[str]) -> list[Thing]:
+        """Remove this node's containers of allocations that the platform does not know; what went."""
+        gone = []
+        for each in await self.podman.containers({NODE: self.node_id}):
+            if each["Labels"].get(ALLOCATION) not in known:
+                await self.podman.call("rm", "--force", "--time", "0", each["Id"])
+                gone.append(Thing("containers", each["Names"][0]))
+        return gone
+
+    def _after(self, family: Family) -> Any:
+        async def perform(host: Host, doing: Doing, wanted: taken.Strict) -> Fields:
+            owner = doing.owner
+            found = await self._all(owner)
+            for each in found:
+                await self.podman.attempt("rm", "--force", "--time", "0", each["Id"])
+            fields = await family.perform(host, doing, wanted)
+            left = await self._all(owner)
+            volumes = self._clear_volumes(owner)
+            if doing.look is not None:
+                doing.look = _joined(doing.look, found, left, volumes)
+                fields = {**fields, "clean": doing.look.clean}
+            return fields
+
+        return perform
+
+    async def _all(self, owner: Owner) -> Sequence[dict[str, Any]]:
+        labels = {NODE: self.node_id, ALLOCATION: owner.allocation_id}
+        return await self.podman.containers({**labels, OWNER: owner.name} if owner.label else labels)
+
+    async def _find(self, owner: Owner, name: str) -> dict[str, Any] | None:
+        found = await self.podman.containers({NODE: self.node_id, OWNER: owner.name, NAME: name})
+        return found[0] if found else None
+
+    async def _told(self, owner: Owner, name: str) -> Fields:
+        inspected = json.loads(await self.podman.call("inspect", self._name(owner, name)))[0]
+        state = inspected["State"]
+        return {
+            "container_id": inspected["Id"],
+            "state": state["Status"],
+            "exit_code": state["ExitCode"] if state["Status"] == "exited" else None,
+            "image_digest": inspected["ImageDigest"],
+        }
+
+    def _name(self, owner: Owner, name: str) -> str:
+        return f"{owner.name.replace('/', '.')}.{name}"
+
+    def _words(self, doing: Doing, wanted: taken.ContainerLaunch) -> list[str]:
+        owner = doing.owner
+        words = [
+            "--name", self._name(owner, wanted.name), "--pull=never", "--read-only", "--cap-drop", "ALL",
+            "--security-opt", "no-new-privileges", "--user", wanted.user, "--pids-limit", str(wanted.pids),
+            "--memory", str(wanted.memory_bytes), "--cpus", f"{wanted.cpus:g}", "--no-hosts", "--init",
+            "--network", f"ns:{self.place.network_path(owner.allocation_id)}", "--restart", "no",
+        ]  # fmt: skip
+        base = self.place.uid_base(owner.allocation_id)
+        if base is not None:
+            words += ["--uidmap", f"0:{base}:65536", "--gidmap", f"0:{base}:65536"]
+        labels = {
+            NODE: self.node_id, ALLOCATION: owner.allocation_id, OWNER: owner.name, NAME: wanted.name,
+            TASK: doing.task.task_id,
+        }  # fmt: skip
+        words += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
+        words += [word for name, value in wanted.environment.items() for word in ("--env", f"{name}={value}")]
+        words += [word for path in wanted.temporary for word in ("--tmpfs", f"{path}:rw,nosuid,nodev")]
+        for mount in wanted.mounts:
+            words += ["--mount", self._mount(owner, mount, wanted.user, base or 0)]
+        return words
+
+    def _mount(self, owner: Owner, mount: taken.MountArguments, user: str, base: int) -> str:
+        if "," in mount.target:
+            raise HostFailure("path_refused", f"{mount.target!r}: a target has no comma")
+        place = self._volumes_of(owner) / mount.volume
+        place.mkdir(mode=0o750, parents=True, exist_ok=True)
+        uid, _, gid = user.partition(":")
+        os.chown(place, base + int(uid), base + int(gid))
+        mode = ",readonly" if mount.read_only else ""
+        return f"type=bind,source={place},target={mount.target}{mode}"
+
+    def _volumes_of(self, owner: Owner) -> Path:
+        return self.volumes / owner.allocation_id / (f"@{owner.label}" if owner.label else "_")
+
+    def _clear_volumes(self, owner: Owner) -> list[Thing]:
+        place = self._volumes_of(owner) if owner.label else self.volumes / owner.allocation_id
+        if not place.exists():
+            return []
+        shutil.rmtree(place)
+        return [Thing("files", f"volumes of {owner.name}")]
+
+
+@contextmanager
+def _environment_file(directory: Path, doing: Doing, wanted: taken.ContainerLaunch) -> Iterator[list[str]]:
+    """Secrets go by a file that only root reads and that is gone when podman has read it: argv is for all to see.
+
+    Nor do they go by podman's own environment, where a variable's name could change what podman itself does.
+    """
+    if not wanted.environment_secrets:
+        yield []
+        return
+    lines = []
+    for variable, name in wanted.environment_secrets.items():
+        value = secret_text(doing, name)
+        if "\n" in value or "\r" in value:
+            raise HostFailure("refused", f"the secret {name!r} has several lines, so it cannot be a variable")
+        lines.append(f"{variable}={value}\n")
+    path = directory / f"environment-{doing.task.task_id}"
+    write_private(path, "".join(lines).encode())
+    try:
+        yield ["--env-file", str(path)]
+    finally:
+        path.unlink()
+
+
+def _joined(
+    look: Look, found: Sequence[dict[str, Any]], left: Sequence[dict[str, Any]], volumes: Sequence[Thing]
+) -> Look:
+    remaining = tuple(Thing("containers", each["Names"][0]) for each in left)
+    seen = tuple(Thing("containers", each["Names"][0]) for each in found)
+    return replace(
+        look,
+        found=(*look.found, *seen, *volumes),
+        removed=(*look.removed, *(thing for thing in seen if thing not in remaining), *volumes),
+        remaining=(*look.remaining, *remaining),
+        looked={**look.looked, "containers": look.looked.get("containers", 0) + len(found)},
+    )
+
+
+async def container_families(
+    node_id: str, directory: Path, place: ContainerHost, base: Mapping[str, Family]
+) -> dict[str, Family]:
+    """The families of a machine that has podman."""
+    podman = Podman(directory / "containers")
+    await asyncio.to_thread(podman.prepare)
+    cache = Cache(directory / "cache")
+    images = Images(cache, podman)
+    http = httpx.AsyncClient(timeout=httpx.Timeout(60.0), follow_redirects=False)
+    return Containers(node_id, podman, images, cache, place, directory / "volumes", http).families(base)

@@ -1,0 +1,178 @@
+"""What bounds a sandbox: control groups where the machine has them, and what can be done without them otherwise.
+
+Three kinds of machine are told apart: one hierarchy with the controllers in it (v2), a hierarchy per controller (v1, also
+when a v2 without controllers is mounted beside them), and none. Groups are made below the agent's own group (v1) or
+below the hierarchy's root (v2, where a group with processes may have no groups with controllers below it), and named by the
+agent's label and the allocation. What is in force, and by what, is said of each limit; what is not is said as well.
+"""
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mooring_agent.hosts.contract import SandboxSpec
+
+PERIOD_MICROSECONDS: Final = 100_000
+V2: Final = Path("/sys/fs/cgroup")
+_DEVICES: Final = (
+    "c 1:3 rwm",
+    "c 1:5 rwm",
+    "c 1:7 rwm",
+    "c 1:8 rwm",
+    "c 1:9 rwm",
+    "c 5:0 rwm",
+    "c 5:2 rwm",
+    "c 136:* rwm",
+)
+_CONTROLLERS: Final = ("memory", "pids", "cpu", "devices")
+_MADE_WITHOUT: Final = {
+    "memory": "not enforced: this machine has no memory control group",
+    "cpu": "not enforced: this machine has no cpu control group",
+    "pids": "RLIMIT_NPROC",
+    "devices": "private /dev, no mknod",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchies:
+    """Which controller can be used where: its directory, below which our groups are made."""
+
+    version: int  # 2, 1, or 0 for none
+    parents: Mapping[str, Path]
+
+
+def detect() -> Hierarchies:
+    """What this machine has."""
+    with contextlib.suppress(OSError):
+        controllers = (V2 / "cgroup.controllers").read_text().split()
+        usable = {name: V2 for name in ("memory", "pids", "cpu") if name in controllers}
+        if usable:
+            return Hierarchies(2, usable)
+    mounted: dict[str, Path] = {}
+    for line in _lines("/proc/self/mountinfo"):
+        fields, _, rest = line.partition(" - ")
+        kind, _, options = rest.split(" ")[:3]
+        if kind == "cgroup":
+            for name in set(options.split(",")) & set(_CONTROLLERS):
+                mounted[name] = Path(fields.split(" ")[4])
+    own: dict[str, str] = {}
+    for line in _lines("/proc/self/cgroup"):
+        _, names, path = line.split(":", 2)
+        own.update(dict.fromkeys(names.split(","), path.lstrip("/")))
+    parents = {name: place / own[name] for name, place in mounted.items() if name in own}
+    return Hierarchies(1 if parents else 0, parents)
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def plan(found: Hierarchies, label: str, allocation_id: str) -> tuple[str, ...]:
+    """The groups that a sandbox will have; they are recorded before they are made."""
+    return tuple(dict.fromkeys(str(parent / f"mooring-{label}" / allocation_id) for parent in found.parents.values()))
+
+
+def make(found: Hierarchies, groups: tuple[str, ...], spec: SandboxSpec, devices: tuple[str, ...]) -> dict[str, str]:
+    """Make the groups and set their limits; what is in force, and by what."""
+    limits: dict[str, str] = dict(_MADE_WITHOUT)
+    for name, parent in found.parents.items():
+        group = next(Path(each) for each in groups if Path(each).is_relative_to(parent))
+        try:
+            if found.version == 2:
+                _enable(parent, group.parent, name)
+            group.mkdir(parents=True, exist_ok=True)
+            _set(found.version, name, group, spec, devices)
+        except OSError as problem:
+            limits[name] = f"not enforced: {problem.strerror}"
+        else:
+            limits[name] = f"cgroup v{found.version}"
+    limits["disk"] = "not enforced"
+    return limits
+
+
+def _enable(root: Path, parent: Path, name: str) -> None:
+    parent.mkdir(parents=True, exist_ok=True)
+    for each in (root, parent):
+        (each / "cgroup.subtree_control").write_text(f"+{name}")
+
+
+def _set(version: int, name: str, group: Path, spec: SandboxSpec, devices: tuple[str, ...]) -> None:
+    quota = max(1_000, int(spec.cpus * PERIOD_MICROSECONDS))
+    if name == "memory" and version == 2:
+        (group / "memory.max").write_text(str(spec.memory_bytes))
+        with contextlib.suppress(FileNotFoundError):
+            (group / "memory.swap.max").write_text("0")
+    elif name == "memory":
+        _set_v1_memory(group, spec.memory_bytes)
+    elif name == "pids":
+        (group / "pids.max").write_text(str(spec.pids))
+    elif name == "cpu" and version == 2:
+        (group / "cpu.max").write_text(f"{quota} {PERIOD_MICROSECONDS}")
+    elif name == "cpu":
+        (group / "cpu.cfs_period_us").write_text(str(PERIOD_MICROSECONDS))
+        (group / "cpu.cfs_quota_us").write_text(str(quota))
+    elif name == "devices":
+        (group / "devices.deny").write_text("a")
+        for device in (*_DEVICES, *devices):
+            (group / "devices.allow").write_text(device)
+
+
+def _set_v1_memory(group: Path, size: int) -> None:
+    limit, with_swap = group / "memory.limit_in_bytes", group / "memory.memsw.limit_in_bytes"
+    try:
+        limit.write_text(str(size))
+    except OSError as problem:
+        # Lowering goes the other way round: the limit with swap may not be below the one without.
+        if problem.errno != errno.EINVAL:
+            raise
+    with contextlib.suppress(FileNotFoundError):
+        with_swap.write_text(str(size))
+    limit.write_text(str(size))
+
+
+def remove(groups: tuple[str, ...]) -> None:
+    """Take the groups away, those that were made within first; and the agent's own when nobody is in it any more."""
+    for each in groups:
+        group = Path(each)
+        for directory, _, _ in os.walk(group, topdown=False):
+            _remove_group(Path(directory))
+        with contextlib.suppress(OSError):
+            group.parent.rmdir()
+
+
+def _remove_group(group: Path, attempts: int = 100) -> None:
+    """A group whose last process was killed is busy for as long as the kernel needs to let it go."""
+    for _ in range(attempts):
+        try:
+            group.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as problem:
+            if problem.errno != errno.EBUSY:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def members(groups: tuple[str, ...]) -> list[int]:
+    """The processes that are in the groups now."""
+    found: set[int] = set()
+    for each in groups:
+        for directory, _, _ in os.walk(each):
+            with contextlib.suppress(OSError):
+                found.update(int(line) for line in Path(directory, "cgroup.procs").read_text().split())
+    return sorted(found)
+
+
+def left(groups: tuple[str, ...]) -> list[str]:
+    """Which of the groups are still there."""
+    return [each for each in groups if os.path.isdir(each)]

@@ -1,0 +1,198 @@
+"""The simulated host: sandboxes in memory, with latency, failures and leftovers by configuration.
+
+It is for scale and for faults: thousands fit into one process, and a seed makes a run happen again exactly. Nothing
+runs: a program "ends" after its latency with the exit code that its name asks for (`exit-3` ends with 3, anything
+else with 0). Everything that it says carries `simulated`.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from mooring_agent.hosts.contract import (
+    ByteStream,
+    Command,
+    FileSpec,
+    HostFailure,
+    HostKind,
+    Look,
+    Owner,
+    Peer,
+    ProcessSpec,
+    Restart,
+    SandboxFacts,
+    SandboxSpec,
+    ServiceState,
+    Stray,
+    Thing,
+)
+from mooring_agent.receipts import KINDS
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """How things go on a simulated machine."""
+
+    latency_seconds: float = 0.0
+    failure_rate: float = 0.0  # of every step that can fail
+    leftover_rate: float = 0.0  # of every teardown: something remains
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class _Sandbox:
+    spec: SandboxSpec
+    files: dict[str, str] = field(default_factory=dict)  # path -> owner
+    services: dict[tuple[str, str], ServiceState] = field(default_factory=dict)
+    runs: dict[tuple[str, str], int] = field(default_factory=dict)
+    leftovers: list[Thing] = field(default_factory=list)
+
+
+class SimulatedHost:
+    """A machine that is only imagined."""
+
+    kind: HostKind = "simulated"
+
+    def __init__(self, weather: Weather | None = None) -> None:
+        self._weather = weather = weather or Weather()
+        self._chance = random.Random(weather.seed)
+        self._sandboxes: dict[str, _Sandbox] = {}
+        self._pids = 1_000
+
+    async def recover(self) -> Sequence[str]:
+        """What stands, which a simulated machine remembers only while its process lives."""
+        return sorted(self._sandboxes)
+
+    async def create(self, spec: SandboxSpec) -> SandboxFacts:
+        """Imagine a sandbox."""
+        await self._step("create")
+        self._sandboxes.setdefault(spec.allocation_id, _Sandbox(spec))
+        return SandboxFacts("simulated", spec.network.address, {"memory": "simulated", "cpus": "simulated"})
+
+    async def set_peers(self, allocation_id: str, peers: Sequence[Peer]) -> None:
+        """Names cost nothing here."""
+        self._at(allocation_id)
+
+    async def write_files(self, owner: Owner, files: Sequence[FileSpec]) -> int:
+        """Remember whose these files are."""
+        sandbox = self._at(owner.allocation_id)
+        await self._step("files")
+        for file in files:
+            if ".." in file.path.split("/"):
+                raise HostFailure("path_refused", f"{file.path} leaves the sandbox")
+            sandbox.files[file.path] = owner.name
+        return len(files)
+
+    async def run(self, owner: Owner, key: str, process: ProcessSpec, timeout_seconds: float) -> int:
+        """A program that ends after the latency."""
+        sandbox = self._at(owner.allocation_id)
+        place = (owner.name, key)
+        if place not in sandbox.runs:
+            await self._step("run")
+            word = process.argv[0].rpartition("/")[2]
+            sandbox.runs[place] = int(word[5:]) if word.startswith("exit-") and word[5:].isdigit() else 0
+        return sandbox.runs[place]
+
+    async def find_run(self, owner: Owner, key: str) -> Literal["running", "ended", "absent"]:
+        """Whether it is remembered."""
+        sandbox = self._sandboxes.get(owner.allocation_id)
+        return "ended" if sandbox is not None and (owner.name, key) in sandbox.runs else "absent"
+
+    async def cancel_run(self, owner: Owner, key: str) -> None:
+        """Forget it."""
+        sandbox = self._sandboxes.get(owner.allocation_id)
+        if sandbox is not None:
+            sandbox.runs.pop((owner.name, key), None)
+
+    async def start_service(self, owner: Owner, name: str, process: ProcessSpec, restart: Restart) -> ServiceState:
+        """A service that runs for ever."""
+        sandbox = self._at(owner.allocation_id)
+        place = (owner.name, name)
+        if place not in sandbox.services:
+            await self._step("service")
+            self._pids += 1
+            sandbox.services[place] = ServiceState(name, "running", self._pids, started_at=0.0)
+        return sandbox.services[place]
+
+    async def stop_service(self, owner: Owner, name: str, kill: Literal["main", "owner"], grace_seconds: float) -> bool:
+        """It runs no more."""
+        await self._step("stop")
+        return self._at(owner.allocation_id).services.pop((owner.name, name), None) is not None
+
+    async def inspect_service(self, owner: Owner, name: str) -> ServiceState:
+        """As it stands."""
+        sandbox = self._sandboxes.get(owner.allocation_id)
+        there = None if sandbox is None else sandbox.services.get((owner.name, name))
+        return there or ServiceState(name, "absent")
+
+    async def read_log(self, owner: Owner, key: str, offset: int) -> AsyncIterator[bytes]:
+        """One line that says what this is."""
+        text = f"simulated output of {key}\n".encode()
+        if offset < len(text):
+            yield text[offset:]
+
+    async def dial(self, allocation_id: str, port: int) -> ByteStream:
+        """Nothing listens on an imagined machine."""
+        raise HostFailure("not_found", f"a simulated sandbox has nothing that listens on {port}")
+
+    async def open_command(self, owner: Owner, process: ProcessSpec, columns: int, rows: int) -> Command:
+        """Nor is there a terminal."""
+        raise HostFailure("not_found", "a simulated sandbox has no terminal")
+
+    async def close_owner(self, owner: Owner) -> Look:
+        """Forget what is the owner's."""
+        sandbox = self._sandboxes.get(owner.allocation_id)
+        await self._step("teardown")
+        if sandbox is None:
+            return self._looked((), ())
+        found = self._things(sandbox, owner.name)
+        sandbox.files = {path: name for path, name in sandbox.files.items() if name != owner.name}
+        sandbox.services = {place: state for place, state in sandbox.services.items() if place[0] != owner.name}
+        sandbox.runs = {place: code for place, code in sandbox.runs.items() if place[0] != owner.name}
+        return self._looked(found, self._leftover(sandbox))
+
+    async def destroy(self, allocation_id: str) -> Look:
+        """Forget the sandbox, unless the weather leaves something."""
+        sandbox = self._sandboxes.get(allocation_id)
+        await self._step("destroy")
+        if sandbox is None:
+            return self._looked((), ())
+        found = self._things(sandbox, None)
+        remaining = self._leftover(sandbox)
+        if not remaining:
+            self._sandboxes.pop(allocation_id, None)
+        return self._looked(found, remaining)
+
+    async def sweep(self, known: Sequence[str]) -> Sequence[Stray]:
+        """What the platform does not know is forgotten."""
+        strays = [each for each in self._sandboxes if each not in set(known)]
+        for each in strays:
+            del self._sandboxes[each]
+        return [Stray(Thing("files", f"simulated sandbox {each}"), "reaped", each) for each in strays]
+
+    async def _step(self, what: str) -> None:
+        if self._weather.latency_seconds > 0:
+            await asyncio.sleep(self._chance.uniform(0.5, 1.5) * self._weather.latency_seconds)
+        if self._chance.random() < self._weather.failure_rate:
+            raise HostFailure("host_error", f"simulated failure of {what}")
+
+    def _at(self, allocation_id: str) -> _Sandbox:
+        sandbox = self._sandboxes.get(allocation_id)
+        if sandbox is None:
+            raise HostFailure("not_found", f"no simulated sandbox of {allocation_id} stands here")
+        return sandbox
+
+    def _leftover(self, sandbox: _Sandbox) -> tuple[Thing, ...]:
+        if self._chance.random() < self._weather.leftover_rate:
+            return (Thing("processes", "simulated leftover"),)
+        return ()
+
+    def _things(self, sandbox: _Sandbox, owner: str | None) -> tuple[Thing, ...]:
+        files = [Thing("files", path) for path, name in sandbox.files.items() if owner in (None, name)]
+        return (*files, *(Thing("processes", name) for (who, name) in sandbox.services if owner in (None, who)))
+
+    def _looked(self, found: tuple[Thing, ...], remaining: tuple[Thing, ...]) -> Look:
+        removed = tuple(thing for thing in found if thing not in remaining)
+        return Look(found, removed, remaining, dict.fromkeys(KINDS, len(found)))

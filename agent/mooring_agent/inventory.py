@@ -1,0 +1,120 @@
+"""What this machine has: processors, memory, NUMA, GPUs and the programs that apps may need.
+
+GPUs come from NVIDIA's own library where its driver is loaded. Otherwise there are none, or as many *simulated* ones
+as the operator declares: they can be scheduled and isolated, they compute nothing, and every place that shows them
+says so.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pynvml  # type: ignore[import-untyped]
+
+PROGRAMS: Final = (
+    "podman",
+    "runc",
+    "munged",
+    "slurmctld",
+    "slurmd",
+    "slurmdbd",
+    "mariadbd",
+    "python3",
+    "ip",
+    "cloud-init",
+)
+"""Programs whose presence is a fact that an app's manifest can ask for."""
+VERSION_ARGUMENTS: Final = {"slurmctld": "-V", "slurmd": "-V", "slurmdbd": "-V", "ip": "-V"}
+SIMULATED_MODEL: Final = "simulated"
+SIMULATED_BYTES: Final = 80 * (1 << 30)
+_NODES: Final = Path("/sys/devices/system/node")
+
+
+def take_inventory(host: str, simulated_gpus: int = 0, facts: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Everything that the platform is told of this machine."""
+    gpus = real_gpus()
+    return {
+        "host": host,
+        "architecture": platform.machine(),
+        "kernel": platform.release(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "numa": numa_nodes(),
+        "gpus": gpus if gpus else declared_gpus(simulated_gpus, max(1, len(numa_nodes()))),
+        "runtimes": {**programs(), **(facts or {})},
+    }
+
+
+def real_gpus() -> list[dict[str, Any]]:
+    """The GPUs that NVIDIA's driver shows; none where there is no driver."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        return [_gpu(index) for index in range(int(pynvml.nvmlDeviceGetCount()))]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def declared_gpus(count: int, numa_count: int) -> list[dict[str, Any]]:
+    """As many simulated GPUs as were declared, spread over the NUMA nodes in blocks."""
+    return [
+        {
+            "index": index,
+            "numa": index * numa_count // count,
+            "model": SIMULATED_MODEL,
+            "memory_bytes": SIMULATED_BYTES,
+            "simulated": True,
+        }
+        for index in range(count)
+    ]
+
+
+def numa_nodes() -> list[dict[str, Any]]:
+    """The NUMA nodes with their processors."""
+    found = sorted(_NODES.glob("node[0-9]*"), key=lambda path: int(path.name[4:]))
+    return [{"index": int(path.name[4:]), "cpus": (path / "cpulist").read_text().strip()} for path in found]
+
+
+def programs(names: Sequence[str] = PROGRAMS) -> dict[str, str]:
+    """Which of these programs are here, with their versions."""
+    path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
+    found = {name: shutil.which(name, path=path) for name in names}
+    return {name: _version(name, place) for name, place in found.items() if place is not None}
+
+
+def _version(name: str, place: str) -> str:
+    try:
+        told = subprocess.run(
+            [place, VERSION_ARGUMENTS.get(name, "--version")],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "present"
+    lines = (told.stdout or told.stderr).strip().splitlines()
+    return lines[0][:200] if lines and told.returncode == 0 else "present"
+
+
+def _gpu(index: int) -> dict[str, Any]:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    bus = pynvml.nvmlDeviceGetPciInfo(handle).busId
+    name = pynvml.nvmlDeviceGetName(handle)
+    address = (bus.decode() if isinstance(bus, bytes) else str(bus)).lower()[-12:]
+    numa = Path("/sys/bus/pci/devices") / address / "numa_node"
+    place = int(numa.read_text()) if numa.exists() else 0
+    return {
+        "index": index,
+        "numa": max(0, place),
+        "model": name.decode() if isinstance(name, bytes) else str(name),
+        "memory_bytes": int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+        "simulated": False,
+    }

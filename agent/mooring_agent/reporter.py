@@ -1,0 +1,202 @@
+"""Tells the platform what happened, in order, until it has heard.
+
+Results come from the journal and stay there until they are accepted, however long the platform is away. Output is
+sent from the offset that was accepted last, progress as it is now: of both only the newest matters, so nothing piles
+up. A result goes after the output of its task.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mooring_agent.client import Client, Turned, Unreachable
+from mooring_agent.executor import Executor, Tracked
+from mooring_agent.hosts.contract import Host, HostFailure, Owner
+from mooring_agent.journal import Entry, Journal
+from mooring_agent.pause import Pause
+from mooring_agent.wire import Verdict, encode
+
+BATCH_MAX: Final = 100
+CHUNK_BYTES: Final = 131_072
+LOG_MAX_BYTES: Final = 8 * 1_048_576
+STREAM_SECONDS: Final = 0.5
+REFUSALS_MAX: Final = 1_000
+
+log = logging.getLogger("mooring.agent")
+
+Report = tuple[dict[str, Any], Callable[[Verdict], None]]
+
+
+@dataclass(slots=True)
+class Output:
+    """How much of a task's output the platform has."""
+
+    owner: Owner
+    fence: int
+    offset: int = 0
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class Reporter:
+    """The way of everything that this agent has to say."""
+
+    client: Client
+    executor: Executor
+    journal: Journal
+    host: Host
+    now: Callable[[], float]
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _refusals: list[dict[str, Any]] = field(default_factory=list)
+    _outputs: dict[str, Output] = field(default_factory=dict)
+    _told: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    def refuse(self, reason: str, detail: str, task_id: str | None) -> None:
+        """A task was not believed or not taken; the platform writes it into its audit trail."""
+        if len(self._refusals) < REFUSALS_MAX:
+            self._refusals.append({"kind": "refused", "task_id": task_id, "reason": reason, "detail": detail[:500]})
+        self.wake.set()
+
+    def stray(self, what: list[Mapping[str, Any]]) -> None:
+        """What a sweep found that the platform does not know."""
+        self._refusals.append({"kind": "stray", "what": what[:BATCH_MAX]})
+        self.wake.set()
+
+    async def run(self) -> None:
+        """Tell, wait until there is more to tell, tell."""
+        pause = Pause()
+        while True:
+            self.wake.clear()
+            try:
+                more = await self.flush()
+                pause.over()
+            except (Unreachable, Turned) as error:
+                log.warning("the platform cannot be told: %s", error)
+                await pause.wait()
+                continue
+            if more:
+                continue
+            try:
+                streams = any(not output.ended for output in self._outputs.values())
+                await asyncio.wait_for(self.wake.wait(), STREAM_SECONDS if streams else None)
+            except TimeoutError:
+                continue
+
+    async def flush(self) -> bool:
+        """Send one batch; whether there is more."""
+        batch = [*self._refused(), *self._progress(), *await self._logs(), *self._results()][:BATCH_MAX]
+        if not batch:
+            return False
+        answer = await self.client.report([report for report, _ in batch])
+        if len(answer.results) != len(batch):
+            raise Unreachable(f"{len(batch)} reports were answered with {len(answer.results)} verdicts")
+        for (_, heard), verdict in zip(batch, answer.results, strict=True):
+            heard(verdict)
+        return bool(self._refusals) or bool(self.journal.owed()) or len(batch) == BATCH_MAX
+
+    def _refused(self) -> list[Report]:
+        def heard(report: dict[str, Any]) -> Callable[[Verdict], None]:
+            return lambda verdict: self._refusals.remove(report)
+
+        return [(report, heard(report)) for report in self._refusals[:BATCH_MAX]]
+
+    def _progress(self) -> list[Report]:
+        reports: list[Report] = []
+        for task_id, each in self.executor.tracked.items():
+            if each.progress is None or self._told.get(task_id) == (each.progress.stage, each.progress.done):
+                continue
+            reports.append((_progress_of(task_id, each), self._heard_progress(task_id, each)))
+        return reports
+
+    def _heard_progress(self, task_id: str, each: Tracked) -> Callable[[Verdict], None]:
+        told = (each.progress.stage, each.progress.done) if each.progress is not None else ("", 0)
+
+        def heard(verdict: Verdict) -> None:
+            self._told[task_id] = told
+
+        return heard
+
+    async def _logs(self) -> list[Report]:
+        for task_id, each in self.executor.tracked.items():
+            if each.family.logs and each.begun:
+                owner = Owner(each.task.allocation_id, each.task.label)
+                self._outputs.setdefault(task_id, Output(owner, each.fence)).fence = each.fence
+        reports: list[Report] = []
+        for task_id, output in list(self._outputs.items()):
+            text = await self._chunk(task_id, output)
+            if text:
+                report = {
+                    "task_id": task_id, "fence": output.fence, "kind": "log", "offset": output.offset,
+                    "text": encode(text),
+                }  # fmt: skip
+                reports.append((report, self._heard_log(output, len(text))))
+            elif task_id not in self.executor.tracked:
+                output.ended = True
+        return reports
+
+    def _heard_log(self, output: Output, length: int) -> Callable[[Verdict], None]:
+        def heard(verdict: Verdict) -> None:
+            output.offset += length
+            if not verdict.accepted:
+                output.ended = True  # the lease is lost or the log is full: no more is wanted
+
+        return heard
+
+    async def _chunk(self, task_id: str, output: Output) -> bytes:
+        if output.ended or output.offset >= LOG_MAX_BYTES:
+            output.ended = output.ended or task_id not in self.executor.tracked
+            return b""
+        text = b""
+        try:
+            async for part in self.host.read_log(output.owner, task_id, output.offset):
+                text += part
+                if len(text) >= CHUNK_BYTES:
+                    break
+        except HostFailure as failure:
+            log.warning("the output of %s cannot be read: %s", task_id, failure)
+            output.ended = True
+        return text[:CHUNK_BYTES]
+
+    def _results(self) -> list[Report]:
+        reports: list[Report] = []
+        for entry in self.journal.owed()[:BATCH_MAX]:
+            output = self._outputs.get(entry.task_id)
+            if output is not None and not output.ended:
+                continue
+            reports.append((_result_of(entry), self._heard_result(entry)))
+        return reports
+
+    def _heard_result(self, entry: Entry) -> Callable[[Verdict], None]:
+        def heard(verdict: Verdict) -> None:
+            if not verdict.accepted:
+                log.warning("the result of %s was not taken: %s %s", entry.task_id, verdict.code, verdict.detail or "")
+            self.journal.delivered(entry.task_id, entry.fence, self.now())
+            self._outputs.pop(entry.task_id, None)
+            self._told.pop(entry.task_id, None)
+
+        return heard
+
+
+def _progress_of(task_id: str, each: Tracked) -> dict[str, Any]:
+    progress = each.progress
+    if progress is None:
+        raise ValueError("a task without progress has none to tell")
+    told = {"stage": progress.stage, "done": progress.done, "total": progress.total, "unit": progress.unit}
+    return {"task_id": task_id, "fence": each.fence, "kind": "progress", "progress": told}
+
+
+def _result_of(entry: Entry) -> dict[str, Any]:
+    result = entry.result
+    if result is None:
+        raise ValueError(f"the journal has an end without its result: {entry.task_id}")
+    report: dict[str, Any] = {
+        "task_id": entry.task_id, "fence": entry.fence, "kind": "result", "outcome": result.outcome,
+        "result": result.result, "last_lines": list(result.last_lines),
+    }  # fmt: skip
+    if result.failure is not None:
+        report["failure"] = result.failure
+    if result.receipt is not None:
+        report["receipt"] = result.receipt
+    return report

@@ -1,0 +1,131 @@
+"""Reading bytes over HTTP: blobs by their address, and what an OCI registry keeps.
+
+Nothing that comes is believed here; the cache hashes it. A token is sent to the host that the task names and to no
+other: a registry may redirect a blob to its storage, and the request that follows carries no token.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+import msgspec
+
+from mooring_agent.hosts.contract import HostFailure
+
+REDIRECTS_MAX: Final = 3
+MANIFEST_MAX: Final = 4 * 1_048_576
+MANIFESTS: Final = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+INDEXES: Final = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+
+
+@dataclass(slots=True)
+class HttpSource:
+    """The bytes at an address."""
+
+    http: httpx.AsyncClient
+    url: str
+    token: bytes | None = field(default=None, repr=False)
+
+    async def read(self, offset: int) -> AsyncIterator[bytes]:
+        """From this offset on; a source that cannot continue starts anew and the beginning is skipped."""
+        url, token = self.url, self.token
+        for _ in range(REDIRECTS_MAX + 1):
+            headers = {"Accept-Encoding": "identity"}
+            if offset:
+                headers["Range"] = f"bytes={offset}-"
+            if token is not None:
+                headers["Authorization"] = f"Bearer {token.decode('ascii', 'replace')}"
+            try:
+                async with self.http.stream("GET", url, headers=headers) as answer:
+                    if answer.is_redirect:
+                        url, token = _followed(url, answer.headers.get("location", "")), None
+                        continue
+                    skip = offset if answer.status_code == 200 else 0
+                    _check(answer, url)
+                    async for part in answer.aiter_raw(1_048_576):
+                        yield part[skip:]
+                        skip = max(0, skip - len(part))
+                    return
+            except httpx.HTTPError as error:
+                raise HostFailure("image_pull_failed", f"{_shown(url)}: {type(error).__name__}: {error}") from error
+        raise HostFailure("image_pull_failed", f"{_shown(self.url)} redirects more than {REDIRECTS_MAX} times")
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """One repository of a registry."""
+
+    http: httpx.AsyncClient
+    address: str
+    repository: str
+    token: bytes | None = field(default=None, repr=False)
+
+    def blob(self, digest: str) -> HttpSource:
+        """A layer or config."""
+        return HttpSource(self.http, f"{self.address}/v2/{self.repository}/blobs/{digest}", self.token)
+
+    async def manifest(self, digest: str) -> bytes:
+        """A manifest's bytes, as the registry has them under this digest."""
+        headers = {"Accept": ", ".join((*MANIFESTS, *INDEXES))}
+        if self.token is not None:
+            headers["Authorization"] = f"Bearer {self.token.decode('ascii', 'replace')}"
+        url = f"{self.address}/v2/{self.repository}/manifests/{digest}"
+        read = bytearray()
+        try:
+            async with self.http.stream("GET", url, headers=headers) as answer:
+                _check(answer, url)
+                async for part in answer.aiter_bytes():
+                    read += part
+                    if len(read) > MANIFEST_MAX:
+                        raise HostFailure("too_large", f"the manifest is larger than {MANIFEST_MAX} bytes")
+        except httpx.HTTPError as error:
+            raise HostFailure("image_pull_failed", f"{_shown(url)}: {type(error).__name__}: {error}") from error
+        return bytes(read)
+
+
+class Descriptor(msgspec.Struct, frozen=True, rename="camel"):
+    """What a manifest says of a blob."""
+
+    media_type: str
+    digest: str
+    size: int
+    platform: dict[str, Any] | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True, rename="camel"):
+    """An image's manifest, or an index of several."""
+
+    media_type: str = MANIFESTS[0]
+    config: Descriptor | None = None
+    layers: tuple[Descriptor, ...] = ()
+    manifests: tuple[Descriptor, ...] = ()
+
+
+def _check(answer: httpx.Response, url: str) -> None:
+    if answer.status_code in (200, 206):
+        return
+    if answer.status_code == 404:
+        raise HostFailure("not_found", f"{_shown(url)} does not exist")
+    if answer.status_code in (401, 403):
+        raise HostFailure("permission_denied", f"{_shown(url)} is not for this node: {answer.status_code}")
+    raise HostFailure("image_pull_failed", f"{_shown(url)} answered {answer.status_code}")
+
+
+def _followed(url: str, location: str) -> str:
+    target = urljoin(url, location)
+    if urlsplit(target).scheme not in ("http", "https") or (url.startswith("https:") and target.startswith("http:")):
+        raise HostFailure("image_pull_failed", f"{_shown(url)} redirects to what is not followed")
+    return target
+
+
+def _shown(url: str) -> str:
+    """The address without its query, which may hold a signature."""
+    return urlsplit(url)._replace(query="", fragment="").geturl()

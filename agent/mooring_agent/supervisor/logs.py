@@ -1,0 +1,141 @@
+"""The output of one program, in files of bounded size that can be read from an offset.
+
+A log is a directory of segments named by the offset at which they begin. The first ones are kept for ever, up to
+`HEAD_BYTES`, so whoever reads from the start gets an unbroken beginning; of the rest the newest are kept. Where bytes
+between the two were dropped, a reader is told in a line of its own.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Final
+
+SEGMENT_BYTES: Final = 1_048_576
+HEAD_BYTES: Final = 8 * SEGMENT_BYTES
+TAIL_SEGMENTS: Final = 4
+PIECE_BYTES: Final = 65_536
+_NAME_DIGITS: Final = 20
+
+
+class LogWriter:
+    """Writes one log; a second writer of the same directory goes on at its end."""
+
+    def __init__(self, directory: int, segment_bytes: int = SEGMENT_BYTES, head_bytes: int = HEAD_BYTES) -> None:
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._head_bytes = head_bytes
+        self._segments = sorted(_segments(directory))
+        self._file = -1
+        self._filled = 0
+        self.offset = 0
+        self.dropped = 0
+        if self._segments:
+            last = self._segments[-1]
+            self._filled = os.stat(_name(last), dir_fd=directory).st_size
+            self.offset = last + self._filled
+            self._file = os.open(_name(last), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, dir_fd=directory)
+
+    def write(self, data: bytes) -> None:
+        """Add to the log. A full disk loses output, never the program or its supervisor."""
+        while data:
+            try:
+                if self._file < 0 or self._filled >= self._segment_bytes:
+                    self._next()
+                written = os.write(self._file, data[: self._segment_bytes - self._filled])
+            except OSError:
+                self.dropped += len(data)
+                return
+            self._filled += written
+            self.offset += written
+            data = data[written:]
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        os.close(self._directory)
+
+    def _next(self) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        file = os.open(_name(self.offset), flags, 0o600, dir_fd=self._directory)
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._filled = file, 0
+        self._segments.append(self.offset)
+        tail = [start for start in self._segments if start >= self._head_bytes]
+        for start in tail[:-TAIL_SEGMENTS]:
+            os.unlink(_name(start), dir_fd=self._directory)
+            self._segments.remove(start)
+
+
+def read_log(path: str, offset: int) -> Iterator[bytes]:
+    """The bytes from this offset to what is there now; nothing if there is no such log."""
+    try:
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        while (start := _segment_at(directory, offset)) is not None:
+            if start > offset:
+                yield f"\n[{start - offset} bytes were dropped here]\n".encode()
+                offset = start
+            length = 0
+            for piece in _pieces(directory, start, offset - start):
+                length += len(piece)
+                yield piece
+            if not length:
+                return
+            offset += length
+    finally:
+        os.close(directory)
+
+
+def last_lines(path: str, count: int, limit_bytes: int = PIECE_BYTES) -> tuple[str, ...]:
+    """The newest lines, of a bounded number of bytes."""
+    try:
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return ()
+    try:
+        tail = b""
+        for start in sorted(_segments(directory), reverse=True):
+            pieces = list(_pieces(directory, start, 0))
+            tail = b"".join(pieces) + tail
+            if len(tail) >= limit_bytes:
+                break
+    finally:
+        os.close(directory)
+    return tuple(tail[-limit_bytes:].decode("utf-8", "replace").splitlines()[-count:])
+
+
+def _segment_at(directory: int, offset: int) -> int | None:
+    """Where the segment begins that holds this offset or, if it was dropped, the next one that is kept."""
+    for start in sorted(_segments(directory)):
+        try:
+            end = start + os.stat(_name(start), dir_fd=directory).st_size
+        except FileNotFoundError:
+            continue
+        if offset < end:
+            return start
+    return None
+
+
+def _pieces(directory: int, start: int, skip: int) -> Iterator[bytes]:
+    try:
+        file = os.open(_name(start), os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+    except FileNotFoundError:
+        return
+    try:
+        while piece := os.pread(file, PIECE_BYTES, skip):
+            skip += len(piece)
+            yield piece
+    finally:
+        os.close(file)
+
+
+def _segments(directory: int) -> list[int]:
+    return [int(name) for name in os.listdir(directory) if len(name) == _NAME_DIGITS and name.isdigit()]
+
+
+def _name(start: int) -> str:
+    return f"{start:0{_NAME_DIGITS}d}"

@@ -1,0 +1,108 @@
+"""One thread that waits: for descriptors, for times, and for children that end."""
+
+import heapq
+import os
+import selectors
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from types import FrameType
+
+Callback = Callable[[], None]
+
+
+class Timer:
+    """Something to be done later, unless it is cancelled."""
+
+    __slots__ = ("callback", "when")
+
+    def __init__(self, when: float, callback: Callback) -> None:
+        self.when = when
+        self.callback: Callback | None = callback
+
+    def cancel(self) -> None:
+        """It is not to be done any more."""
+        self.callback = None
+
+    def __lt__(self, other: "Timer") -> bool:
+        return self.when < other.when
+
+
+class Loop:
+    """The loop of one supervisor process; a forked one makes a new loop, since epoll would be shared."""
+
+    def __init__(self, on_child: Callback) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._timers: list[Timer] = []
+        self._on_child = on_child
+        self._running = True
+        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, _note)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        self.watch(self._woken, self._children_changed)
+
+    def watch(self, descriptor: int, callback: Callback) -> None:
+        """Call whenever there is something to read, or the end."""
+        self._selector.register(descriptor, selectors.EVENT_READ, callback)
+
+    def watch_writable(self, descriptor: int, callback: Callback) -> None:
+        """Call whenever it can be written to: of a socket that connects, when that is decided."""
+        self._selector.register(descriptor, selectors.EVENT_WRITE, callback)
+
+    def forget(self, descriptor: int) -> None:
+        """Do not watch it any more; before it is closed."""
+        self._selector.unregister(descriptor)
+
+    def after(self, seconds: float, callback: Callback) -> Timer:
+        """Call once, not before this time has passed."""
+        timer = Timer(time.monotonic() + seconds, callback)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def stop(self) -> None:
+        """Leave `run` after what is being done now."""
+        self._running = False
+
+    def run(self) -> None:
+        """Until it is stopped. What a callback raises is told and does not end a process that must not end."""
+        while self._running:
+            while self._timers and self._timers[0].callback is None:
+                heapq.heappop(self._timers)
+            wait = max(0.0, self._timers[0].when - time.monotonic()) if self._timers else None
+            for key, _ in self._selector.select(wait):
+                # A callback before this one may have closed and forgotten it.
+                if self._selector.get_map().get(key.fd) is key:
+                    _call(key.data)
+            now = time.monotonic()
+            while self._timers and self._timers[0].when <= now:
+                callback = heapq.heappop(self._timers).callback
+                if callback is not None:
+                    _call(callback)
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        signal.set_wakeup_fd(-1)
+        self._selector.close()
+        os.close(self._woken)
+        os.close(self._wake)
+
+    def _children_changed(self) -> None:
+        try:
+            while os.read(self._woken, 512):
+                pass
+        except BlockingIOError:
+            pass
+        self._on_child()
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    """The wake-up descriptor tells the loop; a handler has to be there for that."""
+
+
+def _call(callback: Callback) -> None:
+    try:
+        callback()
+    except Exception:  # noqa: BLE001 - an init that ends takes the sandbox with it; what went wrong is written down
+        traceback.print_exc(file=sys.stderr)

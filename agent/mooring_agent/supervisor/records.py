@@ -1,0 +1,51 @@
+"""What an owner's programs came to, in one small file that outlives every process.
+
+A start is written down before it happens, so that after a crash at any point a key is never started twice. The file is
+replaced whole and not flushed to the disk: it has to outlive processes; a machine that loses its power loses them all.
+No arguments, no environment and no secret is ever in it.
+"""
+
+import contextlib
+import json
+import os
+from typing import Any, Final
+
+PROGRAMS_MAX: Final = 2000
+_FILE: Final = "programs.json"
+_NEW: Final = "programs.json.new"
+
+Entry = dict[str, Any]
+
+
+def load(directory: int) -> dict[str, Entry]:
+    """The programs of an owner whose processes are all gone: what ran is lost."""
+    try:
+        file = os.open(_FILE, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+    except FileNotFoundError:
+        return {}
+    with os.fdopen(file, encoding="utf-8") as stream:
+        entries: dict[str, Entry] = json.load(stream)
+    for entry in entries.values():
+        if entry["state"] in ("starting", "running", "backing_off"):
+            entry |= {"state": "ended" if entry["kind"] == "run" else "failed", "reason": "lost", "pid": None}
+    return entries
+
+
+def save(directory: int, entries: dict[str, Entry]) -> None:
+    """Replace the file."""
+    file = os.open(_NEW, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    with os.fdopen(file, "w", encoding="utf-8") as stream:
+        json.dump(entries, stream, separators=(",", ":"))
+    os.rename(_NEW, _FILE, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def open_directory(parent: int, name: str) -> int:
+    """A directory below another, made if it is not there; only ours to read."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=parent)
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+
+
+def directory_of(label: str) -> str:
+    """How the directory of an owner is called: of the allocation itself, or of a label within it."""
+    return f"label-{label}" if label else "allocation"

@@ -1,0 +1,192 @@
+"""Start one program: its own session, its own user, nothing of ours left open.
+
+A new process tells what went wrong before it was replaced over a pipe that closes by itself when it is.
+"""
+
+import base64
+import errno
+import fcntl
+import os
+import select
+import signal
+import sys
+import termios
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, NoReturn
+
+from mooring_agent.supervisor import kernel
+from mooring_agent.supervisor.options import Options
+from mooring_agent.supervisor.users import UnknownUserError, User, find_user
+
+ARGUMENTS_MAX: Final = 4096
+TEXT_MAX_BYTES: Final = 1_048_576
+START_SECONDS: Final = 20.0
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Refusal(Exception):
+    """What was asked is not done; `code` is one of the node plane's failure codes."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+
+
+class Spec(NamedTuple):
+    """One program, as it was asked for."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    user: str
+    directory: str
+    stdin: bytes
+
+
+def read_spec(given: Any) -> Spec:
+    """A program out of a message, or a refusal."""
+    if not isinstance(given, dict):
+        raise Refusal("refused", "a program is an object")
+    argv, environment = given.get("argv"), given.get("environment", {})
+    if not isinstance(argv, list) or not 1 <= len(argv) <= ARGUMENTS_MAX or not isinstance(environment, dict):
+        raise Refusal("refused", "a program needs a list of arguments and an environment")
+    texts = [*argv, *environment, *environment.values(), given.get("user", "root"), given.get("directory", "/")]
+    if not all(isinstance(text, str) and "\0" not in text for text in texts) or not argv[0]:
+        raise Refusal("refused", "arguments and environment are texts without NUL")
+    if any(not name or "=" in name for name in environment):
+        raise Refusal("refused", "a variable's name is not empty and has no '='")
+    try:
+        size = sum(len(text.encode()) for text in texts)
+    except UnicodeEncodeError:
+        raise Refusal("refused", "arguments and environment are Unicode") from None
+    if size > TEXT_MAX_BYTES:
+        raise Refusal("too_large", f"arguments and environment are longer than {TEXT_MAX_BYTES} bytes")
+    stdin = base64.b64decode(given.get("stdin", ""), validate=True)
+    return Spec(tuple(argv), environment, given.get("user", "root"), given.get("directory", "/"), stdin)
+
+
+def start(spec: Spec, options: Options, output: int, terminal: int | None = None) -> int:
+    """Start it; the pid. Its output goes to a descriptor, or all three to a terminal that becomes its own."""
+    user = _user(spec, options)
+    standard_input = terminal if terminal is not None else _input(spec.stdin)
+    heard, tell = os.pipe2(os.O_CLOEXEC)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become(spec, options, user, (standard_input, output, tell, terminal is not None))
+    finally:
+        os.close(tell)
+        if terminal is None:
+            os.close(standard_input)
+    try:
+        _hear(heard, pid, spec.argv[0])
+    finally:
+        os.close(heard)
+    return pid
+
+
+def _user(spec: Spec, options: Options) -> User | None:
+    if not options.switch_users:
+        return None
+    try:
+        return find_user(spec.user)
+    except UnknownUserError as error:
+        raise Refusal("not_found", str(error)) from None
+
+
+def _input(content: bytes) -> int:
+    if not content:
+        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    memory = os.memfd_create("stdin", os.MFD_CLOEXEC)
+    with os.fdopen(os.dup(memory), "wb") as file:
+        file.write(content)
+    os.lseek(memory, 0, os.SEEK_SET)
+    return memory
+
+
+def _hear(heard: int, pid: int, name: str) -> None:
+    poll = select.poll()
+    poll.register(heard, select.POLLIN)
+    if not poll.poll(START_SECONDS * 1000):
+        told = f"{errno.ETIMEDOUT}:it did not start in {START_SECONDS:.0f} seconds"
+    else:
+        told = os.read(heard, 4096).decode("utf-8", "replace")
+    if not told:
+        return
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    number, _, detail = told.partition(":")
+    codes = {errno.ENOENT: "not_found", errno.ENOTDIR: "not_found", errno.EACCES: "permission_denied"}
+    raise Refusal(codes.get(int(number), "host_error"), f"{name} could not be started: {detail}")
+
+
+def _become(spec: Spec, options: Options, user: User | None, plumbing: tuple[int, int, int, bool]) -> NoReturn:
+    """In the new process; whatever happens, it does not return."""
+    standard_input, output, tell, has_terminal = plumbing
+    try:
+        os.setsid()
+        if has_terminal:
+            fcntl.ioctl(standard_input, termios.TIOCSCTTY, 0)
+        tell = _place(standard_input, output, tell)
+        signal.set_wakeup_fd(-1)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.umask(0o022)
+        if options.prepare_program is not None:
+            options.prepare_program()
+        _take_user(options, user)
+        _enter(spec.directory, options.start)
+        kernel.close_at_exec(3)
+        os.execvpe(spec.argv[0], list(spec.argv), _environment(spec, options, user))
+    except OSError as error:
+        os.write(tell, f"{error.errno or 0}:{error.strerror or error}".encode())
+    except BaseException as error:  # noqa: BLE001 - told to the supervisor; here is nobody else to hear it
+        os.write(tell, f"0:{error!r}".encode())
+    finally:
+        os._exit(127)
+
+
+def _place(standard_input: int, output: int, tell: int) -> int:
+    """Input and output at 0, 1 and 2, and the pipe to tell with behind them; none of them is one of those before."""
+    high = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 10) for each in (standard_input, output, tell)]
+    os.dup2(high[0], 0)
+    os.dup2(high[1], 1)
+    os.dup2(high[1], 2)
+    return high[2]
+
+
+def _take_user(options: Options, user: User | None) -> None:
+    kernel.drop_capabilities(options.drop_capabilities)
+    if user is not None:
+        os.setgroups(user.groups)
+        os.setresgid(user.gid, user.gid, user.gid)
+        os.setresuid(user.uid, user.uid, user.uid)
+    if options.no_new_privileges or os.geteuid() != 0:
+        kernel.forbid_new_privileges()
+
+
+def _enter(directory: str, start: int | None) -> None:
+    """Go to the program's directory: where the sandbox has no root of its own, step by step, never through a link."""
+    if start is None:
+        os.chdir(directory)
+        return
+    here = os.open(".", _DIRECTORY, dir_fd=start)
+    for part in directory.strip("/").split("/"):
+        if part == "..":
+            raise OSError(errno.EACCES, "the directory leaves the sandbox")
+        if part not in ("", "."):
+            here = os.open(part, _DIRECTORY, dir_fd=here)
+    os.fchdir(here)
+
+
+def _environment(spec: Spec, options: Options, user: User | None) -> dict[str, str]:
+    base = {"PATH": _PATH, "LANG": "C.UTF-8"}
+    if user is not None:
+        base |= {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
+    return {**base, **spec.environment, **options.markers}
+
+
+# The child of a fork must not load anything out of a changed root: the codec that `encode` needs is loaded now.
+"".encode(sys.getfilesystemencoding())

@@ -1,0 +1,150 @@
+"""What goes over the wire, as types.
+
+The forms are those of `docs/node-plane.md`. Unknown fields of answers are ignored, so that a newer platform can say
+more; unknown fields of a task's arguments are refused, since what is not understood must not be done.
+"""
+
+import base64
+import binascii
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+ID = Annotated[str, msgspec.Meta(pattern=r"^[a-z]{2,4}_[0-7][0-9a-hjkmnp-tv-z]{25}$")]
+OwnerName = Annotated[str, msgspec.Meta(pattern=r"^alc_[0-7][0-9a-hjkmnp-tv-z]{25}(/[a-z0-9][a-z0-9._-]{0,62})?$")]
+ENVELOPE_MAX = 2_000_000
+"""Longest payload of a task that is looked at, in characters."""
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """A signed task, or tunnel offer, as it came."""
+
+    payload: str
+    key_id: str
+    signature: str
+
+
+class SealedSecret(msgspec.Struct, frozen=True):
+    """A secret that only this node can open."""
+
+    name: str
+    purpose: str
+    ephemeral_key: str
+    nonce: str
+    ciphertext: str
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A task, read from a payload whose signature was verified."""
+
+    v: int
+    task_id: ID
+    type: str
+    node_id: ID
+    audience: str
+    fence: Annotated[int, msgspec.Meta(ge=1)]
+    tenant_id: str
+    project_id: str
+    allocation_id: ID
+    owner: OwnerName
+    issued_at: float
+    expires_at: float
+    correlation_id: str
+    arguments: dict[str, Any]
+    trace_id: str = ""
+    instance_id: str | None = None
+    member_id: str | None = None
+    secrets: tuple[SealedSecret, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The owner's label within the allocation; empty for the allocation itself."""
+        return self.owner.partition("/")[2]
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A task under its fence."""
+
+    task_id: str
+    fence: int
+
+
+class PlatformKey(msgspec.Struct, frozen=True):
+    """A key that signs tasks; an announced one carries the signature of one that is pinned."""
+
+    key_id: str
+    public_key: str
+    signed_by: str | None = None
+    signature: str | None = None
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """The answer to a claim."""
+
+    tasks: tuple[Envelope, ...] = ()
+    cancel: tuple[Held, ...] = ()
+    lost: tuple[Held, ...] = ()
+    tunnels: tuple[Envelope, ...] = ()
+    keys: tuple[PlatformKey, ...] = ()
+    heartbeat_seconds: float = 30.0
+    lease_seconds: float = 90.0
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a task did not succeed."""
+
+    code: str
+    detail: str
+    exit_code: int | None = None
+
+
+class SignedReceipt(msgspec.Struct, frozen=True):
+    """A receipt's bytes and the node's signature over them."""
+
+    body: str
+    signature: str
+
+
+class Result(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a task ended."""
+
+    outcome: Literal["succeeded", "failed", "cancelled"]
+    result: dict[str, Any] = {}
+    failure: Failure | None = None
+    last_lines: tuple[str, ...] = ()
+    receipt: SignedReceipt | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What the platform says to one report."""
+
+    accepted: bool
+    code: str | None = None
+    detail: str | None = None
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """The answer to a batch of reports, in their order."""
+
+    results: tuple[Verdict, ...] = ()
+
+
+class Enrolled(msgspec.Struct, frozen=True):
+    """The answer to an enrolment."""
+
+    node_id: str
+    audience: str
+    platform_keys: tuple[PlatformKey, ...]
+
+
+def encode(data: bytes) -> str:
+    """Base64 as it goes into URLs, without padding."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def decode(text: str) -> bytes:
+    """The bytes of such text; ValueError when it is none."""
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except binascii.Error as error:
+        raise ValueError("not base64url") from error

@@ -1,0 +1,285 @@
+"""Real containers from a real registry: pulled by digest, hardened, seen, stopped, and proven gone."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from agent.tests.containers.images import BUSYBOX, Made, busybox_image, push
+from agent.tests.platform_hand import ALLOCATION, CREATE, Hand, seal
+from mooring_agent.cache import Cache
+from mooring_agent.containers import Containers
+from mooring_agent.executor import Executor
+from mooring_agent.families import FAMILIES
+from mooring_agent.hosts.contract import Owner
+from mooring_agent.hosts.simulated import SimulatedHost
+from mooring_agent.images import Images
+from mooring_agent.journal import Journal
+from mooring_agent.keys import make_keys
+from mooring_agent.podman import Podman
+from mooring_agent.wire import Result, decode
+from server.tests.registry.registry_process import RunningRegistry, running_registry
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("containers")]
+REPOSITORY = "apps/busybox"
+UID_BASE = 400_000
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """asyncio is what the agent runs on."""
+    return "asyncio"
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[RunningRegistry]:
+    """A registry with a directory of its own, since tests spoil what is in it."""
+    directory = tmp_path / "registry"
+    directory.mkdir()
+    with running_registry(directory) as running:
+        yield running
+
+
+@dataclass
+class Place:
+    """A network namespace, as a sandbox has one."""
+
+    pid: int
+
+    def network_path(self, allocation_id: str) -> str:
+        """Where it is joined."""
+        return f"/proc/{self.pid}/ns/net"
+
+    def uid_base(self, allocation_id: str) -> int | None:
+        """A range of its own."""
+        return UID_BASE
+
+
+@dataclass
+class Machine:
+    """An agent with podman; the sandbox around the containers is simulated, they are not."""
+
+    executor: Executor
+    journal: Journal
+    containers: Containers
+    hand: Hand
+    place: Place
+
+    async def do(self, type: str, arguments: dict[str, Any], **other: Any) -> Result:
+        """One task to its end."""
+        task = self.hand.task(type, arguments, **other)
+        self.executor.accept(task)
+        await self.executor.settle()
+        entry = self.journal.find(task.task_id)
+        assert entry is not None
+        assert entry.result is not None
+        return entry.result
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+    """A machine whose store and containers go with the test."""
+    podman = Podman(tmp_path / "containers")
+    if not podman.present or not os.access(BUSYBOX, os.X_OK):
+        pytest.skip("containers need root, podman, runc, conmon and busybox-static")
+    podman.prepare()
+    holder = network_holder()
+    journal = Journal(tmp_path / "journal.sqlite")
+    async with httpx.AsyncClient(timeout=60) as http:
+        cache = Cache(tmp_path / "cache")
+        place = Place(holder.pid)
+        images = Images(cache, podman)
+        containers = Containers("nod_x", podman, images, cache, place, tmp_path / "volumes", http)
+        families = containers.families(FAMILIES)
+        executor = Executor(SimulatedHost(), journal, make_keys(), time.time, lambda: None, 4, families)
+        try:
+            yield Machine(executor, journal, containers, Hand(), place)
+        finally:
+            await podman.attempt("rm", "--all", "--force", "--time", "0")
+            await podman.attempt("rmi", "--all", "--force")
+            holder.kill()
+            holder.wait()
+            journal.close()
+            remove_store(podman)
+
+
+def launch(registry: RunningRegistry, image: Made, **other: Any) -> dict[str, Any]:
+    """The arguments of a launch."""
+    return {
+        "name": "web",
+        "image": {"registry": registry.url, "repository": REPOSITORY, "digest": image.digest},
+        "argv": ["-c", "id; exec httpd -f -p 8080 -h /www"],
+        **other,
+    }
+
+
+def remove_store(podman: Podman) -> None:
+    """podman keeps its store mounted onto itself."""
+    for place in (podman.directory / "storage" / "overlay", podman.run):
+        if place.is_mount():
+            subprocess.run(["umount", str(place)], check=True)
+    shutil.rmtree(podman.run, ignore_errors=True)
+    shutil.rmtree(podman.directory)
+
+
+def network_holder() -> "subprocess.Popen[bytes]":
+    """A process that holds a network namespace of its own, ready for use when this returns."""
+    ready = "ip link set lo up && echo ready && exec sleep 600"
+    holder = subprocess.Popen(["unshare", "--net", "sh", "-c", ready], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"ready\n"
+    holder.stdout.close()
+    return holder
+
+
+def fetched(network: str, url: str) -> str:
+    """A page, fetched from inside a network."""
+    command = ["nsenter", f"--net={network}", str(BUSYBOX), "wget", "-qO-", url]
+    for _ in range(200):
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        if answer.returncode == 0:
+            return answer.stdout
+        time.sleep(0.05)
+    raise AssertionError(answer.stderr)
+
+
+def status_of(pid: int) -> dict[str, str]:
+    """What the kernel says of a process."""
+    return dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+
+
+def arguments_of_all() -> Iterator[bytes]:
+    """The arguments of every process on the machine."""
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            yield process.read_bytes()
+
+
+def failure_code(result: Result) -> str:
+    """Why a task failed."""
+    assert result.failure is not None
+    return result.failure.code
+
+
+async def test_a_container_is_pulled_by_digest_run_hardened_stopped_and_proven_gone(
+    machine: Machine, registry: RunningRegistry
+) -> None:
+    image = busybox_image()
+    push(registry.url, REPOSITORY, image)
+    await machine.do("sandbox.create", CREATE)
+    owner = {"owner": ALLOCATION + "/web"}
+    volume = [{"volume": "data", "target": "/data"}]
+    launched = await machine.do("container.launch", launch(registry, image, mounts=volume), **owner)
+    assert (launched.outcome, launched.result["state"]) == ("succeeded", "running"), launched
+    assert launched.result["image_digest"] == image.digest
+    inspected = json.loads(await machine.containers.podman.call("inspect", launched.result["container_id"]))[0]
+    pid = inspected["State"]["Pid"]
+    status = status_of(pid)
+    assert status["CapEff"].strip() == status["CapBnd"].strip() == "0000000000000000"
+    assert status["NoNewPrivs"].strip() == "1"
+    assert set(status["Uid"].split()) == {str(UID_BASE + 1_000)}
+    assert os.readlink(f"/proc/{pid}/ns/net") == os.readlink(machine.place.network_path(ALLOCATION))
+    assert fetched(machine.place.network_path(ALLOCATION), "http://127.0.0.1:8080/") == "hello from a container\n"
+    said = b"".join([part async for part in machine.containers.read_log(Owner(ALLOCATION, "web"), "web")])
+    assert said.startswith(b"uid=1000(1000) gid=1000(1000)")
+    stopped = await machine.do("container.control", {"name": "web", "action": "stop", "grace_seconds": 1}, **owner)
+    assert stopped.result["state"] == "exited"
+    gone = await machine.do("teardown.verify", {"close": True}, **owner)
+    assert gone.receipt is not None
+    receipt = json.loads(decode(gone.receipt.body))
+    assert receipt["clean"] is True
+    assert {thing["kind"] for thing in receipt["removed"]} == {"containers", "files"}
+    assert await machine.containers.podman.containers({}) == []
+    with pytest.raises(FileNotFoundError):
+        status_of(pid)
+
+
+@pytest.mark.parametrize("part", ["manifest", "layer"])
+async def test_a_tampered_image_never_starts(machine: Machine, registry: RunningRegistry, part: str) -> None:
+    image = busybox_image()
+    push(registry.url, REPOSITORY, image)
+    file = registry.file_of(image.digest if part == "manifest" else image.layer_digest)
+    spoiled = bytearray(file.read_bytes())
+    spoiled[len(spoiled) // 2] ^= 1
+    file.write_bytes(spoiled)
+    await machine.do("sandbox.create", CREATE)
+    result = await machine.do("container.launch", launch(registry, image))
+    # docker-registry itself notices a manifest that was spoiled, and then answers with an error of its own.
+    assert failure_code(result) in ("digest_mismatch", "image_pull_failed")
+    if part == "layer":
+        assert failure_code(result) == "digest_mismatch"
+    assert await machine.containers.podman.containers({}) == []
+    assert (await machine.containers.podman.call("images", "--quiet")).strip() == ""
+
+
+async def test_an_image_that_is_not_there_says_so(machine: Machine, registry: RunningRegistry) -> None:
+    image = busybox_image()
+    await machine.do("sandbox.create", CREATE)
+    assert failure_code(await machine.do("container.launch", launch(registry, image))) == "not_found"
+
+
+async def test_inside_a_container_nothing_of_the_machine_can_be_changed(
+    machine: Machine, registry: RunningRegistry
+) -> None:
+    image = busybox_image()
+    push(registry.url, REPOSITORY, image)
+    await machine.do("sandbox.create", CREATE)
+    tries = "touch /x; mount -t tmpfs none /tmp; cat /proc/sys/kernel/core_pattern > /dev/null; ls /proc; echo done"
+    launched = await machine.do(
+        "container.launch", launch(registry, image, argv=["-c", tries + "; ls /root /home /etc; exec sleep 600"])
+    )
+    assert launched.outcome == "succeeded"
+    name = launched.result["container_id"]
+    said = ""
+    while "done" not in said:
+        said = "".join((await machine.containers.podman.attempt("logs", name))[1:])
+    assert "touch: /x: Read-only file system" in said
+    assert "mount: permission denied" in said or "mount: mounting none on /tmp failed" in said
+
+
+async def test_a_secret_is_in_the_containers_environment_and_in_no_argument(
+    machine: Machine, registry: RunningRegistry
+) -> None:
+    image = busybox_image()
+    push(registry.url, REPOSITORY, image)
+    await machine.do("sandbox.create", CREATE)
+    keys = machine.executor.keys
+    task_id = "tsk_55hzzzzzzzzzzzzzzzzzzzzzzz"
+    secret = seal(b"hush-4711", keys.sealing_public, task_id, "artifact_pull", "token")
+    arguments = launch(registry, image, environment_secrets={"TOKEN": "token"}, argv=["-c", "env; exec sleep 600"])
+    launched = await machine.do("container.launch", arguments, task_id=task_id, secrets=[secret])
+    assert launched.outcome == "succeeded", launched
+    said = ""
+    while "TOKEN" not in said:
+        said = (await machine.containers.podman.attempt("logs", launched.result["container_id"]))[1]
+    assert "TOKEN=hush-4711" in said
+    assert not [name for name in os.listdir(machine.containers.podman.directory) if name.startswith("environment-")]
+    assert b"hush-4711" not in b"".join(arguments_of_all())
+
+
+async def test_what_is_in_the_cache_is_not_fetched_again(machine: Machine, registry: RunningRegistry) -> None:
+    image = busybox_image()
+    push(registry.url, REPOSITORY, image)
+    source = f"{registry.url}/v2/{REPOSITORY}"
+    arguments = {"kind": "oci", "digest": image.digest, "source": source}
+    first = await machine.do("artifact.fetch", arguments)
+    second = await machine.do("artifact.fetch", arguments)
+    assert (first.result["from_cache"], second.result["from_cache"]) == (False, True)
+    assert first.result["bytes"] == sum(len(blob) for blob in image.blobs.values())
+
+
+async def test_a_second_container_of_the_same_name_is_refused(machine: Machine, registry: RunningRegistry) -> None:
+    image = busybox_image()
+    push(registry.url, REPOSITORY, image)
+    await machine.do("sandbox.create", CREATE)
+    await machine.do("container.launch", launch(registry, image))
+    assert failure_code(await machine.do("container.launch", launch(registry, image))) == "refused"
