@@ -8,22 +8,28 @@ import asyncio
 import fcntl
 import logging
 import os
+import re
 import signal
 import socket
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from mooring_agent.agent import Agent, Parts
 from mooring_agent.client import Introduction, Turned, Unreachable, enrol
+from mooring_agent.containers import container_families
+from mooring_agent.families import FAMILIES
 from mooring_agent.hosts.choice import host_for
+from mooring_agent.hosts.namespace import NamespaceHost
 from mooring_agent.inventory import take_inventory
 from mooring_agent.journal import Journal
 from mooring_agent.keys import read_identity, ready_keys, store_identity
+from mooring_agent.podman import Podman
 
 STATE: Final = "MOORING_AGENT_STATE_DIR"
 
@@ -90,6 +96,9 @@ def _run(chosen: argparse.Namespace) -> int:
 
 
 async def _until_told(parts: Parts) -> None:
+    if isinstance(parts.host, NamespaceHost) and Podman.on_this_machine() and parts.directory is not None:
+        families = await container_families(parts.identity.node_id, parts.directory, parts.host, FAMILIES)
+        parts = replace(parts, families=families)
     agent = Agent(parts)
     running = asyncio.ensure_future(agent.run())
     loop = asyncio.get_running_loop()
@@ -98,6 +107,12 @@ async def _until_told(parts: Parts) -> None:
     print(f"agent of {agent.identity.node_id} runs (host {agent.parts.host.kind})", file=sys.stderr)
     with suppress(asyncio.CancelledError):
         await running
+
+
+def _own_name() -> str:
+    """The machine's name in the form that the platform takes: small letters, digits and hyphens."""
+    name = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower()).strip("-")[:40].rstrip("-")
+    return name if re.fullmatch(r"[a-z][a-z0-9-]{1,38}[a-z0-9]", name) else f"node-{name}".rstrip("-")[:40]
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -128,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     joins = commands.add_parser("enrol", parents=[shared], help="join a platform with a one-time token")
     joins.add_argument("--url", required=True, help="the platform's address")
     joins.add_argument("--token-file", default="-", help="file with the one-time token; `-` reads standard input")
-    joins.add_argument("--name", default=socket.gethostname(), help="what the machine is called")
+    joins.add_argument("--name", default=_own_name(), help="what the machine is called (default %(default)s)")
     joins.add_argument("--label", action="append", default=[], metavar="NAME=VALUE")
     runs = commands.add_parser("run", parents=[shared], help="run the agent of an enrolled machine")
     runs.add_argument("--simulated-gpus", type=int, default=0, help="declare GPUs that compute nothing, for trials")

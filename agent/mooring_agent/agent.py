@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from mooring_agent import VERSION
 from mooring_agent.client import Client, Turned, Unreachable
 from mooring_agent.executor import Executor
 from mooring_agent.families import FAMILIES, Family
@@ -20,13 +21,14 @@ from mooring_agent.hosts.contract import Host
 from mooring_agent.journal import Journal
 from mooring_agent.keys import Identity, NodeKeys, store_identity, with_announced
 from mooring_agent.pause import Pause
+from mooring_agent.probes import PROBES
 from mooring_agent.reporter import Reporter
+from mooring_agent.tunnels import tunnel_families
 from mooring_agent.verify import Believer, Refused
-from mooring_agent.wire import Claimed, Envelope
+from mooring_agent.wire import Claimed
 
 SWEEP_SECONDS: Final = 600.0
 WAIT_SECONDS: Final = 30.0
-VERSION: Final = "0.1.0"
 
 log = logging.getLogger("mooring.agent")
 
@@ -44,7 +46,6 @@ class Parts:
     directory: Path | None = None  # where the identity is kept when keys are announced
     concurrency: int = 16
     families: Mapping[str, Family] = field(default_factory=lambda: FAMILIES)
-    on_tunnel: Callable[["Agent", Envelope], None] | None = None
 
 
 class Agent:
@@ -61,7 +62,7 @@ class Agent:
             parts.now,
             self._changed,
             parts.concurrency,
-            parts.families,
+            {**parts.families, **PROBES, **tunnel_families(self.client.authorization)},
         )
         self.reporter = Reporter(self.client, self.executor, parts.journal, parts.host, parts.now)
         self._began = parts.now()
@@ -144,9 +145,6 @@ class Agent:
                 self.reporter.refuse(refused.reason, refused.detail, refused.task_id)
         for held in claimed.cancel:
             self.executor.cancel(held.task_id)
-        if self.parts.on_tunnel is not None:
-            for envelope in claimed.tunnels:
-                self.parts.on_tunnel(self, envelope)
 
     async def _sweep(self) -> None:
         while True:

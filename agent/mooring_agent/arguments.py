@@ -242,6 +242,18 @@ class TeardownVerify(Strict, frozen=True):
     close: Literal[True] = True
 
 
+class TunnelOpen(Strict, frozen=True):
+    """`tunnel.open`: let the relay open streams to these ports of the sandbox, or run this one command."""
+
+    relay: Annotated[str, Meta(max_length=500, pattern=r"^https?://[^\s/]+$")]
+    ports: Annotated[tuple[Port, ...], Meta(max_length=64)] = ()
+    argv: Argv | None = None
+    user: UserName = "app"
+    columns: Annotated[int, Meta(ge=1, le=1_000)] = 80
+    rows: Annotated[int, Meta(ge=1, le=1_000)] = 24
+    idle_seconds: Seconds = 300.0
+
+
 ARGUMENTS: Final[dict[str, type[Strict]]] = {
     "sandbox.create": SandboxCreate,
     "sandbox.destroy": Nothing,
@@ -258,6 +270,7 @@ ARGUMENTS: Final[dict[str, type[Strict]]] = {
     "probe.http": ProbeHttp,
     "probe.exec": ProbeExec,
     "teardown.verify": TeardownVerify,
+    "tunnel.open": TunnelOpen,
 }
 
 

@@ -14,13 +14,14 @@ from typing import Any, Final, TypeVar
 import httpx
 import msgspec
 
+from mooring_agent import VERSION
 from mooring_agent.keys import Identity, NodeKeys
 from mooring_agent.wire import Claimed, Enrolled, Held, Reported, encode
 
 ASSERTION_SECONDS: Final = 120
 ENROL_CONTEXT: Final = "mooring-enrol-v1"
 ANSWER_MAX: Final = 64 * 1_048_576
-USER_AGENT: Final = "mooring-agent/0.1"
+USER_AGENT: Final = f"mooring-agent/{VERSION}"
 GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 Answer = TypeVar("Answer")
@@ -150,7 +151,7 @@ def assertion(identity: Identity, keys: NodeKeys, now: float) -> str:
     claims = {
         "iss": identity.node_id,
         "sub": identity.node_id,
-        "aud": identity.audience,
+        "aud": f"{identity.url.rstrip('/')}/api/v1/oauth/token",
         "iat": int(now),
         "exp": int(now) + ASSERTION_SECONDS,
         "jti": secrets.token_urlsafe(18),

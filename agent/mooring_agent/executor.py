@@ -23,6 +23,8 @@ from mooring_agent.receipts import RECEIPT_CONTEXT, body_of
 from mooring_agent.verify import Refused
 from mooring_agent.wire import Failure, Held, Result, SignedReceipt, Task, encode
 
+BESIDE_MAX: Final = 256
+"""How many tunnels stand at once."""
 LAST_LINES_MAX: Final = 50
 LAST_BYTES_MAX: Final = 65_536
 LINE_MAX: Final = 2_000
@@ -76,7 +78,9 @@ class Executor:
     @property
     def free(self) -> int:
         """How many more tasks this agent takes now; a few wait here, so that an owner's next one is at hand."""
-        return max(0, 4 * self.concurrency - len(self.tracked))
+        ordered = sum(1 for each in self.tracked.values() if not each.family.beside)
+        beside = len(self.tracked) - ordered
+        return max(0, min(4 * self.concurrency - ordered, BESIDE_MAX - beside))
 
     def running(self) -> list[Held]:
         """What it holds, for the renewal of leases."""
@@ -170,6 +174,9 @@ class Executor:
                 others = [e.work for e in self._of(task.owner) if e is not each and e.work is not None]
                 if others:
                     await asyncio.wait(others)
+                await self._perform(each)
+                return
+            if each.family.beside:
                 await self._perform(each)
                 return
             async with self._order.setdefault(task.owner, asyncio.Lock()), self._room:

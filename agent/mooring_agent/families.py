@@ -59,6 +59,7 @@ class Family:
     perform: Callable[[Host, Doing, Any], Awaitable[Fields]]
     repeats: bool = True
     closes: bool = False  # it closes its owner: what else that owner wanted is ended first
+    beside: bool = False  # it neither waits for its owner's other tasks nor holds them up
     logs: bool = False  # its output is streamed to the platform while it runs
 
 

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import pynvml  # type: ignore[import-untyped]
 
+from mooring_agent import VERSION
+
 PROGRAMS: Final = (
     "podman",
     "runc",
@@ -36,16 +38,20 @@ _NODES: Final = Path("/sys/devices/system/node")
 
 def take_inventory(host: str, simulated_gpus: int = 0, facts: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Everything that the platform is told of this machine."""
-    gpus = real_gpus()
+    gpus, numa = real_gpus(), numa_nodes()
     return {
+        "agent_version": VERSION,
         "host": host,
-        "architecture": platform.machine(),
-        "kernel": platform.release(),
         "cpus": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "numa": numa_nodes(),
-        "gpus": gpus if gpus else declared_gpus(simulated_gpus, max(1, len(numa_nodes()))),
-        "runtimes": {**programs(), **(facts or {})},
+        "numa": numa,
+        "gpus": gpus if gpus else declared_gpus(simulated_gpus, max(1, len(numa))),
+        "facts": {
+            "architecture": platform.machine(),
+            "kernel": platform.release(),
+            **programs(),
+            **(facts or {}),
+        },
     }
 
 
@@ -76,9 +82,29 @@ def declared_gpus(count: int, numa_count: int) -> list[dict[str, Any]]:
 
 
 def numa_nodes() -> list[dict[str, Any]]:
-    """The NUMA nodes with their processors."""
+    """The NUMA nodes, each with its processors and memory."""
     found = sorted(_NODES.glob("node[0-9]*"), key=lambda path: int(path.name[4:]))
-    return [{"index": int(path.name[4:]), "cpus": (path / "cpulist").read_text().strip()} for path in found]
+    return [
+        {
+            "index": int(path.name[4:]),
+            "cpus": count_cpus((path / "cpulist").read_text()),
+            "memory_bytes": _memory_of(path / "meminfo"),
+        }
+        for path in found
+    ]
+
+
+def count_cpus(listed: str) -> int:
+    """How many processors a list such as `0-3,8` names."""
+    ranges = [part.partition("-") for part in listed.strip().split(",") if part]
+    return sum(int(last or first) - int(first) + 1 for first, _, last in ranges)
+
+
+def _memory_of(path: Path) -> int:
+    for line in path.read_text().splitlines():
+        if "MemTotal:" in line:
+            return int(line.split()[-2]) * 1_024
+    return 0
 
 
 def programs(names: Sequence[str] = PROGRAMS) -> dict[str, str]:

@@ -40,19 +40,18 @@ OUTPUT_MAX: Final = 8 * 1_048_576
 class Podman:
     """podman on a store below the agent's state directory."""
 
-    def __init__(self, directory: Path, program: str = "podman") -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._program = program
         self.policy = directory / "policy.json"
         # podman takes a short path only, and what lies there ends with the machine's boot.
         self.run = RUN / hashlib.sha256(str(directory).encode()).hexdigest()[:12]
         self.layouts = directory / "layouts"
         self._config = directory / "containers.conf"
 
-    @property
-    def present(self) -> bool:
+    @staticmethod
+    def on_this_machine() -> bool:
         """Whether this machine can run containers at all."""
-        return os.geteuid() == 0 and all(shutil.which(each) for each in (self._program, "runc", "conmon"))
+        return os.geteuid() == 0 and all(shutil.which(each) for each in ("podman", "runc", "conmon"))
 
     def prepare(self) -> None:
         """Have the directories and files that podman is pointed at."""
@@ -73,7 +72,7 @@ class Podman:
         if not self._config.exists():
             self.prepare()
         process = await asyncio.create_subprocess_exec(
-            self._program,
+            "podman",
             "--root", str(self.directory / "storage"),
             "--runroot", str(self.run),
             *words,

@@ -76,7 +76,7 @@ async def _tried(wanted: taken.Probe, once: Callable[[int], Awaitable[str]]) -> 
         except HostFailure as failure:
             last = HostFailure("probe_failed", failure.detail, failure.exit_code)
         else:
-            took = round((time.monotonic() - began) * 1_000, 1)
+            took = round((time.monotonic() - began) * 1_000)
             return {"observed": observed, "attempts": attempt + 1, "latency_milliseconds": took}
     raise HostFailure("probe_failed", f"after {wanted.attempts} attempts: {last.detail}", last.exit_code)
 

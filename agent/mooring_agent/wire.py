@@ -17,7 +17,7 @@ ENVELOPE_MAX = 2_000_000
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """A signed task, or tunnel offer, as it came."""
+    """A signed task as it came."""
 
     payload: str
     key_id: str
@@ -84,7 +84,6 @@ class Claimed(msgspec.Struct, frozen=True):
     tasks: tuple[Envelope, ...] = ()
     cancel: tuple[Held, ...] = ()
     lost: tuple[Held, ...] = ()
-    tunnels: tuple[Envelope, ...] = ()
     keys: tuple[PlatformKey, ...] = ()
     heartbeat_seconds: float = 30.0
     lease_seconds: float = 90.0

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, Self
 from mooring_agent.supervisor import wire
 
 SOCKET_NAME: Final = "supervisor.sock"
-ANSWER_SECONDS: Final = 120.0
+ANSWER_SECONDS: Final = 60.0
 _BACKLOG: Final = 128
 
 ProgramKind = Literal["run", "service"]
@@ -122,6 +122,8 @@ class SupervisorClient:
         """Who answers."""
         with _connect(self._directory) as connection:
             answer, _ = await _ask(connection, {"op": "status"})
+        # One that connected before the supervisor had begun would name whoever had made the socket.
+        with _connect(self._directory) as connection:
             pid = _peer(connection)
         return SupervisorStatus(answer["pid"], pid, answer["started_at"], answer["owners"])
 

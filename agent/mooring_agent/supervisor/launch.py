@@ -35,7 +35,7 @@ async def ensure_supervisor(state: Path, start: Path, title: str, markers: Mappi
             drop_capabilities=tuple(capabilities),
             no_new_privileges=True,
         )
-        await _spawn(options, (listener.fileno(), *directories))
+        await spawn_supervisor(options, (listener.fileno(), *directories))
     finally:
         listener.close()
         for directory in directories:
@@ -47,7 +47,7 @@ def _last_capability() -> int:
     return int(Path("/proc/sys/kernel/cap_last_cap").read_text(encoding="ascii"))
 
 
-async def _spawn(options: Options, descriptors: tuple[int, ...]) -> None:
+async def spawn_supervisor(options: Options, descriptors: tuple[int, ...]) -> None:
     """It leaves us by a second fork, so what is waited for here is short."""
     given = {name: value for name, value in options._asdict().items() if not name.startswith("prepare_")}
     process = await asyncio.create_subprocess_exec(

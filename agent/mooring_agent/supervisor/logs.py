@@ -75,17 +75,17 @@ def read_log(path: str, offset: int) -> Iterator[bytes]:
     except FileNotFoundError:
         return
     try:
-        while (start := _segment_at(directory, offset)) is not None:
-            if start > offset:
-                yield f"\n[{start - offset} bytes were dropped here]\n".encode()
-                offset = start
-            length = 0
-            for piece in _pieces(directory, start, offset - start):
-                length += len(piece)
-                yield piece
-            if not length:
-                return
-            offset += length
+        while (found := _open_at(directory, offset)) is not None:
+            start, file = found
+            try:
+                if start > offset:
+                    yield f"\n[{start - offset} bytes were dropped here]\n".encode()
+                    offset = start
+                while piece := os.pread(file, PIECE_BYTES, offset - start):
+                    yield piece
+                    offset += len(piece)
+            finally:
+                os.close(file)
     finally:
         os.close(directory)
 
@@ -97,40 +97,26 @@ def last_lines(path: str, count: int, limit_bytes: int = PIECE_BYTES) -> tuple[s
     except FileNotFoundError:
         return ()
     try:
-        tail = b""
-        for start in sorted(_segments(directory), reverse=True):
-            pieces = list(_pieces(directory, start, 0))
-            tail = b"".join(pieces) + tail
-            if len(tail) >= limit_bytes:
-                break
+        starts = sorted(_segments(directory))
+        sizes = [os.stat(_name(start), dir_fd=directory).st_size for start in starts[-1:]]
+        end = sum(starts[-1:] + sizes)
     finally:
         os.close(directory)
+    tail = b"".join(read_log(path, max(0, end - limit_bytes)))
     return tuple(tail[-limit_bytes:].decode("utf-8", "replace").splitlines()[-count:])
 
 
-def _segment_at(directory: int, offset: int) -> int | None:
-    """Where the segment begins that holds this offset or, if it was dropped, the next one that is kept."""
+def _open_at(directory: int, offset: int) -> tuple[int, int] | None:
+    """The segment that holds this offset or, if it was dropped, the next one: where it begins, and the open file."""
     for start in sorted(_segments(directory)):
         try:
-            end = start + os.stat(_name(start), dir_fd=directory).st_size
+            file = os.open(_name(start), os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
         except FileNotFoundError:
-            continue
-        if offset < end:
-            return start
-    return None
-
-
-def _pieces(directory: int, start: int, skip: int) -> Iterator[bytes]:
-    try:
-        file = os.open(_name(start), os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
-    except FileNotFoundError:
-        return
-    try:
-        while piece := os.pread(file, PIECE_BYTES, skip):
-            skip += len(piece)
-            yield piece
-    finally:
+            continue  # dropped just now
+        if offset < start + os.fstat(file).st_size:
+            return start, file
         os.close(file)
+    return None
 
 
 def _segments(directory: int) -> list[int]:

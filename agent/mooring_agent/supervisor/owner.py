@@ -5,7 +5,6 @@ channel ends, the sandbox's supervisor is gone, and it kills what is below it an
 is no sandbox.
 """
 
-import fcntl
 import os
 import signal
 import socket
@@ -37,7 +36,8 @@ def serve_owner(label: str, channel: socket.socket, options: Options) -> NoRetur
         kernel.adopt_orphans()
     directory = records.open_directory(options.state, records.directory_of(label))
     os.close(options.state)
-    _wait_for_the_one_before(directory)
+    # If the sandbox's supervisor was killed, this owner's former one may still be ending what it had started.
+    records.lock(directory, _BEFORE_SECONDS)
     marked = options._replace(state=directory, markers={**options.markers, OWNER_VARIABLE: label})
     OwnerSupervisor(channel, marked).run()
     os._exit(0)
@@ -48,19 +48,6 @@ def private_proc() -> None:
     kernel.unshare(kernel.CLONE_NEWNS)
     kernel.mount("none", "/", flags=kernel.MS_SLAVE | kernel.MS_REC)
     kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
-
-
-def _wait_for_the_one_before(directory: int) -> None:
-    """If the sandbox's supervisor was killed, this owner's former one may still be ending what it had started."""
-    deadline = time.monotonic() + _BEFORE_SECONDS
-    while True:
-        try:
-            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_LOOK_SECONDS)
 
 
 class OwnerSupervisor:
@@ -154,11 +141,10 @@ class OwnerSupervisor:
         if program is None or program.entry["kind"] != "service" or program.is_over:
             answer.give(ran=False)
             return
-        ran = self._programs.stop_main(program, _seconds(message["grace_seconds"]))
-        if program.is_over:
-            answer.give(ran=ran)
-        else:
+        if self._programs.stop_main(program, _seconds(message["grace_seconds"])):
             _wait_for(program, answer)
+        else:
+            answer.give(ran=False)
 
     def _inspect(self, message: dict[str, Any], answer: Answer) -> None:
         program = self._programs.known.get(message["name"])

@@ -198,8 +198,11 @@ class Programs:
         program.begun = time.monotonic()
         program.entry |= {"state": "running", "pid": pid, "started_at": time.time(), "exit_code": None}
         self.children[pid] = lambda code: self._ended(program, output, code)
-        self.loop.watch(output, lambda: self._hear(program, output))
+        self.loop.watch(output, lambda: self._listen(program, output))
         self._save()
+
+    def _listen(self, program: Program, output: int) -> None:
+        self._hear(program, output)
 
     def _hear(self, program: Program, output: int) -> bool:
         """Take what a program wrote; whether there may be more."""

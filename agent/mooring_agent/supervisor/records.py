@@ -6,12 +6,15 @@ No arguments, no environment and no secret is ever in it.
 """
 
 import contextlib
+import fcntl
 import json
 import os
+import time
 from typing import Any, Final
 
 PROGRAMS_MAX: Final = 2000
 _FILE: Final = "programs.json"
+_LOOK_SECONDS: Final = 0.02
 _NEW: Final = "programs.json.new"
 
 Entry = dict[str, Any]
@@ -44,6 +47,19 @@ def open_directory(parent: int, name: str) -> int:
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=parent)
     return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+
+
+def lock(directory: int, seconds: float) -> None:
+    """Be the only one that keeps records here; one that is just ending is waited for."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK_SECONDS)
 
 
 def directory_of(label: str) -> str:

@@ -25,6 +25,7 @@ from mooring_agent.supervisor.spawn import Refusal
 VERSION: Final = 1
 OWNERS_MAX: Final = 64
 CONNECTIONS_MAX: Final = 128
+BACKLOG: Final = 128
 _LOOK_SECONDS: Final = 0.02
 _LOOKS_MAX: Final = 1500
 
@@ -48,6 +49,7 @@ class SandboxSupervisor:
         self._loop = Loop(self._children_ended)
         self._listener = socket.socket(fileno=options.listener)
         self._listener.setblocking(False)
+        self._listener.listen(BACKLOG)  # once more, so that the socket names this process as its peer
         self._unheard: dict[int, socket.socket] = {}
         self._wards: dict[str, Ward] = {}
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if options.owner_namespaces else -1

@@ -1,19 +1,21 @@
 """Begin to supervise, in a process that is already where it is to be: its namespaces, its root, its session."""
 
-import fcntl
 import gc
 import os
 import sys
+from typing import Final
 
-from mooring_agent.supervisor import kernel
+from mooring_agent.supervisor import kernel, records
 from mooring_agent.supervisor.options import Options
 from mooring_agent.supervisor.sandbox import SandboxSupervisor
+
+_BEFORE_SECONDS: Final = 10.0
 
 
 def serve(options: Options) -> None:
     """Supervise until asked to end. A second one for the same state directory ends at once."""
     try:
-        fcntl.flock(options.state, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        records.lock(options.state, _BEFORE_SECONDS)
     except BlockingIOError:
         return
     _attach_standard_files(options.state)

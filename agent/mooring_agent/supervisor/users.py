@@ -55,7 +55,9 @@ def _lines(path: str) -> list[str]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return []
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return []
-        return file.read(FILE_MAX_BYTES).decode("utf-8", "replace").splitlines()
+        return os.pread(descriptor, FILE_MAX_BYTES, 0).decode("utf-8", "replace").splitlines()
+    finally:
+        os.close(descriptor)

@@ -89,7 +89,7 @@ class Machine:
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     """A machine whose store and containers go with the test."""
     podman = Podman(tmp_path / "containers")
-    if not podman.present or not os.access(BUSYBOX, os.X_OK):
+    if not Podman.on_this_machine() or not os.access(BUSYBOX, os.X_OK):
         pytest.skip("containers need root, podman, runc, conmon and busybox-static")
     podman.prepare()
     holder = network_holder()

@@ -1,9 +1,10 @@
 """What bounds a sandbox: control groups where the machine has them, and what can be done without them otherwise.
 
-Three kinds of machine are told apart: one hierarchy with the controllers in it (v2), a hierarchy per controller (v1, also
-when a v2 without controllers is mounted beside them), and none. Groups are made below the agent's own group (v1) or
-below the hierarchy's root (v2, where a group with processes may have no groups with controllers below it), and named by the
-agent's label and the allocation. What is in force, and by what, is said of each limit; what is not is said as well.
+Three kinds of machine are told apart: one hierarchy with the controllers in it (v2), a hierarchy per controller (v1,
+also when a v2 without controllers is mounted beside them), and none. Groups are made below the agent's own group (v1)
+or below the hierarchy's root (v2, where a group with processes may have no groups with controllers below it), and
+named by the agent's label and the allocation. What is in force, and by what, is said of each limit; what is not is
+said as well.
 """
 
 import contextlib
@@ -50,7 +51,7 @@ def detect() -> Hierarchies:
     """What this machine has."""
     with contextlib.suppress(OSError):
         controllers = (V2 / "cgroup.controllers").read_text().split()
-        usable = {name: V2 for name in ("memory", "pids", "cpu") if name in controllers}
+        usable: dict[str, Path] = {name: V2 for name in ("memory", "pids", "cpu") if name in controllers}
         if usable:
             return Hierarchies(2, usable)
     mounted: dict[str, Path] = {}

@@ -1,7 +1,8 @@
 """Looking at the machine: what of a sandbox, or of one owner in it, is there now.
 
-A look believes no record: it reads the kernel's own tables. What it knows to look for (`Traces`) comes from the records that were
-written before anything was made: numbers of namespaces, a range of users, a directory, a link, groups.
+A look believes no record: it reads the kernel's own tables. What it knows to look for (`Traces`) comes from the
+records that were written before anything was made: numbers of namespaces, a range of users, a directory, a link,
+groups.
 """
 
 import contextlib
@@ -221,7 +222,6 @@ def sockets(directory: str) -> Iterator[Socket]:
                 yield Socket(table, int(fields[9]), f"{table} port {port}", port if listens else None)
     with contextlib.suppress(FileNotFoundError):
         for line in Path(directory, "unix").read_text(errors="surrogateescape").splitlines()[1:]:
-            fields = line.split(" ", 7)
             fields = line.split(maxsplit=7)
             path = fields[7] if len(fields) > 7 else ""
             yield Socket("unix", int(fields[6]), f"unix {path}".strip(), None)
@@ -259,12 +259,14 @@ def socket_inodes(everybody: Iterable[Process]) -> frozenset[int]:
 
 def _look_cgroups(traces: Traces, seen: Seen) -> None:
     seen.looked["cgroups"] = len(traces.cgroups)
-    seen.add("cgroups", limits.left(traces.cgroups))
+    seen.add("cgroups", (each.removeprefix("/sys/fs/cgroup/") for each in limits.left(traces.cgroups)))
 
 
 def _look_files(traces: Traces, seen: Seen) -> None:
     seen.looked["files"] = len(traces.files)
-    seen.add("files", (str(each) for each in traces.files if os.path.lexists(each)))
+    # A tenant reads this: where the agent keeps its things is not his to know.
+    state = traces.directory.parent if traces.label is None else traces.directory.parents[2]
+    seen.add("files", (str(each.relative_to(state)) for each in traces.files if os.path.lexists(each)))
     if traces.first_uid is not None and traces.label is None:
         found, looked = tree.owned_below(_TEMPORARY, traces.first_uid, UIDS)
         seen.looked["files"] += looked

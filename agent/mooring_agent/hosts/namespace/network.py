@@ -1,8 +1,8 @@
 """Project networks: a bridge in a network namespace of its own per project, never in the machine's.
 
-The namespace is held by a mount below the agent's state directory, so it needs no process and stands when the agent does not.
-Nothing in it has an address: it carries packets between the members of one project, knows no route and meets no other
-network. A member's cable has one end there and the other, `eth0`, in the sandbox.
+The namespace is held by a mount below the agent's state directory, so it needs no process and stands when the agent
+does not. Nothing in it has an address: it carries packets between the members of one project, knows no route and
+meets no other network. A member's cable has one end there and the other, `eth0`, in the sandbox.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
+from mooring_agent.birth import kernel
 from mooring_agent.hosts.contract import HostFailure, Network
-from mooring_agent.hosts.namespace import kernel
 
 T = TypeVar("T")
 
@@ -35,7 +35,8 @@ def place_of(networks: Path, name: str) -> Path:
 
 
 def inside(namespace: str, action: Callable[[], T]) -> T:
-    """Do something in a network namespace, in a thread that ends with it, so that nothing else of this process is there."""
+    """Do something in a network namespace, in a thread that ends with it, so that nothing else of this process is
+    there."""
     outcome: list[T] = []
     problems: list[OSError] = []
 
@@ -114,7 +115,8 @@ def ensure(networks: Path, network: Network) -> Path:
 
 
 def attach(networks: Path, network: Network, link: str, pid: int) -> None:
-    """Give the sandbox whose init this is its cable and its address; a cable that a crash left half done is made anew."""
+    """Give the sandbox whose init this is its cable and its address; a cable that a crash left half done is made
+    anew."""
     namespace = ensure(networks, network)
     interface = ipaddress.ip_interface(f"{network.address}/{ipaddress.ip_network(network.subnet).prefixlen}")
     own = f"/proc/{pid}/ns/net"

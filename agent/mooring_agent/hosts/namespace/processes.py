@@ -1,8 +1,8 @@
 """The machine's processes as /proc shows them: who is in which namespace, who holds which, and how to end one for sure.
 
-The kernel numbers namespaces and gives a number again when a namespace is gone. So a number alone proves nothing after a
-sandbox was killed: while a look goes on the host holds its namespaces open (`Guard`), and after a crash in between only processes
-that began before the kill count.
+The kernel numbers namespaces and gives a number again when a namespace is gone. So a number alone proves nothing
+after a sandbox was killed: while a look goes on the host holds its namespaces open (`Guard`), and after a crash in
+between only processes that began before the kill count.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Ranges of users: each sandbox has 65,536 of its own, which no other sandbox and no account of the machine has.
 
-Several agents share a machine, so the ranges are given out in one directory of the machine: a file per range, named by its
-first number, saying which sandbox's directory holds it. Whatever already uses a range without being in that directory
-(accounts, subordinate ranges of other programs, user namespaces that stand) is passed over.
+Several agents share a machine, so the ranges are given out in one directory of the machine: a file per range, named
+by its first number, saying which sandbox's directory holds it. Whatever already uses a range without being in that
+directory (accounts, subordinate ranges of other programs, user namespaces that stand) is passed over.
 """
 
 import contextlib

@@ -1,12 +1,14 @@
-"""What the host knows of its sandboxes, on disk: it is written before the machine is changed, so that a crash forgets nothing.
+"""What the host knows of its sandboxes, on disk: it is written before the machine is changed, so that a crash forgets
+nothing.
 
 Below the agent's state directory each sandbox has a directory of its own:
 
 * `record.json`: what was asked for, what was given out for it (users, link, cgroups), and how far it is;
 * `root/`: the sandbox's own files;
-* `owners/<label>/`: for each owner the files of its init: `init.json` (written by the program that made it, before the init goes
-  on), `control.sock`, `data/` (logs and results, the supervisor's) and `files.json` (what was written for this owner). The
-  allocation itself is the owner `_`.
+* `owners/<label>/`: for each owner the files of its init: `init.json` (written by the program that made it, before
+  the init goes on), `control.sock`, `data/` (logs and results, the supervisor's) and `files.json` (what was written
+  for this owner). The
+  allocation itself and the sandbox's own init have theirs beside, named with a `_` that no label begins with.
 
 A directory without a record is a birth that never was; it is removed.
 """
@@ -27,9 +29,15 @@ from mooring_agent.hosts.contract import HostFailure, Owner, SandboxSpec
 Status = Literal["creating", "standing", "destroying"]
 
 UIDS: Final = 65536
-MAIN: Final = "_"
+ALLOCATION: Final = "_allocation"  # where the allocation itself, as an owner, has its things
+SANDBOX: Final = "_sandbox"  # where the sandbox's own init has its
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def sandbox_itself(allocation_id: str) -> Owner:
+    """The sandbox's own init, spelled as an owner."""
+    return Owner(allocation_id, SANDBOX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +92,18 @@ class Places:
 
     def owner(self, owner: Owner) -> Path:
         """The directory of an owner's init."""
-        if owner.label and not _LABEL.fullmatch(owner.label):
+        name = owner.label or ALLOCATION
+        if name not in (ALLOCATION, SANDBOX) and not _LABEL.fullmatch(name):
             raise HostFailure("path_refused", f"{owner.label!r} is no label of an owner")
-        return self.sandbox(owner.allocation_id) / "owners" / (owner.label or MAIN)
+        return self.sandbox(owner.allocation_id) / "owners" / name
 
     def owners(self, allocation_id: str) -> list[Owner]:
-        """The owners that have a directory, the allocation itself first."""
+        """Everybody who has a directory, the sandbox itself among them."""
         try:
             names = sorted(each.name for each in (self.sandbox(allocation_id) / "owners").iterdir())
         except FileNotFoundError:
             return []
-        return [Owner(allocation_id, "" if name == MAIN else name) for name in sorted(names, key=lambda n: n != MAIN)]
+        return [Owner(allocation_id, "" if name == ALLOCATION else name) for name in names]
 
     def make(self) -> None:
         """The directories, readable for root alone."""

@@ -1,7 +1,7 @@
 """The sandbox's own root directory: made on disk, owned by its range of users, and removed whole.
 
-Of the machine's /etc only what programs of /usr need to start is in it, copied or shown read-only; accounts are the system's
-own (below 1000) and one ordinary user, `app`. Nothing of the machine's /home, /root, /var, /opt or /srv is.
+Of the machine's /etc only what programs of /usr need to start is in it, copied or shown read-only; accounts are the
+system's own (below 1000) and one ordinary user, `app`. Nothing of the machine's /home, /root, /var, /opt or /srv is.
 """
 
 import contextlib
@@ -167,8 +167,8 @@ def hosts(present: str, spec: SandboxSpec, peers: Sequence[Peer]) -> str:
 def remove(root: Path) -> int:
     """Remove a directory that a tenant filled, however deep it is; how many things were in it.
 
-    A directory that is not empty is moved up to the top before it is emptied, so no path and no pile of open directories ever grows
-    with what a tenant made, and no link is ever followed.
+    A directory that is not empty is moved up to the top before it is emptied, so no path and no pile of open
+    directories ever grows with what a tenant made, and no link is ever followed.
     """
     try:
         top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

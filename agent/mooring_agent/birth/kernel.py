@@ -1,18 +1,16 @@
 """The kernel's calls that Python 3.11 does not have: namespaces, mounts, capabilities, keyrings, bounded path look-up.
 
-Only the standard library is used, since the program that makes a sandbox runs without anything else. Every function raises
-`OSError` with the call's name, so that what a machine refuses can be told.
+Only the standard library is used, since the program that makes a sandbox runs without anything else. Every function
+raises `OSError` with the call's name, so that what a machine refuses can be told.
 """
 
 import ctypes
 import errno
 import os
 import platform
-import signal
 import struct
 from typing import Final
 
-CLONE_PARENT: Final = 0x00008000
 CLONE_NEWNS: Final = 0x00020000
 CLONE_NEWCGROUP: Final = 0x02000000
 CLONE_NEWUTS: Final = 0x04000000
@@ -47,14 +45,12 @@ RESOLVE_IN_ROOT: Final = 0x10
 
 # Calls without a wrapper in the C library, by machine.
 _NUMBERS: Final = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "keyctl": 250, "openat2": 437, "clone": 56},
-    "aarch64": {"pivot_root": 41, "capset": 91, "keyctl": 219, "openat2": 437, "clone": 220},
+    "x86_64": {"pivot_root": 155, "capset": 126, "keyctl": 250, "openat2": 437},
+    "aarch64": {"pivot_root": 41, "capset": 91, "keyctl": 219, "openat2": 437},
 }
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
-_held: Final = ctypes.PyDLL(None, use_errno=True)
-_held.syscall.restype = ctypes.c_long
 
 
 def _check(result: int, call: str, subject: str = "") -> int:
@@ -74,15 +70,6 @@ def _number(call: str) -> int:
 def unshare(flags: int) -> None:
     """Leave namespaces for new ones."""
     _check(_libc.unshare(ctypes.c_int(flags)), "unshare")
-
-
-def fork_beside() -> int:
-    """Fork a sibling: its parent is ours, so it never becomes a child of the init of the pid namespace that we are in."""
-    # Called with Python's lock held, which the new process's only thread then has.
-    call, flags = ctypes.c_long(_number("clone")), ctypes.c_ulong(CLONE_PARENT | signal.SIGCHLD)
-    nothing = ctypes.c_ulong(0)
-    ctypes.set_errno(0)
-    return _check(_held.syscall(call, flags, nothing, nothing, nothing, nothing), "clone")
 
 
 def setns(descriptor: int, kind: int) -> None:

@@ -1,10 +1,11 @@
 """What root in a sandbox may do: a short list of capabilities, no new privileges, and a list of refused system calls.
 
-The same is in force in a user namespace and without one. The init of a sandbox confines itself before it starts anything, so
-that no process in a sandbox, not even its pid 1, ever holds a capability over the machine, over mounts or over namespaces.
-What is kept is what ordinary daemons need to change owners and users and to bind low ports. Left out on purpose, beside the
-great ones: NET_ADMIN and NET_RAW (the network is set up from outside; `ping` works without), DAC_READ_SEARCH (opens files by
-handle, past every root), SYS_TIME, SYSLOG, BPF, PERFMON, SYS_NICE and SYS_RESOURCE (they take from the machine's other users).
+The same is in force in a user namespace and without one. The init of a sandbox confines itself before it starts
+anything, so that no process in a sandbox, not even its pid 1, ever holds a capability over the machine, over mounts
+or over namespaces. What is kept is what ordinary daemons need to change owners and users and to bind low ports. Left
+out on purpose, beside the great ones: NET_ADMIN and NET_RAW (the network is set up from outside; `ping` works
+without), DAC_READ_SEARCH (opens files by handle, past every root), SYS_TIME, SYSLOG, BPF, PERFMON, SYS_NICE and
+SYS_RESOURCE (they take from the machine's other users).
 """
 
 import errno
@@ -12,7 +13,7 @@ import platform
 import struct
 from typing import Final
 
-from mooring_agent.hosts.namespace import kernel
+from mooring_agent.birth import kernel
 
 KEPT: Final = {
     "CHOWN": 0,
@@ -78,6 +79,10 @@ REFUSED_CALLS: Final[dict[str, tuple[int | None, int | None]]] = {
 
 _MACHINES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _CLONE: Final = (56, 220)
+_SOCKET: Final = (41, 198)
+# Local, IPv4, IPv6, the kernel's own and packets (which need a capability): the only families that know namespaces and are
+# needed. Others, such as the one that talks to the hypervisor, would be a way around the sandbox's network.
+SOCKET_FAMILIES: Final = (1, 2, 10, 16, 17)
 _UNSHARE: Final = (272, 97)
 _CLONE3: Final = 435
 _X32: Final = 0x40000000
@@ -130,6 +135,16 @@ def filter_program(machine: str) -> bytes | None:
             instruction(_RETURN, refuse),
             instruction(_RETURN, _ALLOW),
         ]
+    families = [
+        instruction(_EQUAL, family, len(SOCKET_FAMILIES) - index) for index, family in enumerate(SOCKET_FAMILIES)
+    ]
+    parts += [
+        instruction(_EQUAL, _SOCKET[column], 0, len(families) + 3),
+        instruction(_LOAD, _FIRST_ARGUMENT),
+        *families,
+        instruction(_RETURN, _REFUSE | errno.EAFNOSUPPORT),
+        instruction(_RETURN, _ALLOW),
+    ]
     parts.append(instruction(_RETURN, _ALLOW))
     return b"".join(parts)
 

@@ -1,0 +1,124 @@
+"""Make a sandbox: a root of its own, every namespace of its own, and an init that holds them and reaps.
+
+The init runs nothing itself. Owners' inits are born into its pid namespace and become its children; it buries them,
+and with it everything ends.
+"""
+
+import os
+import signal
+import stat
+from typing import Any, NoReturn
+
+from mooring_agent.birth import kernel
+from mooring_agent.birth.maker import QUIET, Maker, perform
+from mooring_agent.supervisor.kernel import hide_from_tracing, take_title
+
+
+class SandboxMaker(Maker):
+    """A sandbox that is new."""
+
+    def prepare(self) -> None:
+        """Build the sandbox's mounts and leave the machine's behind."""
+        plan = self.plan
+        root = plan["root"]
+        kernel.unshare(kernel.CLONE_NEWNS)
+        kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
+        kernel.bind(root, root, kernel.MS_NODEV | kernel.MS_NOSUID)
+        for source, target in plan["binds"]:
+            kernel.bind(source, root + target, kernel.MS_RDONLY | kernel.MS_NODEV | kernel.MS_NOSUID)
+        devices = [(item, os.stat(item["source"]).st_rdev if item["source"] else 0) for item in plan["devices"]]
+        self._mount_devices(root, devices)
+        owner = self.first_uid or 0
+        kernel.mount(
+            "tmpfs", root + "/run", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, f"mode=755,uid={owner},gid={owner}"
+        )
+        os.mkdir(root + "/run/lock", 0o1777)
+        os.chmod(root + "/run/lock", 0o1777)
+        os.chown(root + "/run/lock", owner, owner)
+        os.chdir(root)
+        kernel.pivot_root(".", ".")
+        kernel.unmount(".")
+        os.chdir("/")
+
+    def _mount_devices(self, root: str, devices: list[tuple[dict[str, Any], int]]) -> None:
+        """A /dev with the harmless devices, a terminal system of its own and the sandbox's GPUs."""
+        owner = self.first_uid or 0
+        dev = root + "/dev"
+        quiet = kernel.MS_NOSUID | kernel.MS_NOEXEC
+        kernel.mount("tmpfs", dev, "tmpfs", quiet, f"mode=755,size=1m,nr_inodes=4096,uid={owner},gid={owner}")
+        previous = os.umask(0)
+        for name, minor in (("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)):
+            os.mknod(f"{dev}/{name}", stat.S_IFCHR | 0o666, os.makedev(1, minor))
+        os.mknod(f"{dev}/tty", stat.S_IFCHR | 0o666, os.makedev(5, 0))
+        for item, number in devices:
+            number = number or os.makedev(item["major"], item["minor"])
+            os.mknod(f"{dev}/{item['name']}", stat.S_IFCHR | 0o666, number)
+            os.chown(f"{dev}/{item['name']}", owner, owner)
+        simulated = [item["name"] for item, _ in devices if not item["source"]]
+        if simulated:
+            with open(f"{dev}/simulated-gpus", "w") as file:
+                file.write("".join(f"{name}\n" for name in simulated))
+            os.chmod(f"{dev}/simulated-gpus", 0o444)
+        for name in ("pts", "shm"):
+            os.mkdir(f"{dev}/{name}")
+        options = f"newinstance,ptmxmode=0666,mode=620,gid={owner + 5}"
+        kernel.mount("devpts", f"{dev}/pts", "devpts", quiet, options)
+        size = self.plan["shared_memory_bytes"]
+        flags = kernel.MS_NOSUID | kernel.MS_NODEV
+        kernel.mount("tmpfs", f"{dev}/shm", "tmpfs", flags, f"mode=1777,size={size},uid={owner},gid={owner}")
+        os.symlink("pts/ptmx", f"{dev}/ptmx")
+        os.symlink("/proc/self/fd", f"{dev}/fd")
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            os.symlink(f"/proc/self/fd/{number}", f"{dev}/{name}")
+        os.umask(previous)
+
+    def enter_users(self) -> bool:
+        """A user namespace of its own, unless the sandbox is a bounded one."""
+        if self.first_uid is None:
+            return False
+        kernel.unshare(kernel.CLONE_NEWUSER)
+        return True
+
+    @property
+    def fresh(self) -> int:
+        """All of them, but for the machine's network where the sandbox is alone on its machine."""
+        flags = kernel.CLONE_NEWPID | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWCGROUP
+        return flags if self.plan["machine_network"] else flags | kernel.CLONE_NEWNET
+
+    def mount_views(self) -> None:
+        """The sandbox's processes, and its network's devices."""
+        kernel.mount("proc", "/proc", "proc", QUIET)
+        kernel.mount("sysfs", "/sys", "sysfs", QUIET | kernel.MS_RDONLY)
+
+    def settle(self) -> None:
+        """Its name, and what it may not make more of."""
+        kernel.sethostname(self.plan["hostname"])
+        if self.first_uid is not None:
+            with open("/proc/sys/user/max_user_namespaces", "w") as file:
+                file.write("0")
+        if not self.plan["machine_network"]:
+            # So that `ping` works for everybody without the right to raw packets.
+            with open("/proc/sys/net/ipv4/ping_group_range", "w") as file:
+                file.write("0 65535")
+
+    def descriptors(self) -> list[int]:
+        """None."""
+        return []
+
+    def live(self) -> None:
+        """Bury whoever ends, for ever."""
+        take_title("mooring-sandbox")
+        hide_from_tracing()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        while True:
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                pass
+            signal.sigwait({signal.SIGCHLD})
+
+
+def main() -> NoReturn:
+    """Make one."""
+    perform(SandboxMaker)

@@ -1,0 +1,253 @@
+"""Files below a directory, whoever else may change what is there at the same time.
+
+A path is taken apart first and refused if anything about it is odd. Then it is walked one directory at a time from the
+root's descriptor, never through a link, so a link that a tenant plants between two steps is met and refused, and never
+followed. A file is written beside its place and then moved there: a move replaces a link, a pipe or a hard link and
+writes into none.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import unicodedata
+from typing import Final
+
+from mooring_agent.hosts.contract import HostFailure
+
+PATH_MAX_BYTES: Final = 1024
+PART_MAX_BYTES: Final = 255
+DEPTH_MAX: Final = 32
+FILE_MAX_BYTES: Final = 16 * 1_048_576
+FILES_MAX: Final = 1000
+MODE_MAX: Final = 0o777
+
+Parts = tuple[str, ...]
+
+_ODD_CATEGORIES: Final = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_PLACE: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_TEMPORARY: Final = ".mooring-"
+
+
+def parse_path(path: str) -> Parts:
+    """The names of a path below the root, from which `/` counts; refused if it is not plain."""
+    parts = tuple(path.removeprefix("/").split("/"))
+    if "\ufffd" in path or any(unicodedata.category(letter) in _ODD_CATEGORIES for letter in path):
+        raise HostFailure("path_refused", "the path has characters that cannot be seen or have no meaning")
+    if not unicodedata.is_normalized("NFC", path):
+        raise HostFailure("path_refused", "the path can be spelled in another way (it is not in Unicode's form C)")
+    if any(part in ("", ".", "..") or part.startswith(_TEMPORARY) for part in parts):
+        raise HostFailure("path_refused", "the path has an empty, '.', '..' or reserved name in it")
+    long = len(path.encode()) > PATH_MAX_BYTES or any(len(part.encode()) > PART_MAX_BYTES for part in parts)
+    if long or len(parts) > DEPTH_MAX:
+        raise HostFailure("path_refused", "the path is too long or too deep")
+    return parts
+
+
+def check_file(content: bytes, mode: int) -> None:
+    """Refuse what is too large, or would run with somebody else's rights."""
+    if len(content) > FILE_MAX_BYTES:
+        raise HostFailure("too_large", f"a file has at most {FILE_MAX_BYTES} bytes")
+    if not 0 <= mode <= MODE_MAX:
+        raise HostFailure("permission_denied", "a mode is 0 to 0777: no set-user, set-group or sticky bit")
+
+
+def missing_directories(root: int, parts: Parts) -> list[Parts]:
+    """The directories above this path that are not there yet, from the top."""
+    here = os.dup(root)
+    try:
+        for depth, part in enumerate(parts[:-1], start=1):
+            try:
+                following = _step(here, part)
+            except FileNotFoundError:
+                return [parts[:length] for length in range(depth, len(parts))]
+            os.close(here)
+            here = following
+        return []
+    finally:
+        os.close(here)
+
+
+def write_file(root: int, parts: Parts, content: bytes, mode: int) -> None:
+    """Put a file there, whole or not at all; directories above it are made."""
+    parent = _open_parent(root, parts)
+    temporary = _TEMPORARY + secrets.token_hex(8)
+    try:
+        _check_replaceable(parent, parts[-1])
+        file = os.open(temporary, _NEW_FILE, 0o600, dir_fd=parent)
+        try:
+            with os.fdopen(file, "wb") as stream:
+                stream.write(content)
+                os.fchmod(file, mode)
+            os.rename(temporary, parts[-1], src_dir_fd=parent, dst_dir_fd=parent)
+        except OSError as error:
+            os.unlink(temporary, dir_fd=parent)
+            raise _failure(error) from error
+    finally:
+        os.close(parent)
+
+
+def make_directory(root: int, parts: Parts, mode: int) -> None:
+    """Have a directory there, with this mode."""
+    parent = _open_parent(root, parts)
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(parts[-1], mode, dir_fd=parent)
+        place = _step(parent, parts[-1])
+        try:
+            os.fchmod(place, mode)
+        finally:
+            os.close(place)
+    except OSError as error:
+        raise _failure(error) from error
+    finally:
+        os.close(parent)
+
+
+def exists(root: int, parts: Parts) -> bool:
+    """Whether something is there, of whatever kind; what is behind a link is not."""
+    try:
+        parent = _walk(root, parts[:-1])
+    except (FileNotFoundError, HostFailure):
+        return False
+    try:
+        os.lstat(parts[-1], dir_fd=parent)
+    except FileNotFoundError:
+        return False
+    finally:
+        os.close(parent)
+    return True
+
+
+def remove(root: int, parts: Parts) -> int:
+    """Take away what is there, a directory with all that is in it; how many things that were."""
+    try:
+        parent = _walk(root, parts[:-1])
+    except (FileNotFoundError, HostFailure):
+        return 0
+    try:
+        return remove_entry(parent, parts[-1])
+    finally:
+        os.close(parent)
+
+
+def remove_empty(root: int, parts: Parts) -> bool:
+    """Take a directory away unless something is in it."""
+    try:
+        parent = _walk(root, parts[:-1])
+    except (FileNotFoundError, HostFailure):
+        return False
+    try:
+        os.rmdir(parts[-1], dir_fd=parent)
+    except OSError:
+        return False
+    finally:
+        os.close(parent)
+    return True
+
+
+def remove_entry(parent: int, name: str) -> int:
+    """Remove one entry of a directory and all below it, by a bounded number of descriptors however deep it is.
+
+    What is found inside of a directory that is itself a directory is moved up beside it, and its turn comes later.
+    """
+    removed, pending = 0, [name]
+    while pending:
+        current = pending.pop()
+        try:
+            status = os.lstat(current, dir_fd=parent)
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISDIR(status.st_mode):
+            os.unlink(current, dir_fd=parent)
+        else:
+            place = _open_for_removal(parent, current)
+            try:
+                for entry in os.listdir(place):
+                    if stat.S_ISDIR(os.lstat(entry, dir_fd=place).st_mode):
+                        pending.append(_move_up(place, entry, parent))
+                    else:
+                        os.unlink(entry, dir_fd=place)
+                        removed += 1
+            finally:
+                os.close(place)
+            os.rmdir(current, dir_fd=parent)
+        removed += 1
+    return removed
+
+
+def _move_up(place: int, entry: str, parent: int) -> str:
+    os.close(_open_for_removal(place, entry))
+    beside = _TEMPORARY + secrets.token_hex(8)
+    os.rename(entry, beside, src_dir_fd=place, dst_dir_fd=parent)
+    return beside
+
+
+def _open_for_removal(parent: int, name: str) -> int:
+    """A directory whose mode may forbid us to look into it."""
+    place = os.open(name, _PLACE, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{place}", 0o700)
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(place)
+
+
+def _check_replaceable(parent: int, name: str) -> None:
+    try:
+        status = os.lstat(name, dir_fd=parent)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise HostFailure("path_refused", f"{name} is there and is no plain file")
+
+
+def _open_parent(root: int, parts: Parts) -> int:
+    """The directory above, made where it is missing."""
+    here = os.dup(root)
+    try:
+        for part in parts[:-1]:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, 0o755, dir_fd=here)
+            following = _step(here, part)
+            os.close(here)
+            here = following
+    except OSError as error:
+        os.close(here)
+        raise _failure(error) from error
+    except HostFailure:
+        os.close(here)
+        raise
+    return here
+
+
+def _walk(root: int, parts: Parts) -> int:
+    here = os.dup(root)
+    try:
+        for part in parts:
+            following = _step(here, part)
+            os.close(here)
+            here = following
+    except (OSError, HostFailure):
+        os.close(here)
+        raise
+    return here
+
+
+def _step(here: int, part: str) -> int:
+    """One directory down; a link is not followed."""
+    try:
+        return os.open(part, _DIRECTORY, dir_fd=here)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise HostFailure("path_refused", f"{part} is no directory, or a link") from None
+        raise
+
+
+def _failure(error: OSError) -> HostFailure:
+    codes = {errno.EACCES: "permission_denied", errno.EPERM: "permission_denied", errno.EROFS: "permission_denied"}
+    codes |= {errno.ENOSPC: "capacity", errno.EDQUOT: "capacity", errno.EISDIR: "path_refused"}
+    return HostFailure(codes.get(error.errno or 0, "host_error"), error.strerror or str(error))

@@ -1,0 +1,147 @@
+"""Starting the program that makes a sandbox or an owner's part of one, and finding again what it made."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+import mooring_agent
+from mooring_agent.hosts.contract import Device, HostFailure, Owner
+from mooring_agent.hosts.namespace import processes, tree
+from mooring_agent.hosts.namespace.records import UIDS, Init, Places, Record, sandbox_itself
+from mooring_agent.supervisor.client import SOCKET_NAME
+
+SIMULATED_MAJOR: Final = 241  # one of the numbers that are for local use: no driver answers there
+_BIRTH_SECONDS: Final = 120.0
+_OPEN_FILES: Final = 16_384
+_SHARED_DEVICES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+_START: Final = "import sys; sys.path.insert(0, {0!r}); from mooring_agent.birth.{1} import main; main()"
+
+
+def sandbox_init(places: Places, record: Record) -> Init:
+    """The init of a sandbox: the one that lives, or a new one."""
+    allocation_id = record.spec.allocation_id
+    itself = sandbox_itself(allocation_id)
+    found = living(places, itself)
+    if found is not None:
+        return found
+    spec = record.spec
+    plan = {
+        "root": str(places.root(allocation_id)),
+        "uids": UIDS,
+        "binds": tree.binds(),
+        "devices": devices(spec.devices),
+        "shared_memory_bytes": max(1 << 20, spec.memory_bytes // 2),
+        "machine_network": spec.network.machine,
+        "hostname": spec.hostname,
+    }
+    return _give_birth(places, record, itself, "sandbox", plan)
+
+
+def owner_init(places: Places, record: Record, owner: Owner) -> Init:
+    """The init of an owner, with a supervisor at its socket: the one that lives, or a new one."""
+    sandbox = living(places, sandbox_itself(owner.allocation_id))
+    if sandbox is None:
+        raise HostFailure("not_found", f"the sandbox of {owner.allocation_id} does not stand")
+    found = living(places, owner)
+    if found is not None:
+        return found
+    data = places.owner(owner) / "data"
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.chown(data, record.first_uid or 0, record.first_uid or 0)
+    own = record.spec.network.address
+    addresses = ["127.0.0.1", *([own] if own and not record.spec.network.machine else []), "::1"]
+    plan = {"data": str(data), "sandbox_pid": sandbox.pid, "socket": SOCKET_NAME, "addresses": addresses}
+    return _give_birth(places, record, owner, "owner", plan)
+
+
+def living(places: Places, owner: Owner) -> Init | None:
+    """The recorded init, if it lives."""
+    init = places.load_init(owner)
+    return init if init is not None and processes.is_alive(init) else None
+
+
+def wait_for_birth(directory: Path) -> None:
+    """If a birth is going on here, by an agent that was killed, wait until it is over."""
+    try:
+        descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    finally:
+        os.close(descriptor)
+
+
+def devices(wanted: tuple[Device, ...]) -> list[dict[str, Any]]:
+    """The nodes in the sandbox's /dev for its GPUs; what they share is there if one of them is real."""
+    nodes: list[dict[str, Any]] = []
+    for device in wanted:
+        name = f"nvidia{device.index}"
+        if device.simulated:
+            nodes.append({"name": name, "source": "", "major": SIMULATED_MAJOR, "minor": device.index})
+        elif os.path.exists(f"/dev/{name}"):
+            nodes.append({"name": name, "source": f"/dev/{name}"})
+        else:
+            raise HostFailure("not_found", f"this machine has no /dev/{name}")
+    if any(not device.simulated for device in wanted):
+        nodes += [
+            {"name": name, "source": f"/dev/{name}"} for name in _SHARED_DEVICES if os.path.exists(f"/dev/{name}")
+        ]
+    return nodes
+
+
+def device_rules(nodes: list[dict[str, Any]]) -> tuple[str, ...]:
+    """The same for a control group of devices."""
+    rules = []
+    for node in nodes:
+        number = os.stat(node["source"]).st_rdev if node["source"] else os.makedev(node["major"], node["minor"])
+        rules.append(f"c {os.major(number)}:{os.minor(number)} rwm")
+    return tuple(rules)
+
+
+def _give_birth(places: Places, record: Record, owner: Owner, module: str, plan: dict[str, Any]) -> Init:
+    directory = places.owner(owner)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    wait_for_birth(directory)
+    found = living(places, owner)
+    if found is not None:
+        return found
+    (directory / "killed").unlink(missing_ok=True)
+    rlimits = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": _OPEN_FILES}
+    if not record.limits.get("pids", "").startswith("cgroup"):
+        rlimits["RLIMIT_NPROC"] = record.spec.pids
+    whole = {
+        **plan,
+        "directory": str(directory),
+        "first_uid": record.first_uid,
+        "cgroups": [f"{group}/cgroup.procs" for group in record.cgroups if os.path.isdir(group)],
+        "rlimits": rlimits,
+    }
+    code = _START.format(str(Path(mooring_agent.__file__).parents[1]), module)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-B", "-c", code],
+            input=json.dumps(whole).encode(),
+            capture_output=True,
+            timeout=_BIRTH_SECONDS,
+            check=False,
+            start_new_session=True,
+            env={},
+            cwd="/",
+        )
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise HostFailure("host_error", f"the sandbox could not be made: {problem}") from problem
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        told = done.stderr.decode(errors="replace").strip()[-500:]
+        answer = {"problem": told or f"its maker ended with {done.returncode}"}
+    if "problem" in answer:
+        raise HostFailure("host_error", f"the sandbox could not be made: {answer['problem']}")
+    return msgspec.convert(answer, Init)

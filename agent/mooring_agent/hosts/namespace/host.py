@@ -1,0 +1,263 @@
+"""The namespace host, as the agent sees it.
+
+What changes the machine is done in threads, one thing at a time per allocation; what happens inside of a sandbox is
+asked of the supervisor of the owner it concerns. The host keeps nothing in memory that it could not find again on
+disk.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import ipaddress
+import os
+import re
+import socket
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, ParamSpec, TypeVar
+
+from mooring_agent.hosts import contract
+from mooring_agent.hosts.contract import (
+    FileSpec,
+    HostFailure,
+    Look,
+    Owner,
+    Peer,
+    SandboxFacts,
+    SandboxSpec,
+)
+from mooring_agent.hosts.namespace import births, limits, look, making, network, owned, processes, sweeping, unmaking
+from mooring_agent.hosts.namespace.look import Finder
+from mooring_agent.hosts.namespace.making import Machine
+from mooring_agent.hosts.namespace.programs import Programs
+from mooring_agent.hosts.namespace.records import Init, Places, Record, sandbox_itself
+from mooring_agent.hosts.streams import SocketStream
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CONNECT_SECONDS: Final = 10.0
+_HOSTNAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+_DEFAULT_REGISTRY: Final = Path("/var/lib/mooring-agent/uid-ranges")
+
+
+class NamespaceHost(Programs):
+    """Sandboxes of namespaces on this machine, of one agent."""
+
+    kind: contract.HostKind = "namespace"
+
+    def __init__(self, directory: Path, node_id: str, registry: Path = _DEFAULT_REGISTRY) -> None:
+        label = hashlib.sha256(f"{node_id}\n{directory}".encode()).hexdigest()[:12]
+        self.machine = Machine(Places(directory.absolute(), label, registry), limits.detect(), threading.Lock())
+        self.places.make()
+        self.making_steps = making.STEPS
+        self.unmaking_steps = unmaking.STEPS
+        self.finders: list[Finder] = []
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._dialled: dict[str, weakref.WeakSet[SocketStream]] = {}
+
+    @property
+    def places(self) -> Places:
+        """Where its records are."""
+        return self.machine.places
+
+    def add_finder(self, finder: Finder) -> None:
+        """Let somebody add to every look what he knows of: containers, secrets."""
+        self.finders.append(finder)
+
+    def network_path(self, allocation_id: str) -> str:
+        """A path by which another program can join the sandbox's network."""
+        return f"/proc/{self._init(allocation_id).pid}/ns/net"
+
+    def uid_base(self, allocation_id: str) -> int | None:
+        """Where the sandbox's range of users begins; none for one that has no range of its own."""
+        return self._record(allocation_id).first_uid
+
+    def cgroup_parents(self, allocation_id: str) -> tuple[str, ...]:
+        """The control groups below which a container of the sandbox has to be."""
+        return self._record(allocation_id).cgroups
+
+    def _lock(self, allocation_id: str) -> asyncio.Lock:
+        return self._locks.setdefault(allocation_id, asyncio.Lock())
+
+    def _record(self, allocation_id: str) -> Record:
+        record = self.places.load(allocation_id)
+        if record is None or record.status == "destroying":
+            raise HostFailure("not_found", f"there is no sandbox of {allocation_id}")
+        return record
+
+    def _init(self, allocation_id: str) -> Init:
+        init = births.living(self.places, sandbox_itself(allocation_id))
+        if init is None:
+            raise HostFailure("not_found", f"the sandbox of {allocation_id} does not stand")
+        return init
+
+    # --- sandboxes ---
+
+    async def recover(self) -> Sequence[str]:
+        """After a start of the agent: complete what was begun, remove what never was, and say what stands."""
+        standing = []
+        for allocation_id in self.places.allocations():
+            async with self._lock(allocation_id):
+                if await _thread(self._recover_one, allocation_id):
+                    standing.append(allocation_id)
+        await _thread(sweeping.remnants, self.machine)
+        return standing
+
+    def _recover_one(self, allocation_id: str) -> bool:
+        for owner in self.places.owners(allocation_id):
+            births.wait_for_birth(self.places.owner(owner))
+        record = self.places.load(allocation_id)
+        if record is None:
+            sweeping.remove_unrecorded(self.machine, allocation_id)
+            return False
+        if record.status == "creating":
+            # One that cannot be completed stays as it is: whoever asks for it again is told why.
+            with contextlib.suppress(HostFailure):
+                record = making.perform(self.machine, record, self.making_steps)
+        return record.status == "standing" and births.living(self.places, sandbox_itself(allocation_id)) is not None
+
+    async def create(self, spec: SandboxSpec) -> SandboxFacts:
+        """Make the sandbox, or answer how it stands already; a half made one is completed."""
+        _check(spec)
+        async with self._lock(spec.allocation_id):
+            return await _thread(self._create, spec)
+
+    def _create(self, spec: SandboxSpec) -> SandboxFacts:
+        record = self.places.load(spec.allocation_id)
+        if record is None:
+            record = making.begin(self.machine, spec)
+        if record.status == "destroying":
+            raise HostFailure("refused", f"the sandbox of {spec.allocation_id} is being destroyed")
+        if record.status == "standing":
+            if births.living(self.places, sandbox_itself(spec.allocation_id)) is None:
+                raise HostFailure("interrupted", "the sandbox ended with its machine; it has to be destroyed first")
+            return making.facts(record)
+        return making.facts(making.perform(self.machine, record, self.making_steps))
+
+    async def set_peers(self, allocation_id: str, peers: Sequence[Peer]) -> None:
+        """Let the sandbox know these names, and forget others."""
+
+        def change() -> None:
+            record = self._record(allocation_id)
+            record = self.places.store(replace(record, spec=replace(record.spec, peers=tuple(peers))))
+            making.rename_peers(self.machine, record)
+
+        async with self._lock(allocation_id):
+            await _thread(change)
+
+    async def write_files(self, owner: Owner, files: Sequence[FileSpec]) -> int:
+        """Write files below the sandbox's root and remember whose they are; how many."""
+        async with self._lock(owner.allocation_id):
+            return await _thread(owned.write, self.places, self._record(owner.allocation_id), owner, files)
+
+    # --- reaching in ---
+
+    async def dial(self, allocation_id: str, port: int) -> SocketStream:
+        """Connect to a port inside of the sandbox's own network, and nowhere else."""
+        if not 0 < port < 65536:
+            raise HostFailure("refused", "a port is 1 to 65535")
+        record, init = self._record(allocation_id), self._init(allocation_id)
+        namespace = f"/proc/{init.pid}/ns/net"
+        if record.spec.network.machine and port not in await _thread(self._own_ports, allocation_id):
+            raise HostFailure("not_found", f"nothing in the sandbox takes connections on port {port}")
+        own = [record.spec.network.address] if record.spec.network.address else []
+        for address in ("127.0.0.1", *own, "::1"):
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            with contextlib.suppress(OSError, TimeoutError):
+                connection = await _thread(network.inside, namespace, lambda family=family: socket.socket(family))
+                stream = await _connect(connection, address, port)
+                self._dialled.setdefault(allocation_id, weakref.WeakSet()).add(stream)
+                return stream
+        raise HostFailure("not_found", f"nothing in the sandbox takes connections on port {port}")
+
+    def _own_ports(self, allocation_id: str) -> set[int]:
+        """The ports that processes of the sandbox listen on, where its network is the machine's."""
+        number = self._init(allocation_id).namespaces["uts"]
+        inside = [each for each in processes.survey() if each.namespaces.get("uts") == number]
+        inodes = look.socket_inodes(inside)
+        return {each.port for each in look.sockets("/proc/self/net") if each.port and each.inode in inodes}
+
+    async def _hang_up(self, allocation_id: str) -> None:
+        """Our own connections into a sandbox would keep its network alive."""
+        for stream in list(self._dialled.pop(allocation_id, ())):
+            await stream.close()
+
+    # --- teardown ---
+
+    async def close_owner(self, owner: Owner) -> Look:
+        """Kill, remove and look for everything of one owner; the others go on."""
+        if not owner.label:
+            return await self.destroy(owner.allocation_id)
+        async with self._lock(owner.allocation_id):
+            record = self.places.load(owner.allocation_id)
+            if record is None:
+                return await _thread(unmaking.destroy_unknown, self.machine, owner.allocation_id, self.finders)
+            return await _thread(unmaking.close_owner, self.machine, record, owner, self.finders)
+
+    async def destroy(self, allocation_id: str) -> Look:
+        """Kill, remove and look for everything of the allocation."""
+        async with self._lock(allocation_id):
+            await self._hang_up(allocation_id)
+            record = self.places.load(allocation_id)
+            if record is None:
+                return await _thread(unmaking.destroy_unknown, self.machine, allocation_id, self.finders)
+            return await _thread(unmaking.destroy, self.machine, record, self.finders, self.unmaking_steps)
+
+    async def sweep(self, known: Sequence[str]) -> Sequence[contract.Stray]:
+        """Compare the machine with the allocations that the platform knows; reap what is ours and unknown."""
+        strays: list[contract.Stray] = []
+        for allocation_id in self.places.allocations():
+            thing = contract.Thing("files", str(self.places.sandbox(allocation_id)))
+            record = self.places.load(allocation_id)
+            if allocation_id not in known:
+                found = await self.destroy(allocation_id)
+                strays.append(contract.Stray(thing, "reaped" if found.clean else "foreign", allocation_id))
+            elif record is not None and record.status == "creating" and not self._lock(allocation_id).locked():
+                async with self._lock(allocation_id):
+                    await _thread(self._recover_one, allocation_id)
+                strays.append(contract.Stray(thing, "adopted", allocation_id))
+        return [*strays, *await _thread(sweeping.remnants, self.machine)]
+
+
+async def _thread(action: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """In a thread that is waited for to its end, also by whoever is cancelled: the lock must not be let go before."""
+    work = asyncio.ensure_future(asyncio.to_thread(action, *arguments, **named))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
+
+
+async def _connect(connection: socket.socket, address: str, port: int) -> SocketStream:
+    connection.setblocking(False)
+    try:
+        loop = asyncio.get_running_loop()
+        await asyncio.wait_for(loop.sock_connect(connection, (address, port)), CONNECT_SECONDS)
+    except (OSError, TimeoutError):
+        connection.close()
+        raise
+    return SocketStream(connection)
+
+
+def _check(spec: SandboxSpec) -> None:
+    """Refuse what the machine would misunderstand."""
+    if os.geteuid() != 0:
+        raise HostFailure("permission_denied", "only root makes namespaces with a range of users")
+    if spec.isolation not in ("user_namespace", "bounded"):
+        raise HostFailure("refused", f"this host has no isolation {spec.isolation!r}")
+    if not _HOSTNAME.fullmatch(spec.hostname):
+        raise HostFailure("refused", f"{spec.hostname!r} is no host name")
+    if spec.cpus <= 0 or spec.memory_bytes <= 0 or spec.pids <= 0:
+        raise HostFailure("refused", "limits are above zero")
+    if not spec.network.machine:
+        try:
+            inside = ipaddress.ip_address(spec.network.address) in ipaddress.ip_network(spec.network.subnet)
+        except ValueError as problem:
+            raise HostFailure("refused", str(problem)) from problem
+        if not inside or not spec.network.name:
+            raise HostFailure("refused", "the address is outside of the project's network")

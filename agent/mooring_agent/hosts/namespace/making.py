@@ -1,0 +1,121 @@
+"""Making a sandbox: a list of steps, each of which may be done again.
+
+The steps are data, so that a test can stop after each of them. Whatever a step is about to give out or make is in the
+sandbox's record before; so whoever comes after a crash does the list again from the start and ends where it would
+have ended.
+"""
+
+import platform
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from mooring_agent.birth import confine
+from mooring_agent.hosts.contract import HostFailure, SandboxFacts, SandboxSpec
+from mooring_agent.hosts.namespace import births, limits, network, owned, ranges, tree
+from mooring_agent.hosts.namespace.limits import Hierarchies
+from mooring_agent.hosts.namespace.records import Init, Places, Record, sandbox_itself
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the steps work with."""
+
+    places: Places
+    hierarchies: Hierarchies
+    cables: threading.Lock  # one change of the project networks at a time
+
+
+Step = Callable[[Machine, Record], Record]
+
+
+def give_range(machine: Machine, record: Record) -> Record:
+    """Users of its own, unless it is bounded by capabilities alone."""
+    if record.spec.isolation == "bounded" or record.first_uid is not None:
+        return record
+    holder = machine.places.sandbox(record.spec.allocation_id)
+    return machine.places.store(replace(record, first_uid=ranges.claim(machine.places.registry, holder)))
+
+
+def plan_names(machine: Machine, record: Record) -> Record:
+    """Which link and which groups it will have."""
+    if record.link:
+        return record
+    allocation_id = record.spec.allocation_id
+    groups = limits.plan(machine.hierarchies, machine.places.label, allocation_id)
+    return machine.places.store(replace(record, link=network.link_name(allocation_id), cgroups=groups))
+
+
+def build_root(machine: Machine, record: Record) -> Record:
+    """Its own files; anew, if nobody lives in them."""
+    if _init(machine, record) is None:
+        tree.build(machine.places.root(record.spec.allocation_id), record.spec, record.first_uid)
+    return record
+
+
+def make_groups(machine: Machine, record: Record) -> Record:
+    """Its limits."""
+    rules = births.device_rules(births.devices(record.spec.devices))
+    found = limits.make(machine.hierarchies, record.cgroups, record.spec, rules)
+    found["capabilities"] = "bounding set, no new privileges"
+    known = confine.filter_program(platform.machine()) is not None
+    found["system_calls"] = "seccomp" if known else f"not enforced: no list for a {platform.machine()} machine"
+    return machine.places.store(replace(record, limits=found))
+
+
+def give_birth(machine: Machine, record: Record) -> Record:
+    """Its namespaces and its init."""
+    births.sandbox_init(machine.places, record)
+    return record
+
+
+def connect(machine: Machine, record: Record) -> Record:
+    """Its cable to the project's network."""
+    init = _init(machine, record)
+    if init is None:
+        raise HostFailure("interrupted", "the sandbox's init ended while it was made")
+    if record.spec.network.machine:
+        return record
+    with machine.cables:
+        network.attach(machine.places.networks, record.spec.network, record.link, init.pid)
+    return record
+
+
+def stand(machine: Machine, record: Record) -> Record:
+    """From now on it stands."""
+    return machine.places.store(replace(record, status="standing"))
+
+
+STEPS: tuple[Step, ...] = (give_range, plan_names, build_root, make_groups, give_birth, connect, stand)
+
+
+def begin(machine: Machine, spec: SandboxSpec) -> Record:
+    """Write down that it is wanted; nothing of it was there before."""
+    return machine.places.store(Record(spec=spec, status="creating"))
+
+
+def perform(machine: Machine, record: Record, steps: tuple[Step, ...]) -> Record:
+    """Do the steps, whichever of them were done before."""
+    for step in steps:
+        try:
+            record = step(machine, record)
+        except OSError as problem:
+            raise HostFailure("host_error", f"{step.__name__}: {problem}") from problem
+    return record
+
+
+def facts(record: Record) -> SandboxFacts:
+    """How a sandbox that stands is told."""
+    return SandboxFacts(record.spec.isolation, record.spec.network.address, dict(record.limits))
+
+
+def rename_peers(machine: Machine, record: Record) -> None:
+    """Let the sandbox know the names that its record has."""
+    init = _init(machine, record)
+    if init is None:
+        raise HostFailure("not_found", f"the sandbox of {record.spec.allocation_id} does not stand")
+    owned.write_hosts(machine.places, record, init)
+
+
+def _init(machine: Machine, record: Record) -> Init | None:
+    return births.living(machine.places, sandbox_itself(record.spec.allocation_id))

@@ -1,0 +1,132 @@
+"""Files that are written into a sandbox for an owner, and taken away with it."""
+
+import os
+import stat
+from collections.abc import Sequence
+
+from mooring_agent.birth import kernel
+from mooring_agent.hosts import beneath
+from mooring_agent.hosts.contract import FileSpec, HostFailure, Owner
+from mooring_agent.hosts.namespace import births, tree
+from mooring_agent.hosts.namespace.records import UIDS, Init, Places, Record, sandbox_itself
+from mooring_agent.supervisor.users import UnknownUserError, User, find_user
+
+TOTAL_MAX_BYTES = 64 * 1_048_576
+
+
+def open_root(init: Init) -> int:
+    """The sandbox's root as its own mounts show it; what is mounted read-only there is read-only for us too."""
+    return os.open(f"/proc/{init.pid}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def write(places: Places, record: Record, owner: Owner, files: Sequence[FileSpec]) -> int:
+    """Write them all, or refuse before the first is written if one of them is odd; how many."""
+    if len(files) > beneath.FILES_MAX or sum(len(each.content) for each in files) > TOTAL_MAX_BYTES:
+        raise HostFailure("too_large", f"at most {beneath.FILES_MAX} files and {TOTAL_MAX_BYTES} bytes at once")
+    paths = [beneath.parse_path(each.path) for each in files]
+    for each in files:
+        beneath.check_file(each.content, each.mode)
+    init = births.living(places, sandbox_itself(owner.allocation_id))
+    if init is None:
+        raise HostFailure("not_found", f"the sandbox of {owner.allocation_id} does not stand")
+    root = open_root(init)
+    try:
+        users = {each.user: _user(root, each.user) for each in files}
+        for each, parts in zip(files, paths, strict=True):
+            made = beneath.missing_directories(root, parts)
+            places.add_files(owner, ["/" + "/".join(path) for path in (*made, parts)])
+            if each.directory:
+                beneath.make_directory(root, parts, each.mode)
+            else:
+                beneath.write_file(root, parts, each.content, each.mode)
+            for path in (*made, parts):
+                _give(root, "/".join(path), users[each.user], record.first_uid or 0)
+    finally:
+        os.close(root)
+    return len(files)
+
+
+def _user(root: int, name: str) -> User:
+    """By the sandbox's own accounts, which are its tenant's to change."""
+    try:
+        directory = kernel.open_below(root, "etc", os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as problem:
+        raise HostFailure("path_refused", "the sandbox's /etc is no directory") from problem
+    try:
+        user = find_user(name, f"/proc/self/fd/{directory}")
+    except UnknownUserError as problem:
+        raise HostFailure("not_found", str(problem)) from problem
+    finally:
+        os.close(directory)
+    if user.uid >= UIDS or user.gid >= UIDS:
+        raise HostFailure("permission_denied", f"the user {name} is outside of the sandbox's range")
+    return user
+
+
+def _give(root: int, path: str, user: User, first_uid: int) -> None:
+    """Let what was just written belong to its user; what was put in its place meanwhile is left alone."""
+    try:
+        descriptor = kernel.open_below(root, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as problem:
+        raise HostFailure("path_refused", f"/{path} was taken away while it was written") from problem
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            os.fchown(descriptor, first_uid + user.uid, first_uid + user.gid)
+            os.fchmod(descriptor, stat.S_IMODE(mode))
+    finally:
+        os.close(descriptor)
+
+
+def remaining(places: Places, owner: Owner) -> tuple[list[str], int]:
+    """Which of an owner's files are there, and how many were looked for."""
+    names = places.load_files(owner)
+    init = births.living(places, sandbox_itself(owner.allocation_id))
+    if init is None or not names:
+        return [], len(names)
+    root = open_root(init)
+    try:
+        return [name for name in names if beneath.exists(root, beneath.parse_path(name))], len(names)
+    finally:
+        os.close(root)
+
+
+def remove(places: Places, owner: Owner) -> None:
+    """Take an owner's files away; a directory that others use by now stays."""
+    names = places.load_files(owner)
+    init = births.living(places, sandbox_itself(owner.allocation_id))
+    if init is None or not names:
+        return
+    others = {
+        name for other in places.owners(owner.allocation_id) if other != owner for name in places.load_files(other)
+    }
+    root = open_root(init)
+    try:
+        # The deepest first, so that a directory is empty when its turn comes.
+        for name in sorted(names, key=lambda each: each.count("/"), reverse=True):
+            parts = beneath.parse_path(name)
+            if not any(other == name or other.startswith(f"{name}/") for other in others):
+                beneath.remove(root, parts)
+    finally:
+        os.close(root)
+
+
+def write_hosts(places: Places, record: Record, init: Init) -> None:
+    """Rewrite /etc/hosts in place, so that whoever has it open or shown elsewhere sees the new names."""
+    root = open_root(init)
+    try:
+        descriptor = kernel.open_below(root, "etc/hosts", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as problem:
+        os.close(root)
+        raise HostFailure("path_refused", "the sandbox's /etc/hosts is no plain file") from problem
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > 1 << 20:
+            raise HostFailure("path_refused", "the sandbox's /etc/hosts is no plain file, or too long")
+        present = os.pread(descriptor, 1 << 20, 0).decode(errors="replace")
+        text = tree.hosts(present, record.spec, record.spec.peers).encode()
+        os.pwrite(descriptor, text, 0)
+        os.ftruncate(descriptor, len(text))
+    finally:
+        os.close(descriptor)
+        os.close(root)

@@ -1,0 +1,103 @@
+"""Comparing the machine with what the platform knows: what is ours and unknown is reaped, what is not ours is named.
+
+Ours is what is below our state directory, carries our label, or has users of a range that was given out to us.
+Everything else that looks like a sandbox belongs to another agent; it is named and never touched.
+"""
+
+import contextlib
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from mooring_agent.hosts.contract import Stray, Thing
+from mooring_agent.hosts.namespace import limits, network, processes, ranges, tree
+from mooring_agent.hosts.namespace.making import Machine
+from mooring_agent.hosts.namespace.records import UIDS
+
+
+def remnants(machine: Machine) -> list[Stray]:
+    """What is ours and belongs to no sandbox that has a record."""
+    recorded = set(machine.places.allocations())
+    return [
+        *_groups(machine, recorded),
+        *_processes(machine),
+        *_networks(machine, recorded),
+        *_ranges(machine),
+    ]
+
+
+def _groups(machine: Machine, recorded: Collection[str]) -> list[Stray]:
+    found = []
+    ours = f"mooring-{machine.places.label}"
+    for parent in set(machine.hierarchies.parents.values()):
+        with contextlib.suppress(OSError):
+            for agent in sorted(parent.glob("mooring-*")):
+                if agent.name != ours:
+                    found.append(Stray(Thing("cgroups", str(agent)), "foreign"))
+                    continue
+                for group in sorted(each for each in agent.iterdir() if each.is_dir() and each.name not in recorded):
+                    members = (
+                        (each.pid, each.start) for pid in limits.members((str(group),)) if (each := processes.read(pid))
+                    )
+                    processes.kill(members)
+                    limits.remove((str(group),))
+                    found.append(Stray(Thing("cgroups", str(group)), "reaped", group.name))
+    return found
+
+
+def _processes(machine: Machine) -> list[Stray]:
+    """Processes with users of a range that is given out: ours without a sandbox are killed, others' are theirs."""
+    holders = ranges.given(machine.places.registry)
+    found: list[Stray] = []
+    foreign: set[str] = set()
+    for each in processes.survey():
+        holder = holders.get(each.uid // UIDS * UIDS)
+        if holder is None:
+            continue
+        if Path(holder).parent != machine.places.sandboxes:
+            foreign.add(holder)
+        elif not os.path.exists(holder):
+            processes.kill([(each.pid, each.start)])
+            found.append(Stray(Thing("processes", f"{each.pid} {each.name}"), "reaped", Path(holder).name))
+    return [*found, *(Stray(Thing("processes", f"sandbox {holder}"), "foreign") for holder in sorted(foreign))]
+
+
+def _networks(machine: Machine, recorded: Collection[str]) -> list[Stray]:
+    """Cables without a sandbox, and networks that nobody is connected to or will be."""
+    networks = machine.places.networks
+    wanted = {network.link_name(each) for each in recorded}
+    kept = {
+        network.place_of(networks, record.spec.network.name).name
+        for each in recorded
+        if (record := machine.places.load(each)) is not None
+    }
+    found = []
+    with machine.cables:
+        for directory, name in network.known(networks).items():
+            namespace = networks / directory / "namespace"
+            there = network.links(str(namespace)) if network.is_mounted(namespace) else []
+            for link in there:
+                if link not in wanted and link not in ("lo", network.BRIDGE):
+                    network.detach(networks, name, link)
+                    found.append(Stray(Thing("links", link), "reaped"))
+            if directory not in kept and network.remove(networks, name):
+                found.append(Stray(Thing("namespaces", f"network {directory}"), "reaped"))
+    return found
+
+
+def _ranges(machine: Machine) -> list[Stray]:
+    """A range whose sandbox is gone is given back."""
+    found = []
+    for first, holder in ranges.given(machine.places.registry).items():
+        place = Path(holder)
+        if place.parent == machine.places.sandboxes and not place.exists():
+            ranges.release(machine.places.registry, place)
+            found.append(Stray(Thing("files", f"users {first}"), "reaped", place.name))
+    return found
+
+
+def remove_unrecorded(machine: Machine, allocation_id: str) -> None:
+    """A directory without a record: its sandbox was never begun, or is proven gone."""
+    directory = machine.places.sandbox(allocation_id)
+    tree.remove(directory)
+    ranges.release(machine.places.registry, directory)

@@ -1,0 +1,291 @@
+"""Taking a sandbox, or one owner of it, away, and looking whether it is gone.
+
+The record stays until a look found nothing: what could not be taken away is named, and the next try begins with what
+the record says. While a look goes on the namespaces are held open, since the kernel would give their numbers to
+others at once.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from mooring_agent.birth import kernel
+from mooring_agent.files import sync_directory
+from mooring_agent.hosts.contract import HostFailure, Look, Owner, Thing
+from mooring_agent.hosts.namespace import births, limits, look, network, owned, processes, ranges, tree
+from mooring_agent.hosts.namespace.look import Finder, Seen, Traces
+from mooring_agent.hosts.namespace.making import Machine
+from mooring_agent.hosts.namespace.records import SANDBOX, Init, Record, sandbox_itself
+
+Step = Callable[["Unmaking"], None]
+
+LISTED_MAX: Final = 1000
+_OWNERS_OWN: Final = {"pid", "mnt"}
+
+
+class Unmaking:
+    """One teardown of a whole sandbox, step by step."""
+
+    def __init__(self, machine: Machine, record: Record, finders: Sequence[Finder]) -> None:
+        self.machine = machine
+        self.record = record
+        self.finders = finders
+        self.allocation_id = record.spec.allocation_id
+        self.before: Seen | None = None
+        self.after: Seen | None = None
+        places = machine.places
+        for owner in places.owners(self.allocation_id):
+            births.wait_for_birth(places.owner(owner))
+        self.inits = [init for owner in places.owners(self.allocation_id) if (init := places.load_init(owner))]
+        self.parts = [places.owner(each) for each in places.owners(self.allocation_id) if each.label != SANDBOX]
+        self.guard = processes.Guard(self.inits)
+        self.sockets: frozenset[int] = frozenset()
+
+    def traces(self) -> Traces:
+        """What to look for, from the record."""
+        places = self.machine.places
+        directory = places.sandbox(self.allocation_id)
+        spec = self.record.spec
+        project = str(network.place_of(places.networks, spec.network.name) / "namespace")
+        return Traces(
+            allocation_id=self.allocation_id,
+            label=None,
+            directory=directory,
+            namespaces=own_namespaces(self.inits),
+            files=(directory / "root", *self.parts),
+            first_uid=self.record.first_uid,
+            link=self.record.link,
+            project_namespace=project if network.is_mounted(Path(project)) else "",
+            cgroups=self.record.cgroups,
+            killed_at=places.killed_at(sandbox_itself(self.allocation_id)),
+            sockets=self.sockets,
+        )
+
+    def look(self) -> Seen:
+        """One look."""
+        return look.look(self.traces(), self.guard, self.finders)
+
+
+def note_destroying(work: Unmaking) -> None:
+    """From now on it is not to stand again."""
+    work.record = work.machine.places.store(replace(work.record, status="destroying"))
+
+
+def look_before(work: Unmaking) -> None:
+    """What there is."""
+    work.before = work.look()
+    work.sockets = look.socket_inodes(work.before.processes)
+
+
+def ask_finders(work: Unmaking) -> None:
+    """Others take their things away first: a container needs the namespaces that it is in."""
+    for finder in work.finders:
+        finder.remove(work.allocation_id, None)
+
+
+def kill_all(work: Unmaking) -> None:
+    """The inits, with whom the kernel kills all that is in their pid namespaces; then whoever else was found."""
+    places = work.machine.places
+    living = [init for init in work.inits if processes.is_alive(init)]
+    processes.kill((init.pid, init.start) for init in living)
+    for _ in range(5):
+        strangers = [each for each in work.look().processes if each.pid != os.getpid()]
+        if not strangers:
+            break
+        processes.kill((each.pid, each.start) for each in strangers)
+    places.note_killed(sandbox_itself(work.allocation_id), processes.ticks_now())
+
+
+def cut_cable(work: Unmaking) -> None:
+    """The project's end of its cable."""
+    with work.machine.cables:
+        network.detach(work.machine.places.networks, work.record.spec.network.name, work.record.link)
+
+
+def remove_groups(work: Unmaking) -> None:
+    """Its groups."""
+    limits.remove(work.record.cgroups)
+
+
+def remove_files(work: Unmaking) -> None:
+    """What is mounted below its directory, and everything that it wrote."""
+    places = work.machine.places
+    directory = places.sandbox(work.allocation_id)
+    unmount_below(directory)
+    tree.remove(directory / "root")
+    for owner in places.owners(work.allocation_id):
+        if owner.label != SANDBOX:
+            tree.remove(places.owner(owner))
+
+
+def look_after(work: Unmaking) -> None:
+    """What is left; what is known of its init stays until then, since it says what to look for."""
+    work.after = work.look()
+
+
+def forget(work: Unmaking) -> None:
+    """Only what is proven gone is forgotten."""
+    if work.after is None or work.after.things or work.after.not_looked:
+        return
+    places = work.machine.places
+    directory = places.sandbox(work.allocation_id)
+    tree.remove(directory)
+    sync_directory(places.sandboxes)
+    ranges.release(places.registry, directory)
+
+
+def remove_network(work: Unmaking) -> None:
+    """The project's network, if this was its last member."""
+    with work.machine.cables:
+        network.remove(work.machine.places.networks, work.record.spec.network.name)
+
+
+STEPS: tuple[Step, ...] = (
+    note_destroying,
+    look_before,
+    ask_finders,
+    kill_all,
+    cut_cable,
+    remove_groups,
+    remove_files,
+    look_after,
+    remove_network,
+    forget,
+)
+
+
+def destroy(machine: Machine, record: Record, finders: Sequence[Finder], steps: tuple[Step, ...]) -> Look:
+    """Do the steps, whichever of them were done before; what was found, and what is left."""
+    work = Unmaking(machine, record, finders)
+    try:
+        for step in steps:
+            try:
+                step(work)
+            except OSError as problem:
+                raise HostFailure("host_error", f"{step.__name__}: {problem}") from problem
+    finally:
+        work.guard.close()
+    return result(work.before or Seen(), work.after or Seen())
+
+
+def result(before: Seen, after: Seen) -> Look:
+    """A teardown as the receipt tells it."""
+    remaining = tuple(dict.fromkeys(after.things))
+    found = tuple(dict.fromkeys(before.things))
+    left = set(remaining)
+    removed = [thing for thing in found if thing not in left]
+    return Look(
+        found=found[:LISTED_MAX],
+        removed=tuple(removed[:LISTED_MAX]),
+        remaining=remaining,
+        looked=dict(after.looked),
+        not_looked=tuple(sorted(set(after.not_looked))),
+        truncated=len(found) > LISTED_MAX,
+    )
+
+
+def own_namespaces(inits: Iterable[Init]) -> frozenset[tuple[str, int]]:
+    """The namespaces of these inits without those that are the machine's, and without those of another start of the
+    machine."""
+    machine = set(processes.own_namespaces().items())
+    boot = processes.boot_id()
+    return frozenset(item for init in inits if init.boot == boot for item in init.namespaces.items()) - machine
+
+
+def unmount_below(directory: Path) -> list[str]:
+    """Take away what is mounted below a directory in the machine's own view, the newest first."""
+    places = []
+    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+        place = look.unescape(line.split(" ")[4])
+        if place.startswith(f"{directory}/"):
+            places.append(place)
+    for place in reversed(places):
+        with contextlib.suppress(FileNotFoundError):
+            kernel.unmount(place)
+    return places
+
+
+def destroy_unknown(machine: Machine, allocation_id: str, finders: Sequence[Finder]) -> Look:
+    """There is no record: look for what would be there by its names."""
+    directory = machine.places.sandbox(allocation_id)
+    tree.remove(directory)
+    ranges.release(machine.places.registry, directory)
+    groups = limits.plan(machine.hierarchies, machine.places.label, allocation_id)
+    traces = Traces(
+        allocation_id=allocation_id,
+        label=None,
+        directory=directory,
+        namespaces=frozenset(),
+        files=(directory,),
+        link=network.link_name(allocation_id),
+        cgroups=groups,
+    )
+    guard = processes.Guard(())
+    before = look.look(traces, guard, finders)
+    limits.remove(groups)
+    for finder in finders:
+        finder.remove(allocation_id, None)
+    return result(before, look.look(traces, guard, finders))
+
+
+def close_owner(machine: Machine, record: Record, owner: Owner, finders: Sequence[Finder]) -> Look:
+    """Kill, remove and look for everything of one owner; the sandbox and the others in it go on."""
+    places = machine.places
+    directory = places.owner(owner)
+    births.wait_for_birth(directory)
+    init = places.load_init(owner)
+    inits = [init] if init is not None else []
+    guard = processes.Guard(inits)
+    own = frozenset(item for item in own_namespaces(inits) if item[0] in _OWNERS_OWN)
+
+    def traces(sockets: frozenset[int]) -> Traces:
+        return Traces(
+            allocation_id=owner.allocation_id,
+            label=owner.label,
+            directory=directory,
+            namespaces=own,
+            files=(directory / "data",),
+            killed_at=places.killed_at(owner),
+            sockets=sockets,
+        )
+
+    def one_look(sockets: frozenset[int] = frozenset()) -> Seen:
+        seen = look.look(traces(sockets), guard, finders)
+        _look_inside(machine, owner, seen, sockets)
+        return seen
+
+    try:
+        before = one_look()
+        held = look.socket_inodes(before.processes)
+        before = one_look(held)
+        for finder in finders:
+            finder.remove(owner.allocation_id, owner.label)
+        processes.kill((each.pid, each.start) for each in inits if processes.is_alive(each))
+        places.note_killed(owner, processes.ticks_now())
+        owned.remove(places, owner)
+        tree.remove(directory / "data")
+        after = one_look(held)
+    finally:
+        guard.close()
+    if not after.things and not after.not_looked:
+        tree.remove(directory)
+    return result(before, after)
+
+
+def _look_inside(machine: Machine, owner: Owner, seen: Seen, held: frozenset[int]) -> None:
+    """What an owner has in the sandbox that it shares: sockets by who had them open, files by who had them written."""
+    sandbox = births.living(machine.places, sandbox_itself(owner.allocation_id))
+    if sandbox is None:
+        return
+    inside = network.inside(f"/proc/{sandbox.pid}/ns/net", lambda: list(look.sockets("/proc/thread-self/net")))
+    seen.looked["sockets"] += len(inside)
+    seen.looked["ports"] += sum(each.port is not None for each in inside)
+    ours = [each for each in inside if each.inode in held]
+    seen.add("sockets", (each.name for each in ours))
+    seen.add("ports", sorted({f"{each.table} {each.port}" for each in ours if each.port is not None}))
+    there, count = owned.remaining(machine.places, owner)
+    seen.looked["files"] += count
+    seen.things += [Thing("files", name) for name in there]

@@ -1,0 +1,285 @@
+"""The process host; what it promises is in the package's own text."""
+
+import asyncio
+import ipaddress
+import os
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+from mooring_agent.hosts import proc
+from mooring_agent.hosts.contract import (
+    ByteStream,
+    Command,
+    FileSpec,
+    HostFailure,
+    HostKind,
+    Look,
+    Owner,
+    Peer,
+    ProcessSpec,
+    Restart,
+    SandboxFacts,
+    SandboxSpec,
+    ServiceState,
+    Stray,
+)
+from mooring_agent.hosts.process import dialling, teardown
+from mooring_agent.hosts.process.files import OwnedFiles
+from mooring_agent.hosts.process.sandbox import SANDBOX_VARIABLE, Record, Sandbox
+from mooring_agent.hosts.streams import SocketStream, TerminalStream
+from mooring_agent.supervisor import logs
+from mooring_agent.supervisor.client import (
+    ProgramSpec,
+    ProgramState,
+    SupervisorClient,
+    SupervisorGone,
+    SupervisorRefusal,
+)
+from mooring_agent.supervisor.launch import ensure_supervisor
+from mooring_agent.supervisor.programs import is_name
+
+LAST_LINES: Final = 50
+ADDRESS: Final = "127.0.0.1"
+_NOT_ENFORCED: Final = "not enforced: the process host has no control groups of its own"
+
+Answer = TypeVar("Answer")
+
+
+class ProcessHost:
+    """Sandboxes without isolation below one directory, for one project at a time."""
+
+    kind: HostKind = "process"
+
+    def __init__(self, directory: Path, node_id: str) -> None:
+        self._sandboxes = directory / "sandboxes"
+        self._node_id = node_id
+        self._making = asyncio.Lock()
+        self._starting = asyncio.Lock()
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._sandboxes.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    async def recover(self) -> Sequence[str]:
+        """After a start of the agent: find what stands, and start a supervisor that is not there any more."""
+        found = []
+        for sandbox, record in self._records():
+            if record.phase == "ready":
+                await self._attend(sandbox)
+                found.append(sandbox.allocation_id)
+        return found
+
+    async def create(self, spec: SandboxSpec) -> SandboxFacts:
+        """Make the sandbox, or answer how it stands already."""
+        sandbox = self._sandbox(spec.allocation_id)
+        async with self._making:
+            self._check_room(spec)
+            record = sandbox.read() or sandbox.begin(spec)
+        async with self._lock(spec.allocation_id):
+            if record.phase != "ready":
+                sandbox.make_directories()
+                await asyncio.to_thread(OwnedFiles(sandbox).write, "", [_hosts(spec.peers)])
+                sandbox.write(replace(record, phase="ready"))
+            await self._attend(sandbox)
+        limits = dict.fromkeys(("cpus", "memory", "pids"), _NOT_ENFORCED)
+        return SandboxFacts("none", ADDRESS, limits)
+
+    async def set_peers(self, allocation_id: str, peers: Sequence[Peer]) -> None:
+        """Write the names to etc/hosts below the root; programs here ask the machine's resolver all the same."""
+        await self.write_files(Owner(allocation_id), [_hosts(peers)])
+
+    async def write_files(self, owner: Owner, files: Sequence[FileSpec]) -> int:
+        """Write files below the sandbox's root and remember whose they are; how many."""
+        async with self._lock(owner.allocation_id):
+            sandbox = self._standing(owner)
+            return await asyncio.to_thread(OwnedFiles(sandbox).write, owner.label, files)
+
+    async def run(self, owner: Owner, key: str, process: ProcessSpec, timeout_seconds: float) -> int:
+        """Run a program to its end under `key`; its exit code. Asked again for a known key, it re-attaches."""
+        sandbox = self._standing(owner)
+        client = await self._attend(sandbox)
+        state = await _told(client.start_run(owner.label, key, _program(sandbox, process), timeout_seconds))
+        if state.state != "ended":
+            state = await _told(client.wait_run(owner.label, key))
+        return _exit_code(state, timeout_seconds)
+
+    async def find_run(self, owner: Owner, key: str) -> Literal["running", "ended", "absent"]:
+        """Whether a program that was started under `key` can still be found."""
+        client = await self._attend(self._standing(owner))
+        state = await _told(client.find_run(owner.label, key))
+        if state is None or state.reason == "lost":
+            return "absent"
+        return "ended" if state.state == "ended" else "running"
+
+    async def cancel_run(self, owner: Owner, key: str) -> None:
+        """Kill that program and what it started."""
+        client = await self._attend(self._standing(owner))
+        if left := await _told(client.cancel_run(owner.label, key)):
+            raise HostFailure("host_error", f"{len(left)} processes could not be ended")
+
+    async def start_service(self, owner: Owner, name: str, process: ProcessSpec, restart: Restart) -> ServiceState:
+        """Start a supervised program, or answer how the one of this name stands."""
+        sandbox = self._standing(owner)
+        client = await self._attend(sandbox)
+        policy = {"policy": restart.policy, "backoff_seconds": restart.backoff_seconds, "limit": restart.limit}
+        state = await _told(client.start_service(owner.label, name, _program(sandbox, process), policy))
+        return _service(name, state, ())
+
+    async def stop_service(self, owner: Owner, name: str, kill: Literal["main", "owner"], grace_seconds: float) -> bool:
+        """Stop it: the main process alone, or all that the owner runs; whether it ran."""
+        client = await self._attend(self._standing(owner))
+        if kill == "main":
+            return await _told(client.stop_service(owner.label, name, grace_seconds))
+        ran, left = await _told(client.kill(owner.label, grace_seconds))
+        if left:
+            raise HostFailure("host_error", f"{len(left)} processes could not be ended")
+        return name in ran
+
+    async def inspect_service(self, owner: Owner, name: str) -> ServiceState:
+        """How it stands."""
+        sandbox = self._standing(owner)
+        client = await self._attend(sandbox)
+        state = await _told(client.inspect(owner.label, name))
+        if state is None:
+            return ServiceState(name, "absent")
+        return _service(name, state, await asyncio.to_thread(logs.last_lines, sandbox.log(owner, name), LAST_LINES))
+
+    async def read_log(self, owner: Owner, key: str, offset: int) -> AsyncIterator[bytes]:
+        """The output of a run or a service from an offset to what is there now."""
+        for piece in logs.read_log(self._standing(owner).log(owner, key), offset):
+            yield piece
+            await asyncio.sleep(0)
+
+    async def dial(self, allocation_id: str, port: int) -> ByteStream:
+        """Connect to a port on which a process of the sandbox listens, and nowhere else."""
+        holding = await teardown.holding_of(self._standing(Owner(allocation_id)), None)
+        return SocketStream(await dialling.dial(holding, port))
+
+    async def open_command(self, owner: Owner, process: ProcessSpec, columns: int, rows: int) -> Command:
+        """Start an interactive command with a terminal of this size."""
+        sandbox = self._standing(owner)
+        client = await self._attend(sandbox)
+        return TerminalStream(await _told(client.open_command(owner.label, _program(sandbox, process), columns, rows)))
+
+    async def close_owner(self, owner: Owner) -> Look:
+        """Kill, remove and look for everything of one owner; the others go on."""
+        async with self._lock(owner.allocation_id):
+            return await teardown.close_owner(self._standing(owner), owner.label)
+
+    async def destroy(self, allocation_id: str) -> Look:
+        """Kill, remove and look for everything of the allocation; of one that is gone there is nothing."""
+        async with self._lock(allocation_id):
+            found = await teardown.destroy(self._sandbox(allocation_id))
+        self._locks.pop(allocation_id, None)
+        return found
+
+    async def sweep(self, known: Sequence[str]) -> Sequence[Stray]:
+        """Compare the machine with the allocations that the platform knows; reap what is ours and unknown."""
+        async with self._making:
+            return await teardown.sweep(self._sandboxes, self._node_id, known, self.destroy)
+
+    def _sandbox(self, allocation_id: str) -> Sandbox:
+        if not is_name(allocation_id):
+            raise HostFailure("path_refused", "no id of an allocation")
+        return Sandbox(self._sandboxes / allocation_id, self._node_id)
+
+    def _standing(self, owner: Owner) -> Sandbox:
+        sandbox = self._sandbox(owner.allocation_id)
+        record = sandbox.read()
+        if record is None or record.phase != "ready":
+            raise HostFailure("not_found", f"{owner.allocation_id} has no sandbox here")
+        if owner.label and not is_name(owner.label):
+            raise HostFailure("path_refused", "no label of an owner")
+        return sandbox
+
+    def _records(self) -> list[tuple[Sandbox, Record]]:
+        sandboxes = [Sandbox(path, self._node_id) for path in sorted(self._sandboxes.iterdir()) if is_name(path.name)]
+        return [(each, record) for each in sandboxes if (record := each.read()) is not None]
+
+    def _check_room(self, spec: SandboxSpec) -> None:
+        """Without isolation only one project's sandboxes may stand side by side."""
+        for sandbox, record in self._records():
+            if record.project_id != spec.project_id:
+                raise HostFailure("capacity", "the process host has no isolation and takes one project only")
+            if sandbox.allocation_id == spec.allocation_id and record.phase == "destroying":
+                raise HostFailure("refused", f"{spec.allocation_id} is being destroyed")
+
+    async def _attend(self, sandbox: Sandbox) -> SupervisorClient:
+        """The sandbox's supervisor, started anew if it is gone (then what it ran is lost, and is told so)."""
+        client = SupervisorClient(sandbox.supervisor)
+        try:
+            await client.status()
+        except SupervisorGone:
+            # One at a time: a second start would take the socket away from the first.
+            async with self._starting:
+                await self._start_supervisor(sandbox)
+        except SupervisorRefusal as refusal:
+            raise HostFailure("host_error", "the sandbox's supervisor does not answer") from refusal
+        return client
+
+    async def _start_supervisor(self, sandbox: Sandbox) -> None:
+        record = sandbox.read()
+        if record is None:
+            raise HostFailure("not_found", f"{sandbox.allocation_id} has no sandbox here")
+        origin = proc.namespaces(os.getpid()) | proc.cgroups(os.getpid())
+        sandbox.write(replace(record, origin=tuple(sorted(origin))))
+        try:
+            await ensure_supervisor(sandbox.supervisor, sandbox.root, sandbox.title, {SANDBOX_VARIABLE: sandbox.mark})
+        except (SupervisorGone, OSError) as error:
+            raise HostFailure("host_error", "the sandbox's supervisor could not be started") from error
+
+    def _lock(self, allocation_id: str) -> asyncio.Lock:
+        return self._locks.setdefault(allocation_id, asyncio.Lock())
+
+
+def _hosts(peers: Sequence[Peer]) -> FileSpec:
+    for peer in peers:
+        if not is_name(peer.name):
+            raise HostFailure("refused", "no name of a peer")
+        try:
+            ipaddress.ip_address(peer.address)
+        except ValueError:
+            raise HostFailure("refused", "no address of a peer") from None
+    lines = [f"{peer.address} {peer.name}\n" for peer in (Peer("localhost", ADDRESS), *peers)]
+    return FileSpec("/etc/hosts", "".join(lines).encode())
+
+
+async def _told(asked: Awaitable[Answer]) -> Answer:
+    """A supervisor's answer; what it refuses is the host's failure."""
+    try:
+        return await asked
+    except SupervisorRefusal as refusal:
+        raise HostFailure(refusal.code, refusal.detail) from refusal
+    except SupervisorGone as error:
+        raise HostFailure("interrupted", "the sandbox's supervisor ended") from error
+
+
+def _program(sandbox: Sandbox, process: ProcessSpec) -> ProgramSpec:
+    environment = sandbox.environment(process.environment)
+    return ProgramSpec(process.argv, environment, process.user, process.directory, process.stdin)
+
+
+def _exit_code(state: ProgramState, timeout_seconds: float) -> int:
+    if state.reason == "exited" and state.exit_code is not None:
+        return state.exit_code
+    details = {
+        "timed_out": f"it did not end in {timeout_seconds:g} seconds",
+        "cancelled": "it was cancelled",
+        "lost": "it is not there any more, and nobody saw how it ended",
+    }
+    code = "interrupted" if state.reason == "lost" else state.reason or "host_error"
+    raise HostFailure(code, details.get(state.reason or "", "it could not be started"), state.exit_code)
+
+
+def _service(name: str, state: ProgramState, lines: tuple[str, ...]) -> ServiceState:
+    shown: Literal["running", "backing_off", "exited", "failed"]
+    match state.state:
+        case "running" | "starting":
+            shown = "running"
+        case "backing_off":
+            shown = "backing_off"
+        case "exited" | "ended":
+            shown = "exited"
+        case "failed":
+            shown = "failed"
+    return ServiceState(name, shown, state.pid, state.started_at, state.restarts, state.exit_code, lines)

@@ -1,0 +1,151 @@
+"""The two kinds of byte streams that a host hands out: a connection, and the terminal of a command."""
+
+import asyncio
+import os
+import socket
+from typing import Final
+
+from mooring_agent.hosts.contract import HostFailure
+from mooring_agent.supervisor.client import SupervisorGone, SupervisorRefusal, TerminalCommand
+
+PIECE_BYTES: Final = 65_536
+_END_OF_TRANSMISSION: Final = b"\x04"
+
+
+class SocketStream:
+    """A connected socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._receiving = asyncio.Lock()
+        self._sending = asyncio.Lock()
+
+    async def receive(self) -> bytes:
+        """The next bytes; empty at the end."""
+        async with self._receiving:
+            if self._connection.fileno() < 0:
+                return b""
+            try:
+                return await asyncio.get_running_loop().sock_recv(self._connection, PIECE_BYTES)
+            except ConnectionError:
+                return b""
+
+    async def send(self, data: bytes) -> None:
+        """Write all of it."""
+        async with self._sending:
+            if self._connection.fileno() < 0:
+                raise HostFailure("not_found", "the connection is closed")
+            try:
+                await asyncio.get_running_loop().sock_sendall(self._connection, data)
+            except ConnectionError as error:
+                raise HostFailure("not_found", "the app closed the connection") from error
+
+    async def send_end(self) -> None:
+        """Nothing more will be sent."""
+        async with self._sending:
+            self._shut_down(socket.SHUT_WR)
+
+    async def close(self) -> None:
+        """Both directions end now; whoever still reads or writes is woken first."""
+        self._shut_down(socket.SHUT_RDWR)
+        async with self._receiving, self._sending:
+            self._connection.close()
+
+    def _shut_down(self, direction: int) -> None:
+        if self._connection.fileno() >= 0:
+            try:
+                self._connection.shutdown(direction)
+            except OSError:
+                return  # the other side was first
+
+
+class TerminalStream:
+    """The terminal of a command that a supervisor started. Make it inside of a running loop."""
+
+    def __init__(self, command: TerminalCommand) -> None:
+        self._command = command
+        self._ended = asyncio.create_task(command.exit_code())
+        self._receiving = asyncio.Lock()
+        self._closed = asyncio.Event()
+
+    async def receive(self) -> bytes:
+        """The next bytes that the command wrote; empty when it has ended and everything was read."""
+        async with self._receiving:
+            while not self._closed.is_set():
+                ended = self._ended.done()
+                try:
+                    return os.read(self._command.terminal, PIECE_BYTES)
+                except BlockingIOError:
+                    if ended:
+                        return b""
+                    await self._wait(for_writing=False)
+                except OSError:
+                    return b""  # nobody holds the other end of the terminal any more
+            return b""
+
+    async def send(self, data: bytes) -> None:
+        """Type all of it."""
+        while data:
+            if self._closed.is_set():
+                raise HostFailure("not_found", "the command is closed")
+            try:
+                data = data[os.write(self._command.terminal, data) :]
+            except BlockingIOError:
+                if self._ended.done():
+                    raise HostFailure("not_found", "the command has ended") from None
+                await self._wait(for_writing=True)
+            except OSError as error:
+                raise HostFailure("not_found", "the command has ended") from error
+
+    async def send_end(self) -> None:
+        """Type what a terminal takes for the end of the input."""
+        await self.send(_END_OF_TRANSMISSION)
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """The viewer's window has this size now."""
+        if not 0 < columns <= 4096 or not 0 < rows <= 4096:
+            raise HostFailure("refused", "a terminal has 1 to 4096 columns and rows")
+        if not self._closed.is_set():
+            self._command.resize(columns, rows)
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to the foreground."""
+        try:
+            self._command.signal(number)
+        except OSError as error:
+            raise HostFailure("not_found", "the command has ended") from error
+
+    async def exit_code(self) -> int:
+        """Wait for its end."""
+        try:
+            return await asyncio.shield(self._ended)
+        except (SupervisorGone, SupervisorRefusal) as error:
+            raise HostFailure("interrupted", "the command was ended with its owner") from error
+
+    async def close(self) -> None:
+        """Hang up: a command that still runs is ended."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._ended.cancel()
+        await asyncio.wait([self._ended])
+        async with self._receiving:
+            self._command.close()
+
+    async def _wait(self, for_writing: bool) -> None:
+        """Until the terminal can be read or written, the command has ended, or the stream is closed."""
+        loop, terminal = asyncio.get_running_loop(), self._command.terminal
+        ready = loop.create_future()
+        closed = asyncio.create_task(self._closed.wait())
+        (loop.add_writer if for_writing else loop.add_reader)(terminal, _settle, ready)
+        try:
+            await asyncio.wait({ready, closed, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            (loop.remove_writer if for_writing else loop.remove_reader)(terminal)
+            closed.cancel()
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)

@@ -1,0 +1,230 @@
+"""Two projects on one machine, and root in one of them who tries everything."""
+
+import ctypes
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from agent.tests.namespace import attacks
+from agent.tests.namespace.standing import Inside, left_of, parsed, spec_of
+from mooring_agent.birth import confine
+from mooring_agent.hosts.contract import FileSpec, Isolation, Owner, ProcessSpec, Restart
+from mooring_agent.hosts.namespace import NamespaceHost, processes
+
+pytestmark = pytest.mark.anyio
+
+NEIGHBOUR_MARK = "mooring-neighbour-secret-8c1f"
+MACHINE_MARK = "mooring-machine-secret-1d77"
+
+# The neighbour listens on everything that he can, and says when anything arrives.
+NEIGHBOUR = f"""
+import ctypes, os, selectors, socket, sys
+libc = ctypes.CDLL(None)
+assert libc.shmget(0x4D4F4F52, 4096, 0o1666) >= 0
+every = selectors.DefaultSelector()
+def serve(kind, family, address):
+    one = socket.socket(family, kind)
+    one.bind(address)
+    if kind == socket.SOCK_STREAM:
+        one.listen()
+    every.register(one, selectors.EVENT_READ)
+serve(socket.SOCK_STREAM, socket.AF_INET, ("0.0.0.0", 8000))
+serve(socket.SOCK_DGRAM, socket.AF_INET, ("0.0.0.0", 8000))
+serve(socket.SOCK_STREAM, socket.AF_UNIX, "\\0{NEIGHBOUR_MARK}")
+print("listening", flush=True)
+while True:
+    for key, _ in every.select():
+        if key.fileobj.type == socket.SOCK_DGRAM:
+            data, sender = key.fileobj.recvfrom(100)
+            key.fileobj.sendto(data, sender)
+        else:
+            key.fileobj.accept()[0].close()
+        print("heard", flush=True)
+"""
+
+
+@dataclass
+class Scene:
+    """Two sandboxes of two projects, a friend of the first, and what root in the first came to."""
+
+    host: NamespaceHost
+    outcomes: dict[str, str]
+    neighbour_log: str
+    friend_log: str
+    reached: dict[str, str]
+
+
+@pytest.fixture(scope="module", params=["user_namespace", "bounded"])
+async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
+    """Everything is tried once; the tests ask how it went."""
+    isolation: Isolation = request.param
+    directory = tmp_path_factory.mktemp("machine")
+    (directory / f"{MACHINE_MARK}.key").write_text(MACHINE_MARK)
+    host = NamespaceHost(directory / "state", "nod_test", directory / "ranges")
+    (host.places.state / "agent.key").write_text(MACHINE_MARK)
+    shared = libc_segment()
+    watcher = subprocess.Popen([sys.executable, "-c", "input()", MACHINE_MARK], stdin=subprocess.PIPE)
+    listener = socket.create_server(("0.0.0.0", 0))
+    abstract = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    abstract.bind("\0" + MACHINE_MARK)
+    abstract.listen()
+    try:
+        await host.create(spec_of("alc_a", "one", number=5, isolation=isolation))
+        await host.create(spec_of("alc_friend", "one", number=7, isolation=isolation))
+        await host.create(spec_of("alc_b", "two", number=6, isolation=isolation))
+        pids = {}
+        for name in ("alc_b", "alc_friend"):
+            await serve_in(host, name)
+            pids[name] = machine_pid(host, name)
+        given = {
+            "machine_mark": MACHINE_MARK,
+            "neighbour_mark": NEIGHBOUR_MARK,
+            "machine_file": str(directory / f"{MACHINE_MARK}.key"),
+            "machine_pid": str(watcher.pid),
+            "neighbour_pid": str(pids["alc_b"]),
+            "machine_port": str(listener.getsockname()[1]),
+            "machine_address": machine_address(),
+            "neighbour_address": "10.77.0.6",
+        }
+        inside = Inside(host, Owner("alc_a", "member"))
+        # Attempts that name a mark must not find it in their own arguments: these come by the environment of nobody.
+        outcomes = parsed(await inside.python(Path(attacks.__file__).read_text() + RUN.format(given)))
+        reached = parsed(await inside.python(Path(attacks.__file__).read_text() + REACH))
+        logs = [await Inside(host, Owner(name, "member")).log("neighbour") for name in ("alc_b", "alc_friend")]
+        yield Scene(host, outcomes, logs[0], logs[1], reached)
+    finally:
+        watcher.kill()
+        watcher.communicate()
+        listener.close()
+        abstract.close()
+        release_segment(shared)
+        for allocation_id in host.places.allocations():
+            await host.destroy(allocation_id)
+    assert left_of(host) == []
+
+
+RUN = """
+main({0!r})
+"""
+REACH = """
+def answers(function):
+    try:
+        return f"got {function()!r}"
+    except OSError as problem:
+        return f"denied {problem}"
+def datagram():
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender.connect(("10.77.0.7", 8000))
+    sender.settimeout(30)
+    sender.send(b"hello")
+    return sender.recv(100).decode()
+print(json.dumps({
+    "tcp": answers(lambda: socket.create_connection(("10.77.0.7", 8000), timeout=30).fileno() > 0),
+    "udp": answers(datagram),
+    "ping": answers(lambda: ping("10.77.0.7")),
+}))
+"""
+
+
+def libc_segment() -> int:
+    """Shared memory of the machine under the number that is looked for."""
+    return int(ctypes.CDLL(None).shmget(0x4D4F4F52, 4096, 0o1666))
+
+
+def release_segment(segment: int) -> None:
+    """It outlives its process otherwise."""
+    ctypes.CDLL(None).shmctl(segment, 0, None)
+
+
+def machine_address() -> str:
+    """An address of the machine beside its loopback, as far as it has one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: it only chooses a route
+        except OSError:
+            return "192.0.2.1"
+        return str(probe.getsockname()[0])
+
+
+async def serve_in(host: NamespaceHost, allocation_id: str) -> None:
+    """The listening neighbour, with his mark in his files and his arguments."""
+    owner = Owner(allocation_id, "member")
+    files = [FileSpec("/srv/neighbour.py", NEIGHBOUR.encode()), FileSpec(f"/srv/{NEIGHBOUR_MARK}", b"x", 0o644)]
+    await host.write_files(owner, files)
+    argv = ("python3", "/srv/neighbour.py", NEIGHBOUR_MARK)
+    await host.start_service(owner, "neighbour", ProcessSpec(argv), Restart("never"))
+    inside = Inside(host, owner)
+    await inside.run("sh", "-c", "until ss -ltn 2>/dev/null | grep -q 8000 || grep -q :1F40 /proc/net/tcp; do :; done")
+
+
+def machine_pid(host: NamespaceHost, allocation_id: str) -> int:
+    """The neighbour's process as the machine counts."""
+    init = host.places.load_init(Owner(allocation_id, "member"))
+    assert init is not None
+    number = init.namespaces["pid"]
+    return next(
+        each.pid for each in processes.survey() if each.namespaces.get("pid") == number and "python" in each.name
+    )
+
+
+@pytest.mark.parametrize("name", attacks.ATTEMPTS)
+async def test_root_in_a_sandbox_is_denied_to(scene: Scene, name: str) -> None:
+    assert scene.outcomes[name].startswith("denied"), scene.outcomes[name]
+
+
+async def test_the_neighbour_of_another_project_heard_nothing_and_the_friend_of_the_same_project_did(
+    scene: Scene,
+) -> None:
+    assert scene.neighbour_log == "listening\n"
+    assert scene.friend_log.count("heard") >= 2
+    assert {name: outcome.split(" ")[0] for name, outcome in scene.reached.items()} == {
+        "tcp": "got",
+        "udp": "got",
+        "ping": "got",
+    }
+
+
+async def test_no_process_of_a_sandbox_holds_a_capability_beyond_the_short_list(scene: Scene) -> None:
+    mask = sum(1 << number for number in confine.KEPT.values())
+    init = scene.host.places.load_init(Owner("alc_b", "member"))
+    assert init is not None
+    inside = [each for each in processes.survey() if each.namespaces.get("net") == init.namespaces["net"]]
+    assert len(inside) >= 3
+    for each in inside:
+        status = dict(line.split(":\t", 1) for line in Path(f"/proc/{each.pid}/status").read_text().splitlines())
+        for kind in ("CapPrm", "CapEff", "CapBnd", "CapInh", "CapAmb"):
+            assert int(status[kind], 16) & ~mask == 0, (each.name, kind)
+        assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+
+
+async def test_a_sandbox_shares_no_namespace_with_the_machine_or_its_neighbour(scene: Scene) -> None:
+    first, second = (scene.host.places.load_init(Owner(name, "_sandbox")) for name in ("alc_a", "alc_b"))
+    assert first is not None
+    assert second is not None
+    record = scene.host.places.load("alc_a")
+    assert record is not None
+    shared = {"user"} if record.spec.isolation == "bounded" else set()
+    for kind, number in first.namespaces.items():
+        if kind not in shared:
+            assert number not in (second.namespaces[kind], processes.own_namespaces()[kind]), kind
+
+
+async def test_the_uids_of_a_sandbox_are_a_range_of_its_own(scene: Scene) -> None:
+    ranges = []
+    for name in ("alc_a", "alc_b", "alc_friend"):
+        record = scene.host.places.load(name)
+        assert record is not None
+        if record.spec.isolation == "bounded":
+            assert record.first_uid is None
+            continue
+        ranges.append(record.first_uid)
+        root = scene.host.places.root(name)
+        assert (root.stat().st_uid, (root / "home/app").stat().st_uid) == (record.first_uid, record.first_uid + 1000)
+        assert oct(os.stat(scene.host.places.state).st_mode & 0o777) == "0o700"
+    assert len(ranges) == len(set(ranges))

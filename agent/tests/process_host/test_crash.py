@@ -1,0 +1,149 @@
+"""The agent is killed, again and again; a new one finds what stands and nothing is done twice. And a life without root."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.tests.process_host.place import A, get, host_below, log_of, root_of, shell, wanted
+from agent.tests.supervisor.standing import is_alive, until
+from mooring_agent.hosts import proc
+from mooring_agent.hosts.contract import HostFailure
+from mooring_agent.hosts.process import ProcessHost
+from mooring_agent.supervisor.client import SupervisorClient
+
+AGENT = """
+import asyncio, json, os, sys
+from pathlib import Path
+from agent.tests.process_host.place import A, B, NEVER, get, log_of, serve, shell, wanted
+from agent.tests.process_host.place import root_of
+from mooring_agent.hosts.contract import FileSpec
+from mooring_agent.hosts.process import ProcessHost
+
+async def main():
+    directory, node_id, steps = Path(sys.argv[1]), sys.argv[2], sys.argv[3].split(",")
+    host = ProcessHost(directory / "host", node_id)
+    for step in steps:
+        told = None
+        if step == "recover": told = list(await host.recover())
+        elif step == "create": told = (await host.create(wanted())).isolation
+        elif step == "files": told = await host.write_files(A, [FileSpec("/etc/conf", b"x")])
+        elif step == "serve": told = await serve(host, A, directory)
+        elif step == "get": told = (await get(host, int((root_of(directory) / "a.port").read_text()))).decode()[:15]
+        elif step == "run": told = await host.run(A, "task-1", shell("echo once >> times; while ! test -e go; do sleep 0.02; done; exit 7"), 600)
+        elif step == "close": told = (await host.close_owner(A)).clean
+        elif step == "destroy":
+            look = await host.destroy("alc_1")
+            told = [look.clean, sorted({each.kind for each in look.found})]
+        elif step == "uid": told = os.geteuid()
+        print(json.dumps([step, told]), flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that another user may use: tests' own ones are closed to everybody else."""
+    directory = Path(tempfile.mkdtemp(prefix="mooring-"))
+    yield directory
+    shutil.rmtree(directory)
+
+
+async def begin(directory: Path, node_id: str, steps: str, *, before: tuple[str, ...] = ()) -> asyncio.subprocess.Process:
+    """An agent in a process of its own."""
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}
+    arguments = (*before, sys.executable, "-c", AGENT, str(directory), node_id, steps)
+    return await asyncio.create_subprocess_exec(*arguments, stdout=-1, env=environment)
+
+
+async def told(agent: asyncio.subprocess.Process) -> dict[str, object]:
+    """All that an agent says, to its end."""
+    output, _ = await agent.communicate()
+    return dict(json.loads(line) for line in output.splitlines())
+
+
+async def test_an_agent_that_is_killed_in_a_run_is_followed_by_one_that_waits_for_its_end(tmp_path: Path) -> None:
+    node_id = f"node_{uuid.uuid4().hex}"
+    agent = await begin(tmp_path, node_id, "create,serve,run")
+    await until((root_of(tmp_path) / "times").exists)
+    agent.kill()
+    await agent.wait()
+    async with host_below(tmp_path, node_id) as host:
+        assert await host.recover() == ["alc_1"]
+        assert await host.find_run(A, "task-1") == "running"
+        assert b"200 OK" in await get(host, int((root_of(tmp_path) / "a.port").read_text()))
+        (root_of(tmp_path) / "go").touch()
+        assert await host.run(A, "task-1", shell("echo twice >> times"), 600) == 7
+        assert (root_of(tmp_path) / "times").read_text() == "once\n"
+        assert (await host.destroy("alc_1")).clean
+
+
+STEPS = ("create", "files", "serve", "destroy")
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7])
+async def test_wherever_an_agent_is_killed_the_next_one_comes_to_the_same_end(tmp_path: Path, delay: float) -> None:
+    node_id = f"node_{uuid.uuid4().hex}"
+    agent = await begin(tmp_path, node_id, ",".join(STEPS))
+    assert agent.stdout is not None
+    if delay:
+        # Not a time that anything is expected in: only somewhere to strike, another place each time.
+        await asyncio.wait([asyncio.create_task(agent.wait())], timeout=delay + 0.2)
+    if agent.returncode is None:
+        agent.kill()
+    await agent.communicate()
+    after = await told(await begin(tmp_path, node_id, "recover,destroy,create,files,serve,get,destroy"))
+    assert after["create"] == "none"
+    assert str(after["get"]).startswith("HTTP/1.0 200")
+    assert after["destroy"] == [True, ["files", "ports", "processes", "sockets"]]
+    assert list((tmp_path / "host/sandboxes").iterdir()) == []
+    assert [each for each in proc.processes().values() if node_id in proc.title(each.pid)] == []
+    marked = [pid for pid in proc.processes() if node_id in proc.environment(pid).get("MOORING_SANDBOX", "")]
+    assert marked == []
+
+
+async def test_a_sandbox_whose_supervisor_was_killed_stands_again_and_tells_what_is_lost(tmp_path: Path) -> None:
+    node_id = f"node_{uuid.uuid4().hex}"
+    async with host_below(tmp_path, node_id) as host:
+        await host.create(wanted())
+        running = asyncio.create_task(host.run(A, "task-1", shell("exec sleep 1000"), 600))
+        async with asyncio.timeout(60):
+            while await host.find_run(A, "task-1") != "running":
+                await asyncio.sleep(0.01)
+        status = await SupervisorClient(tmp_path / "host/sandboxes/alc_1/supervisor").status()
+        os.kill(status.pid, signal.SIGKILL)
+        with pytest.raises(HostFailure) as cut:
+            await running
+        assert cut.value.code == "interrupted"
+        await until(lambda: not is_alive(status.pid))
+        again = ProcessHost(tmp_path / "host", node_id)
+        assert await again.recover() == ["alc_1"]
+        assert await again.find_run(A, "task-1") == "absent"
+        with pytest.raises(HostFailure) as cut:
+            await again.run(A, "task-1", shell("touch twice"), 600)
+        assert cut.value.code == "interrupted"
+        assert not (root_of(tmp_path) / "twice").exists()
+        assert await again.run(A, "task-2", shell("echo on"), 600) == 0
+        assert await log_of(again, A, "task-2") == b"on\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes somebody else, as root; otherwise every other test shows the same")
+async def test_everything_works_without_root(open_directory: Path) -> None:
+    node_id = f"node_{uuid.uuid4().hex}"
+    open_directory.chmod(0o777)
+    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
+    agent = await begin(open_directory, node_id, "uid,create,files,serve,get,close,destroy", before=nobody)
+    seen = await told(agent)
+    assert seen["uid"] == 65534
+    assert str(seen["get"]).startswith("HTTP/1.0 200")
+    assert (seen["close"], seen["destroy"]) == (True, [True, ["files", "processes"]])
+    assert list((open_directory / "host/sandboxes").iterdir()) == []

@@ -1,0 +1,181 @@
+"""Interactive commands and connections to ports."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agent.tests.supervisor.standing import NEVER, Standing, is_alive, python, shell, standing, until
+from mooring_agent.hosts.contract import HostFailure
+from mooring_agent.hosts.streams import SocketStream, TerminalStream
+from mooring_agent.supervisor.client import ProgramSpec, SupervisorRefusal
+
+
+@pytest.fixture
+async def sandbox(tmp_path: Path) -> AsyncIterator[Standing]:
+    """A supervisor that stands for one test."""
+    async with standing(tmp_path) as made:
+        yield made
+
+
+async def opened(sandbox: Standing, script: str) -> TerminalStream:
+    """A command with a terminal of 80 × 24."""
+    return TerminalStream(await sandbox.client.open_command("", shell(script), 80, 24))
+
+
+async def read_until(stream: TerminalStream | SocketStream, wanted: bytes) -> bytes:
+    """Everything up to what is waited for."""
+    seen = b""
+    async with asyncio.timeout(60):
+        while wanted not in seen:
+            piece = await stream.receive()
+            assert piece, seen
+            seen += piece
+    return seen
+
+
+async def read_all(stream: TerminalStream | SocketStream) -> bytes:
+    """Everything to the end."""
+    seen = b""
+    async with asyncio.timeout(60):
+        while piece := await stream.receive():
+            seen += piece
+    return seen
+
+
+async def test_a_command_has_a_terminal_a_size_and_an_exit_code(sandbox: Standing) -> None:
+    command = await opened(
+        sandbox, "tty; stty size; trap 'stty size; exit 6' WINCH; echo ready; while :; do sleep 0.05; done"
+    )
+    seen = await read_until(command, b"ready")
+    assert b"/dev/pts/" in seen
+    assert b"24 80" in seen
+    await command.resize(132, 43)
+    assert b"43 132" in await read_all(command)
+    assert await command.exit_code() == 6
+    await command.close()
+
+
+async def test_what_is_typed_arrives_and_its_end_too(sandbox: Standing) -> None:
+    command = await opened(sandbox, "stty -echo; echo ready; read line; echo got $line; cat; echo ended")
+    await read_until(command, b"ready")
+    await command.send(b"hello\n")
+    await read_until(command, b"got hello")
+    await command.send_end()
+    assert b"ended" in await read_all(command)
+    assert await command.exit_code() == 0
+    await command.close()
+
+
+async def test_a_signal_reaches_the_foreground(sandbox: Standing) -> None:
+    command = await opened(sandbox, "trap 'echo heard; exit 3' USR1; echo ready; while :; do sleep 0.05; done")
+    await read_until(command, b"ready")
+    await command.signal(signal.SIGUSR1)
+    assert b"heard" in await read_all(command)
+    assert await command.exit_code() == 3
+    await command.close()
+
+
+async def test_much_output_is_not_lost_at_the_end(sandbox: Standing) -> None:
+    command = await opened(sandbox, "stty -opost; i=0; while test $i -lt 20000; do echo line $i; i=$((i+1)); done")
+    seen = await read_all(command)
+    assert seen.splitlines()[-1] == b"line 19999"
+    assert len(seen.splitlines()) == 20_000
+    await command.close()
+
+
+async def test_a_command_whose_viewer_goes_is_ended(sandbox: Standing) -> None:
+    terminal = await sandbox.client.open_command(
+        "",
+        python(
+            "import signal,time\nsignal.signal(1, signal.SIG_IGN)\nprint('up',flush=True)\nwhile True: time.sleep(1)"
+        ),
+        80,
+        24,
+    )
+    command = TerminalStream(terminal)
+    await read_until(command, b"up")
+    (pid,) = await sandbox.client.processes("")
+    await command.close()
+    await until(lambda: not is_alive(pid))
+    assert await command.receive() == b""
+    with pytest.raises(HostFailure):
+        await command.send(b"late")
+
+
+async def test_closing_the_owner_ends_its_commands(sandbox: Standing) -> None:
+    command = await opened(sandbox, "echo ready; exec sleep 1000")
+    await read_until(command, b"ready")
+    await sandbox.client.close_owner("")
+    assert await read_all(command) == b""
+    with pytest.raises(HostFailure) as told:
+        await command.exit_code()
+    assert told.value.code == "interrupted"
+    await command.close()
+
+
+async def test_a_command_that_is_not_there_is_refused_and_leaks_nothing(sandbox: Standing) -> None:
+    await sandbox.client.list_programs("")
+    status = await sandbox.client.status()
+    owner = status.owners[""]
+    before = len(os.listdir(f"/proc/{owner}/fd")), len(os.listdir("/proc/self/fd"))
+    for size in ((80, 24), (0, 24), (80, 100_000)):
+        with pytest.raises(SupervisorRefusal):
+            await sandbox.client.open_command("", ProgramSpec(("no-such-program",), {}), *size)
+    await until(lambda: (len(os.listdir(f"/proc/{owner}/fd")), len(os.listdir("/proc/self/fd"))) == before)
+
+
+ECHO = """
+import socket, sys
+server = socket.create_server((sys.argv[1], 0), family=socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET)
+print(server.getsockname()[1], flush=True)
+while True:
+    connection, _ = server.accept()
+    while data := connection.recv(65536):
+        connection.sendall(data)
+    connection.close()
+"""
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "0.0.0.0"])
+async def test_a_port_inside_is_reached_and_bytes_go_both_ways(sandbox: Standing, address: str) -> None:
+    await sandbox.client.start_service("", "echo", python(ECHO, address), NEVER)
+    log = Path(sandbox.log("", "echo"))
+    await until(lambda: any(file.read_bytes().endswith(b"\n") for file in log.iterdir()))
+    port = int(next(log.iterdir()).read_text())
+    stream = SocketStream(await sandbox.client.dial(port))
+    content = os.urandom(1_000_000)
+
+    async def send() -> None:
+        await stream.send(content)
+        await stream.send_end()
+
+    sending = asyncio.create_task(send())
+    assert await read_all(stream) == content
+    await sending
+    await stream.close()
+    assert await stream.receive() == b""
+
+
+async def test_a_port_on_which_nothing_listens_is_refused(sandbox: Standing) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(SupervisorRefusal) as refused:
+        await sandbox.client.dial(port)
+    assert refused.value.code == "not_found"
+    for odd in (0, -1, 65_536, True, "80", None):
+        with pytest.raises(SupervisorRefusal):
+            await sandbox.client.dial(odd)  # type: ignore[arg-type]
+
+
+async def test_closing_a_stream_wakes_its_reader(sandbox: Standing) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        stream = SocketStream(await sandbox.client.dial(silent.getsockname()[1]))
+        reading = asyncio.create_task(stream.receive())
+        await asyncio.sleep(0)
+        await stream.close()
+        assert await reading == b""

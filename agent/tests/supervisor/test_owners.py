@@ -1,0 +1,271 @@
+"""Owners under one supervisor: one goes whole, the others stay; and what happens when supervisors or the agent are killed."""
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agent.tests.supervisor.standing import (
+    DAEMON,
+    NEVER,
+    Standing,
+    daemon_pid,
+    is_alive,
+    kill,
+    python,
+    shell,
+    standing,
+    until,
+)
+from mooring_agent.hosts import proc
+from mooring_agent.supervisor.client import SupervisorGone, SupervisorRefusal
+
+SERVER = """
+import http.server, pathlib, sys
+server = http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+new = pathlib.Path(sys.argv[1] + ".new"); new.write_text(str(server.server_port)); new.rename(sys.argv[1])
+server.serve_forever()
+"""
+
+BOMB = """
+import os, time
+for _ in range(200):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(1000)
+        os._exit(0)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+async def sandbox(tmp_path: Path) -> AsyncIterator[Standing]:
+    """A supervisor that stands for one test."""
+    async with standing(tmp_path) as made:
+        yield made
+
+
+async def serve(sandbox: Standing, owner: str, tmp_path: Path) -> int:
+    """A real HTTP server of an owner's; its port."""
+    place = tmp_path / f"port-{owner}"
+    await sandbox.client.start_service(owner, "web", python(SERVER, str(place)), NEVER)
+    await until(place.exists)
+    return int(place.read_text())
+
+
+async def answers(sandbox: Standing, port: int) -> bool:
+    """Whether HTTP is spoken there, over a connection that the supervisor made."""
+    connection = await sandbox.client.dial(port)
+    reader, writer = await asyncio.open_connection(sock=connection)
+    writer.write(b"GET / HTTP/1.0\r\n\r\n")
+    first = await reader.readline()
+    writer.close()
+    await writer.wait_closed()
+    return b"200" in first
+
+
+async def test_closing_an_owner_kills_its_daemons_while_another_serves(sandbox: Standing, tmp_path: Path) -> None:
+    port = await serve(sandbox, "stays", tmp_path)
+    await sandbox.client.start_run("goes", "task-1", python(DAEMON, str(tmp_path / "d")), 60)
+    assert (await sandbox.client.wait_run("goes", "task-1")).exit_code == 0
+    daemon = await daemon_pid(tmp_path / "d")
+    assert is_alive(daemon)
+    assert await sandbox.client.close_owner("goes") == ()
+    assert not is_alive(daemon)
+    assert await answers(sandbox, port)
+    assert set((await sandbox.client.status()).owners) == {"stays"}
+
+
+async def test_an_owner_with_hundreds_of_scattered_processes_goes_whole(sandbox: Standing) -> None:
+    await sandbox.client.start_service("many", "bomb", python(BOMB), NEVER)
+
+    async def scattered() -> tuple[int, ...]:
+        return await sandbox.client.processes("many")
+
+    async with asyncio.timeout(60):
+        while len(pids := await scattered()) < 200:
+            await asyncio.sleep(0.05)
+    assert await sandbox.client.close_owner("many") == ()
+    assert not any(is_alive(pid) for pid in pids)
+
+
+async def test_killing_an_owner_lets_it_start_again_and_tells_what_ran(sandbox: Standing, tmp_path: Path) -> None:
+    await sandbox.client.start_service("a", "web", shell("exec sleep 1000"), {**NEVER, "policy": "always", "limit": 9})
+    await sandbox.client.start_run("a", "task-1", shell("exec sleep 1000"), 600)
+    await sandbox.client.start_run("a", "task-2", python(DAEMON, str(tmp_path / "d")), 600)
+    daemon = await daemon_pid(tmp_path / "d")
+    ran, left = await sandbox.client.kill("a", 30)
+    assert ({"web", "task-1"} <= set(ran), left) == (True, ())
+    assert not is_alive(daemon)
+    assert (await sandbox.client.wait_run("a", "task-1")).reason == "cancelled"
+    state = await sandbox.client.inspect("a", "web")
+    assert state is not None
+    assert state.state == "exited"
+    assert (await sandbox.client.start_service("a", "web", shell("exec sleep 1000"), NEVER)).state == "running"
+
+
+async def test_an_owners_supervisor_that_is_killed_takes_its_programs_along(sandbox: Standing, tmp_path: Path) -> None:
+    port = await serve(sandbox, "stays", tmp_path)
+    await sandbox.client.start_run("hit", "task-1", shell("exec sleep 1000"), 600)
+    await sandbox.client.start_run("hit", "task-2", python(DAEMON, str(tmp_path / "d")), 600)
+    daemon = await daemon_pid(tmp_path / "d")
+    run = await sandbox.client.find_run("hit", "task-1")
+    assert run is not None
+    assert run.pid is not None
+    pid = run.pid
+    kill((await sandbox.client.status()).owners["hit"])
+    await until(lambda: not is_alive(pid) and not is_alive(daemon))
+    found = await sandbox.client.find_run("hit", "task-1")
+    assert found is not None
+    assert (found.state, found.reason) == ("ended", "lost")
+    again = await sandbox.client.start_run("hit", "task-1", shell("touch ../again"), 600)
+    assert again.reason == "lost"
+    assert not (sandbox.root.parent / "again").exists()
+    assert await answers(sandbox, port)
+
+
+async def test_a_supervisor_that_is_killed_takes_everything_along(sandbox: Standing, tmp_path: Path) -> None:
+    await sandbox.client.start_run("", "done", shell("exit 3"), 60)
+    await sandbox.client.wait_run("", "done")
+    await sandbox.client.start_run("", "task-1", python(DAEMON, str(tmp_path / "d")), 600)
+    daemon = await daemon_pid(tmp_path / "d")
+    started = await sandbox.client.start_service("b", "web", shell("exec sleep 1000"), NEVER)
+    status = await sandbox.client.status()
+    kill(status.pid)
+    pids = [daemon, started.pid or 0, *status.owners.values()]
+    await until(lambda: not any(is_alive(pid) for pid in pids))
+    with pytest.raises(SupervisorGone):
+        await sandbox.client.status()
+    await sandbox.status()
+    done = await sandbox.client.find_run("", "done")
+    assert done is not None
+    assert (done.reason, done.exit_code) == ("exited", 3)
+
+
+AGENT = """
+import asyncio, os, sys
+from pathlib import Path
+from mooring_agent.supervisor.client import ProgramSpec, SupervisorClient
+from mooring_agent.supervisor.launch import ensure_supervisor
+
+async def main():
+    state, root, flag = (Path(each) for each in sys.argv[1:])
+    await ensure_supervisor(state, root, "mooring-init test", {})
+    client = SupervisorClient(state)
+    program = ProgramSpec(("sh", "-c", f"while ! test -e {flag}; do sleep 0.02; done; echo late; exit 9"), {})
+    await client.start_run("", "task-1", program, 600)
+    await client.start_service("b", "web", ProgramSpec(("sleep", "1000"), {}), {"policy": "never", "backoff_seconds": 0, "limit": 0})
+    print((await client.status()).pid, flush=True)
+    await client.wait_run("", "task-1")
+
+asyncio.run(main())
+"""
+
+
+async def test_what_an_agent_started_outlives_it_and_its_result_is_found(tmp_path: Path) -> None:
+    state, root = tmp_path / "state", tmp_path / "root"
+    state.mkdir()
+    root.mkdir()
+    arguments = (str(state), str(root), str(tmp_path / "go"))
+    agent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", AGENT, *arguments, stdout=-1, env={"PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    assert agent.stdout is not None
+    pid = int(await agent.stdout.readline())
+    agent.kill()
+    await agent.wait()
+    async with standing(tmp_path) as sandbox:
+        assert (await sandbox.client.status()).pid == pid
+        found = await sandbox.client.find_run("", "task-1")
+        assert found is not None
+        assert found.state == "running"
+        (tmp_path / "go").touch()
+        assert (await sandbox.client.wait_run("", "task-1")).exit_code == 9
+        service = await sandbox.client.inspect("b", "web")
+        assert service is not None
+        assert service.state == "running"
+
+
+async def test_shutting_down_ends_every_owner_and_the_supervisor(sandbox: Standing, tmp_path: Path) -> None:
+    await sandbox.client.start_run("a", "task-1", python(DAEMON, str(tmp_path / "d")), 600)
+    daemon = await daemon_pid(tmp_path / "d")
+    status = await sandbox.client.status()
+    await sandbox.client.shut_down()
+    await until(lambda: not any(is_alive(pid) for pid in (daemon, status.pid, *status.owners.values())))
+
+
+async def test_a_second_supervisor_for_the_same_state_does_not_stand(sandbox: Standing) -> None:
+    first = await sandbox.client.status()
+    assert (await sandbox.status()).pid == first.pid
+
+
+async def test_nothing_is_left_over_after_hundreds_of_runs(sandbox: Standing) -> None:
+    await sandbox.client.start_run("", "warm", shell("true"), 60)
+    await sandbox.client.wait_run("", "warm")
+    status = await sandbox.client.status()
+    pids = (status.pid, *status.owners.values())
+    before = [len(os.listdir(f"/proc/{pid}/fd")) for pid in pids]
+    own = len(os.listdir("/proc/self/fd"))
+    for batch in range(10):
+        keys = [f"task-{batch}-{number}" for number in range(20)]
+        await asyncio.gather(*(sandbox.client.start_run("", key, shell("(echo x &) ; true"), 60) for key in keys))
+        await asyncio.gather(*(sandbox.client.wait_run("", key) for key in keys))
+    with pytest.raises(SupervisorRefusal):
+        await sandbox.client.start_run("", "absent", python("", "\0"), 60)
+    await until(lambda: [len(os.listdir(f"/proc/{pid}/fd")) for pid in pids] == before)
+    assert len(os.listdir("/proc/self/fd")) == own
+    table = proc.processes()
+    assert [each for each in table.values() if each.parent in pids and each.ended] == []
+
+
+async def test_a_supervisor_is_small(sandbox: Standing) -> None:
+    for owner in ("a", "b"):
+        await sandbox.client.start_service(owner, "web", shell("exec sleep 1000"), NEVER)
+    status = await sandbox.client.status()
+    for name, pid in [("sandbox", status.pid), *status.owners.items()]:
+        memory = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+        resident, proportional = (int(memory[each].split()[0]) for each in ("Rss", "Pss"))
+        print(f"{name}: resident {resident} KiB, proportional {proportional} KiB")
+        assert proportional < 12 * 1024
+        assert resident < 24 * 1024
+
+
+async def test_strangers_are_not_heard(sandbox: Standing) -> None:
+    """Another user who could reach the socket gets no answer."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be somebody else")
+    sandbox.state.chmod(0o777)
+    (sandbox.state / "supervisor.sock").chmod(0o777)
+    script = """
+import os, socket, sys
+os.chdir(sys.argv[1])
+os.setuid(65534)
+connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+connection.connect("supervisor.sock")
+connection.send(b'I{"op":"status"}')
+try: print(repr(connection.recv(1000)))
+except ConnectionError: print("b''")
+"""
+    stranger = await asyncio.create_subprocess_exec(sys.executable, "-c", script, str(sandbox.state), stdout=-1)
+    told, _ = await stranger.communicate()
+    assert told.strip() == b"b''"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"I", b"I{", b"I[]", b"Mx", b"X{}", b'I{"op":"none","owner":""}', b'I{"op":[]}', b'I{"op":"list","owner":7}'],
+)
+async def test_a_message_that_is_none_is_refused_and_ends_nothing(sandbox: Standing, raw: bytes) -> None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.settimeout(60)
+    connection.connect(str(sandbox.state / "supervisor.sock"))
+    if raw:
+        connection.send(raw)
+        assert b'"ok":false' in connection.recv(10_000)
+    connection.close()
+    assert (await sandbox.client.status()).pid > 0

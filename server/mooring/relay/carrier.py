@@ -1,0 +1,181 @@
+"""A carrier: one connection that a node dialled, and the streams that are opened through it.
+
+Each stream has room for a bounded number of bytes on the way in each direction, so that a slow reader holds up its own
+stream and no other, and neither side piles up what nobody reads.
+"""
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mooring.core.errors import Code, Refusal
+from mooring.relay.frames import (
+    CLOSE,
+    DATA,
+    END,
+    EXIT,
+    FAILURE,
+    FRAME_MAX,
+    OPEN,
+    ROOM,
+    WINDOW,
+    Frame,
+    FrameRefused,
+    packed,
+    read_frame,
+)
+
+ANSWER_SECONDS: Final = 20.0
+STREAMS_MAX: Final = 256
+LAST: Final = (FAILURE, CLOSE)
+
+
+@dataclass(slots=True)
+class Stream:
+    """One stream through a carrier."""
+
+    carrier: "Carrier"
+    number: int
+    arrived: "asyncio.Queue[Frame]" = field(default_factory=asyncio.Queue)
+    answered: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    room: int = 0
+    has_room: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting_bytes: int = 0
+
+    async def next(self) -> Frame:
+        """What comes next from inside: data, its end, an exit code, a failure or the close."""
+        frame = await self.arrived.get()
+        if frame.kind == DATA:
+            self.waiting_bytes -= len(frame.data)
+            await self.carrier.send(ROOM, self.number, len(frame.data).to_bytes(4))
+        return frame
+
+    async def receive(self) -> bytes:
+        """The next bytes from inside; empty at the end. A failure inside is a refusal."""
+        while True:
+            frame = await self.next()
+            if frame.kind == DATA:
+                return frame.data
+            if frame.kind == FAILURE:
+                raise failure_of(frame)
+            if frame.kind in (END, CLOSE):
+                return b""
+
+    async def send(self, data: bytes) -> None:
+        """Bytes for what is inside, as fast as it takes them."""
+        for start in range(0, len(data), FRAME_MAX):
+            part = data[start : start + FRAME_MAX]
+            while self.room < len(part):
+                self.has_room.clear()
+                await self.has_room.wait()
+                if self.carrier.ended:
+                    raise ConnectionResetError("the tunnel is gone")
+            self.room -= len(part)
+            await self.carrier.send(DATA, self.number, part)
+
+    async def tell(self, kind: bytes, data: bytes = b"") -> None:
+        """An end, a window size or a signal."""
+        await self.carrier.send(kind, self.number, data)
+
+    async def close(self) -> None:
+        """Nobody looks at this stream any more."""
+        if self.carrier.streams.pop(self.number, None) is not None and not self.carrier.ended:
+            await self.carrier.send(CLOSE, self.number)
+
+
+class Carrier:
+    """A node's connection to this relay, for one owner and these ports, or for one command."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ports: tuple[int, ...]) -> None:
+        self.ports = ports
+        self.streams: dict[int, Stream] = {}
+        self.ended = False
+        self._reader = reader
+        self._writer = writer
+        self._numbers = 0
+
+    async def open(self, asked: dict[str, Any]) -> Stream:
+        """A new stream, once the node says that what is inside answers."""
+        if len(self.streams) >= STREAMS_MAX:
+            raise Refusal(Code.RATE_LIMITED, f"{STREAMS_MAX} connections are open here", {"retry_after_seconds": 5})
+        self._numbers += 1
+        stream = Stream(self, self._numbers)
+        self.streams[stream.number] = stream
+        try:
+            await self.send(OPEN, stream.number, json.dumps(asked).encode())
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await stream.answered
+        except (TimeoutError, ConnectionError) as error:
+            await stream.close()
+            raise Refusal(Code.TEMPORARILY_UNAVAILABLE, "the node does not answer for this connection") from error
+        return stream
+
+    async def carry(self) -> None:
+        """Take what the node sends until it is gone; then every stream ends."""
+        try:
+            while (frame := await read_frame(self._reader)) is not None:
+                self._take(frame)
+        except (FrameRefused, ConnectionError):
+            return  # a node that speaks otherwise, or is gone, is hung up on: the streams below say so
+        finally:
+            self.ended = True
+            self._writer.close()
+            for stream in self.streams.values():
+                stream.arrived.put_nowait(Frame(CLOSE, stream.number))
+                stream.has_room.set()
+                _settle(stream, Refusal(Code.TEMPORARILY_UNAVAILABLE, "the node hung up"))
+
+    async def send(self, kind: bytes, number: int, data: bytes = b"") -> None:
+        """One frame to the node."""
+        if self.ended:
+            raise ConnectionResetError("the tunnel is gone")
+        self._writer.write(packed(kind, number, data))
+        await self._writer.drain()
+
+    def hang_up(self) -> None:
+        """End the connection; `carry` returns."""
+        self._writer.close()
+
+    def _take(self, frame: Frame) -> None:
+        stream = self.streams.get(frame.stream)
+        if stream is None:
+            return  # it has ended on this side a moment ago
+        if frame.kind == ROOM:
+            stream.room += int.from_bytes(frame.data)
+            stream.has_room.set()
+            _settle(stream, None)
+            return
+        if frame.kind not in (DATA, END, EXIT, *LAST):
+            raise FrameRefused(f"a node sends no {frame.kind!r}")
+        stream.waiting_bytes += len(frame.data) if frame.kind == DATA else 0
+        if stream.waiting_bytes > WINDOW:
+            raise FrameRefused("the node sends more than there is room for")
+        if frame.kind == FAILURE and not stream.answered.done():
+            _settle(stream, failure_of(frame))
+            return
+        stream.arrived.put_nowait(frame)
+
+
+def failure_of(frame: Frame) -> Refusal:
+    """What a node said that went wrong, as the platform says it."""
+    try:
+        told = json.loads(frame.data)
+        code, detail = str(told["code"])[:60], str(told["detail"])[:500]
+    except (ValueError, KeyError, TypeError):
+        code, detail = "host_error", "the node said something that cannot be read"
+    known = {
+        "not_found": Code.NOT_FOUND,
+        "refused": Code.PERMISSION_DENIED,
+        "permission_denied": Code.PERMISSION_DENIED,
+    }
+    return Refusal(known.get(code, Code.TEMPORARILY_UNAVAILABLE), f"inside the sandbox: {detail}", {"node_code": code})
+
+
+def _settle(stream: Stream, refusal: Refusal | None) -> None:
+    if stream.answered.done():
+        return
+    if refusal is None:
+        stream.answered.set_result(None)
+    else:
+        stream.answered.set_exception(refusal)

@@ -1,0 +1,164 @@
+"""A small cloud for tests that span its parts: a Mooring, a tenant with two projects, and machines with real agents.
+
+Several agents may live on the test's machine, each with a state directory of its own. They are programs of their own, killed and
+started as a test likes; at the end each sandbox is destroyed by the platform, or by the fixture if a test has failed.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mooring_sdk import Client, ClientSettings, models
+from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
+
+PATIENT = ClientSettings(timeout_seconds=90, deadline_seconds=300)
+
+
+@dataclass
+class Machine:
+    """A machine: an agent's state directory, and its process while it runs."""
+
+    directory: Path
+    host: str
+    node_id: str
+    gpus: int
+    process: "subprocess.Popen[bytes] | None" = None
+    log: list[str] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Start its agent."""
+        command = [
+            sys.executable, "-m", "mooring_agent", "run", "--state-dir", str(self.directory), "--host", self.host,
+            "--simulated-gpus", str(self.gpus),
+        ]  # fmt: skip
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """End its agent; what runs in sandboxes goes on."""
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(timeout=60)
+            self.process = None
+
+    def said(self) -> str:
+        """The agent's log."""
+        return (self.directory / "log").read_text(errors="replace")
+
+
+@dataclass
+class Cloud:
+    """The cloud, with a client for each who acts in it."""
+
+    mooring: Mooring
+    admin: Client
+    tenant_admin: Client
+    tenant: Any
+    projects: list[Any]
+    directory: Path
+    machines: list[Machine] = field(default_factory=list)
+
+    def join(self, host: str, gpus: int = 4) -> Machine:
+        """A machine that joins, with its agent running."""
+        place = self.directory / f"machine-{len(self.machines)}"
+        place.mkdir(mode=0o700)
+        token = self.admin.create_enrolment_token(region="here").token
+        name = f"machine-{len(self.machines)}"
+        command = [
+            sys.executable, "-m", "mooring_agent", "enrol", "--state-dir", str(place), "--host", host, "--url",
+            self.mooring.url, "--name", name,
+        ]  # fmt: skip
+        told = subprocess.run(command, input=token, text=True, capture_output=True, check=False)
+        assert told.returncode == 0, told.stderr
+        machine = Machine(place, host, told.stdout.split()[2], gpus)
+        machine.start()
+        self.machines.append(machine)
+        return machine
+
+    def offer(self, shape: str = "gpu_slice") -> None:
+        """Let simulated GPUs be had."""
+        self.admin.create_sku(
+            slug=shape.replace("_", "-"),
+            display_name=f"Simulated {shape}",
+            shape=shape,
+            gpu_model="simulated",
+            regions=["here"],
+            allowed_gpu_counts=[1, 2, 4],
+            price_minor_per_gpu_hour=100,
+            currency="EUR",
+        )
+
+    def allocate(self, project: Any, gpus: int = 1, shape: str = "gpu_slice") -> Any:
+        """An active allocation."""
+        asked = self.tenant_admin.create_allocation(
+            project.id, sku=shape.replace("_", "-"), shape=shape, gpu_count=gpus, name="box"
+        )
+        return self.until(lambda seen: seen.status == "active", project, asked.id)
+
+    def until(self, wanted: Any, project: Any, allocation_id: str) -> Any:
+        """The allocation once it is as wanted; a failure says how it stands instead."""
+        seen = self.tenant_admin.get_allocation(project.id, allocation_id)
+        for _ in range(6):
+            if wanted(seen):
+                return seen
+            seen = self.tenant_admin.get_allocation(project.id, allocation_id, wait=10, changed_from=seen.etag)
+        raise AssertionError(f"{seen}\n{self.machines[-1].said()[-3000:] if self.machines else ''}")
+
+    def do(self, project: Any, allocation: Any, type: str, arguments: dict[str, Any], **other: Any) -> Any:
+        """A task to its end."""
+        made = self.tenant_admin.create_allocation_task(
+            project.id, allocation.id, type=type, arguments=arguments, **other
+        )
+        return self.ended(project, made.id)
+
+    def ended(self, project: Any, task_id: str) -> Any:
+        """A task once it has ended."""
+        seen = self.tenant_admin.get_task(project.id, task_id)
+        for _ in range(6):
+            if seen.finished_at is not None:
+                return seen
+            seen = self.tenant_admin.get_task(project.id, task_id, wait=10, changed_from=seen.etag)
+        raise AssertionError(f"{seen}\n{self.machines[-1].said()[-3000:]}")
+
+
+@contextmanager
+def cloud() -> Iterator[Cloud]:
+    """A cloud of the test's own, without machines."""
+    with running() as mooring, Client(mooring.url, settings=PATIENT) as door:
+        first = door.sign_in(email=FIRST_ADMIN, one_time_code=mooring.code, new_password=PASSWORD)
+        with Client(mooring.url, token=first.token, settings=PATIENT) as admin:
+            tenant = admin.create_tenant(
+                slug="harbour",
+                display_name="Harbour",
+                first_admin=models.FirstAdminBody(email="ada@harbour.test", display_name="Ada"),
+            )
+            entered = door.sign_in(
+                email="ada@harbour.test",
+                tenant="harbour",
+                one_time_code=tenant.one_time_code,
+                new_password=PASSWORD,
+            )
+            with Client(mooring.url, token=entered.token, settings=PATIENT) as ada:
+                projects = [
+                    ada.create_project(tenant.id, slug=slug, display_name=slug) for slug in ("vision", "speech")
+                ]
+                made = Cloud(mooring, admin, ada, tenant, projects, mooring.directory)
+                try:
+                    yield made
+                finally:
+                    for machine in made.machines:
+                        machine.stop(signal.SIGKILL)
+
+
+def needs_root() -> None:
+    """Sandboxes of namespaces are made by root."""
+    if os.geteuid() != 0:
+        pytest.skip("namespace sandboxes need root")
