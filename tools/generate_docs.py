@@ -237,11 +237,13 @@ of keys. Review this page when it changes: it is the whole of what anybody may d
 - A **service account** has a list of keys of its own in its one project, at most those of the last column, and
   never more than its giver holds there. Keys of the form `app.<slug>.<action>` are an app's own; whoever may
   launch apps may give them.
+- A **node** has the keys of its agent, and they count for that node alone: it reaches the endpoints below
+  `/api/v1/agent` and no other, and nobody else reaches those.
 - A **token** may be narrowed to some keys. It never holds more than its holder does at the moment of use, and
   makes no token that is wider than itself.
 - Nobody gives or takes a role with keys that he does not hold in that place, and nobody adds a key to a service
   account that may do more than himself.
-- Every principal may do {own} with its own things.
+- Every principal but a node may do {own} with its own things.
 
 What a caller may not do where he belongs is answered with [`permission_denied`](errors.md#permission_denied); a
 place where he has no business is answered with [`not_found`](errors.md#not_found). Both are audited.
@@ -257,7 +259,7 @@ def authorization_page() -> str:
         "",
         "## Actions",
         "",
-        "●: the role has the key. *people*: the key is never on a service account's list.",
+        "●: the role has the key. *people*: the key is never on a service account's list. *nodes*: it is a node's.",
         "",
         *table(("action", "meaning", *(f"{role}" for role in Role), "service account"), map(_action_row, ACTIONS)),
         "",
@@ -279,6 +281,7 @@ def _role_row(role: Role) -> tuple[str, ...]:
 def _action_row(key: str) -> tuple[str, ...]:
     action = ACTIONS[key]
     last = "*people*" if action.human_only else "●" if key in SERVICE_ACCOUNT_CEILING else ""
+    last = "*nodes*" if action.node_only else last
     return f"`{key}`", action.meaning, *("●" if role in action.roles else "" for role in Role), last
 
 

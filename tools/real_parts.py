@@ -28,6 +28,7 @@ CONTAINERS = ("podman", "runc", "conmon", "catatonit", "uidmap", "busybox-static
 PARTS = (
     RealPart("registry", "server/tests/registry", ("docker-registry",)),
     RealPart("containers", "agent/tests/containers", CONTAINERS),
+    RealPart("browser", "tests/e2e/browser", ("chromium",)),
     RealPart("namespaces", "agent/tests/namespace", ("iproute2", "util-linux")),
 )
 

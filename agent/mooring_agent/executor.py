@@ -68,6 +68,7 @@ class Executor:
     concurrency: int = 16
     families: Mapping[str, Family] = field(default_factory=lambda: FAMILIES)
     tracked: dict[str, Tracked] = field(default_factory=dict)
+    outputs: dict[str, Tracked] = field(default_factory=dict)  # tasks whose output somebody should read; see Reporter
     _order: dict[str, asyncio.Lock] = field(default_factory=dict)
     _room: asyncio.Semaphore = field(init=False)
     _chain: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -211,6 +212,8 @@ class Executor:
         if not each.begun:
             self.journal.intend(_under(task, each.fence), self.now())
             each.begun = True
+        if each.family.logs:
+            self.outputs[task.task_id] = each
         doing = Doing(task, {}, self._teller(each), found_again=found_again and not each.family.repeats)
         try:
             doing.secrets = {s.name: self.keys.open(s, task.node_id, task.task_id) for s in task.secrets}

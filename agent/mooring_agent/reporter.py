@@ -119,10 +119,9 @@ class Reporter:
         return heard
 
     async def _logs(self) -> list[Report]:
-        for task_id, each in self.executor.tracked.items():
-            if each.family.logs and each.begun:
-                owner = Owner(each.task.allocation_id, each.task.label)
-                self._outputs.setdefault(task_id, Output(owner, each.fence)).fence = each.fence
+        for task_id, each in self.executor.outputs.items():
+            owner = Owner(each.task.allocation_id, each.task.label)
+            self._outputs.setdefault(task_id, Output(owner, each.fence)).fence = each.fence
         reports: list[Report] = []
         for task_id, output in list(self._outputs.items()):
             text = await self._chunk(task_id, output)
@@ -174,6 +173,7 @@ class Reporter:
                 log.warning("the result of %s was not taken: %s %s", entry.task_id, verdict.code, verdict.detail or "")
             self.journal.delivered(entry.task_id, entry.fence, self.now())
             self._outputs.pop(entry.task_id, None)
+            self.executor.outputs.pop(entry.task_id, None)
             self._told.pop(entry.task_id, None)
 
         return heard

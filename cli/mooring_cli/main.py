@@ -28,6 +28,8 @@ BY_HAND: dict[str, tuple[str, str]] = {
     "whoami": ("mooring_cli.sign_in", "Show who you are and what you may do."),
     "password": ("mooring_cli.sign_in", "Change your own password."),
     "context": ("mooring_cli.context_commands", "Choose between servers, tenants and projects."),
+    "connect": ("mooring_cli.connect", "Reach an app's endpoint, from a local port or in a browser."),
+    "exec": ("mooring_cli.exec_command", "Run an interactive command in an allocation's sandbox."),
     "events": ("mooring_cli.records", "Show events, or follow them as they happen."),
     "audit": ("mooring_cli.records", "Show the audit trail."),
     "outbox": ("mooring_cli.outbox", "Show deliveries to webhooks, and send dead ones again."),

@@ -8,6 +8,266 @@ NOUNS: dict[str, Noun] = {
     each.name: each
     for each in (
         Noun(
+            "allocation-groups",
+            "allocation group",
+            "Allocation groups: list, get, create, release.",
+            (
+                Verb(
+                    "list",
+                    "List a project's allocation groups with their allocations",
+                    "Needs the action `allocation.read`.",
+                    (Endpoint("list_allocation_groups", "project", "project_id", lists=True, pages=True),),
+                ),
+                Verb(
+                    "get",
+                    "Read a group, its allocations, and the state that follows from theirs",
+                    "Needs the action `allocation.read`.",
+                    (Endpoint("get_allocation_group", "project", "project_id", arguments=("group_id",)),),
+                ),
+                Verb(
+                    "create",
+                    "Ask for several equal allocations at once",
+                    "With `same_node` they share one machine and its network: they are placed there together, or not at all.\n\nNeeds the action `allocation.create`.",
+                    (
+                        Endpoint(
+                            "create_allocation_group",
+                            "project",
+                            "project_id",
+                            body=(
+                                Field(("name",), "text", True, "A name for machines."),
+                                Field(("shape",), "json", True, "", ("baremetal", "gpu_slice")),
+                                Field(("sku",), "text", True, "Slug or id of a SKU."),
+                                Field(("count",), "integer", False, "How many."),
+                                Field(("same_node",), "boolean", False),
+                                Field(("gpu_count",), "integer", False, "One of the counts that the SKU is sold with."),
+                                Field(("region",), "text", False, "Where it has to be; none: where there is room."),
+                                Field(
+                                    ("place_within_seconds",),
+                                    "integer",
+                                    False,
+                                    "Seconds in which a place must be found, or it fails.",
+                                ),
+                                Field(("scheduler_type",), "text", False, "A label; kept and not looked at."),
+                                Field(("integration_metadata",), "json", False, "Kept and shown, and not looked at."),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "release",
+                    "Give back every allocation of a group that was not given back yet",
+                    "Needs the action `allocation.release`.",
+                    (Endpoint("release_allocation_group", "project", "project_id", arguments=("group_id",)),),
+                ),
+            ),
+            (),
+        ),
+        Noun(
+            "allocations",
+            "allocation",
+            "Allocations: list, get, create, exec, explain, release, retry.",
+            (
+                Verb(
+                    "list",
+                    "List a project's allocations, the oldest first; those that are over stay readable",
+                    "Needs the action `allocation.read`.",
+                    (
+                        Endpoint(
+                            "list_allocations",
+                            "project",
+                            "project_id",
+                            query=(
+                                Field(
+                                    ("status",),
+                                    "json",
+                                    False,
+                                    "",
+                                    (
+                                        "active",
+                                        "failed",
+                                        "provisioning",
+                                        "release_failed",
+                                        "released",
+                                        "releasing",
+                                        "requested",
+                                    ),
+                                ),
+                                Field(("group_id",), "reference", False),
+                            ),
+                            lists=True,
+                            pages=True,
+                        ),
+                        Endpoint(
+                            "list_platform_allocations",
+                            "platform",
+                            "",
+                            query=(
+                                Field(("node_id",), "reference", False),
+                                Field(
+                                    ("status",),
+                                    "json",
+                                    False,
+                                    "",
+                                    (
+                                        "active",
+                                        "failed",
+                                        "provisioning",
+                                        "release_failed",
+                                        "released",
+                                        "releasing",
+                                        "requested",
+                                    ),
+                                ),
+                            ),
+                            lists=True,
+                            pages=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "get",
+                    "Read an allocation: where it is, what it waits for, and by what its end is known",
+                    "Needs the action `allocation.read`.",
+                    (
+                        Endpoint(
+                            "get_allocation",
+                            "project",
+                            "project_id",
+                            arguments=("allocation_id",),
+                            query=(
+                                Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                Field(
+                                    ("changed_from",),
+                                    "text",
+                                    False,
+                                    "The `etag` that was seen: wait until it is another.",
+                                ),
+                            ),
+                        ),
+                    ),
+                ),
+                Verb(
+                    "create",
+                    "Ask for capacity",
+                    "It is placed as soon as there is room, and is charged from the moment its sandbox stands. While there is no room,\n`blocker` says why and what would help; when its time is over it fails with `no_capacity`.\n\nNeeds the action `allocation.create`.",
+                    (
+                        Endpoint(
+                            "create_allocation",
+                            "project",
+                            "project_id",
+                            body=(
+                                Field(("shape",), "json", True, "", ("baremetal", "gpu_slice")),
+                                Field(("sku",), "text", True, "Slug or id of a SKU."),
+                                Field(("gpu_count",), "integer", False, "One of the counts that the SKU is sold with."),
+                                Field(("region",), "text", False, "Where it has to be; none: where there is room."),
+                                Field(("name",), "text", False, "A name for machines."),
+                                Field(("group_id",), "reference", False),
+                                Field(
+                                    ("place_within_seconds",),
+                                    "integer",
+                                    False,
+                                    "Seconds in which a place must be found, or it fails.",
+                                ),
+                                Field(("scheduler_type",), "text", False, "A label; kept and not looked at."),
+                                Field(("integration_metadata",), "json", False, "Kept and shown, and not looked at."),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "exec",
+                    "Get a ticket for one interactive command in the sandbox; its arguments are in the audit trail",
+                    "Needs the action `instance.exec`.",
+                    (
+                        Endpoint(
+                            "exec_allocation",
+                            "project",
+                            "project_id",
+                            arguments=("allocation_id",),
+                            body=(
+                                Field(("argv",), "list", True),
+                                Field(("user",), "text", False, "A user of the sandbox who is not root."),
+                                Field(("label",), "text", False, "The owner within the allocation."),
+                                Field(("columns",), "integer", False),
+                                Field(("rows",), "integer", False),
+                            ),
+                            takes_body=True,
+                            one_time_secret=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "explain",
+                    "Say whether a request would fit now and, if not, why, and the smallest change that would make it fit",
+                    "Needs the action `allocation.read`.",
+                    (
+                        Endpoint(
+                            "explain_allocation",
+                            "project",
+                            "project_id",
+                            body=(
+                                Field(("shape",), "json", True, "", ("baremetal", "gpu_slice")),
+                                Field(("sku",), "text", True, "Slug or id of a SKU."),
+                                Field(("gpu_count",), "integer", False, "One of the counts that the SKU is sold with."),
+                                Field(("region",), "text", False, "Where it has to be; none: where there is room."),
+                                Field(("count",), "integer", False, "How many."),
+                                Field(("same_node",), "boolean", False),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "release",
+                    "Give an allocation back; it is not charged from now on, and is over when its node has looked",
+                    "Needs the action `allocation.release`.",
+                    (Endpoint("release_allocation", "project", "project_id", arguments=("allocation_id",)),),
+                ),
+                Verb(
+                    "retry",
+                    "Try a teardown again at once that left something; the platform does so by itself after a pause",
+                    "Needs the action `allocation.release`.",
+                    (Endpoint("retry_allocation", "project", "project_id", arguments=("allocation_id",)),),
+                ),
+            ),
+            (
+                Noun(
+                    "tasks",
+                    "task",
+                    "Tasks: create.",
+                    (
+                        Verb(
+                            "create",
+                            "Have something done in an active allocation: write files, run a program, start a service or a container",
+                            "A task is named by its step; making it again under the same step answers with the first one.\n\nNeeds the action `task.create`.",
+                            (
+                                Endpoint(
+                                    "create_allocation_task",
+                                    "project",
+                                    "project_id",
+                                    arguments=("allocation_id",),
+                                    body=(
+                                        Field(("type",), "text", True, "A task family, such as `process.run`."),
+                                        Field(("arguments",), "json", False, "By the schema of the family."),
+                                        Field(
+                                            ("label",), "text", False, "The owner within the allocation; none: itself."
+                                        ),
+                                        Field(("step",), "text", False, "What this task is called; none: a new name."),
+                                        Field(("lifetime_seconds",), "number", False),
+                                    ),
+                                    takes_body=True,
+                                ),
+                            ),
+                        ),
+                    ),
+                    (),
+                ),
+            ),
+        ),
+        Noun(
             "apps",
             "app",
             "Apps: list, get, create, update.",
@@ -976,6 +1236,50 @@ NOUNS: dict[str, Noun] = {
             (),
         ),
         Noun(
+            "endpoints",
+            "endpoint",
+            "Endpoints: list, get, open, connect.",
+            (
+                Verb(
+                    "list",
+                    "List the endpoints of a project's apps that can be reached now",
+                    "Needs the action `instance.read`.",
+                    (Endpoint("list_endpoints", "project", "project_id", lists=True, pages=True),),
+                ),
+                Verb(
+                    "get",
+                    "Read an endpoint",
+                    "Needs the action `instance.read`.",
+                    (Endpoint("get_endpoint", "project", "project_id", arguments=("endpoint_id",)),),
+                ),
+                Verb(
+                    "open",
+                    "Get a link that opens this endpoint in a browser",
+                    "The link counts once and for two minutes. It starts a session at this endpoint's own origin, and at no other.\n\nNeeds the action `instance.connect`.",
+                    (
+                        Endpoint(
+                            "open_endpoint", "project", "project_id", arguments=("endpoint_id",), one_time_secret=True
+                        ),
+                    ),
+                ),
+                Verb(
+                    "connect",
+                    "Get a ticket by which connections to this endpoint are opened through the relay",
+                    "Needs the action `instance.connect`.",
+                    (
+                        Endpoint(
+                            "connect_endpoint",
+                            "project",
+                            "project_id",
+                            arguments=("endpoint_id",),
+                            one_time_secret=True,
+                        ),
+                    ),
+                ),
+            ),
+            (),
+        ),
+        Noun(
             "entitlements",
             "entitlement",
             "Entitlements: list, get, create, update, delete.",
@@ -1231,6 +1535,182 @@ NOUNS: dict[str, Noun] = {
             (),
         ),
         Noun(
+            "nodes",
+            "node",
+            "Nodes: list, get, drain, resume, retire, tasks, write-off.",
+            (
+                Verb(
+                    "list",
+                    "List nodes, by status, region or whether they are heard of",
+                    "Needs the action `node.read`.",
+                    (
+                        Endpoint(
+                            "list_nodes",
+                            "platform",
+                            "",
+                            query=(
+                                Field(
+                                    ("status",),
+                                    "json",
+                                    False,
+                                    "",
+                                    ("drained", "draining", "enrolled", "ready", "retired"),
+                                ),
+                                Field(("region",), "text", False, "A name for machines."),
+                                Field(("reachable",), "boolean", False),
+                            ),
+                            lists=True,
+                            pages=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "get",
+                    "Read a node with its slots, its inventory and its health, and why it takes no work if it takes none",
+                    "Needs the action `node.read`.",
+                    (
+                        Endpoint(
+                            "get_node",
+                            "platform",
+                            "",
+                            arguments=("node_id",),
+                            query=(
+                                Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                Field(
+                                    ("changed_from",),
+                                    "text",
+                                    False,
+                                    "The `etag` that was seen: wait until it is another.",
+                                ),
+                            ),
+                        ),
+                    ),
+                ),
+                Verb(
+                    "drain",
+                    "Take no new allocations on a node; it is drained when the last one is released",
+                    "Needs the action `node.drain`.",
+                    (Endpoint("drain_node", "platform", "", arguments=("node_id",)),),
+                ),
+                Verb(
+                    "resume",
+                    "Put a node that drains, or is drained, back to work",
+                    "Needs the action `node.drain`.",
+                    (Endpoint("resume_node", "platform", "", arguments=("node_id",)),),
+                ),
+                Verb(
+                    "retire",
+                    "Retire a node on which nothing is left, for ever: its key counts no more",
+                    "Needs the action `node.retire`.",
+                    (
+                        Endpoint(
+                            "retire_node",
+                            "platform",
+                            "",
+                            arguments=("node_id",),
+                            body=(Field(("reason",), "text", True, "Why, in a sentence."),),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "tasks",
+                    "List the tasks of a node, newest first: that they are there and how they stand, not what is in them",
+                    "Needs the action `node.read`.",
+                    (
+                        Endpoint(
+                            "list_node_tasks",
+                            "platform",
+                            "",
+                            arguments=("node_id",),
+                            query=(
+                                Field(
+                                    ("status",),
+                                    "json",
+                                    False,
+                                    "",
+                                    ("cancelled", "cancelling", "claimed", "expired", "failed", "queued", "succeeded"),
+                                ),
+                            ),
+                            lists=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "write-off",
+                    "Give up a machine that is lost for ever, with all that it holds",
+                    "The node is retired, its key counts no more, and its slots are never used again. What was on it ends without a\nreceipt, as written off, and says so to its tenants. When the machine comes back it joins anew, and is swept first.\n\nNeeds the action `teardown.write_off`.",
+                    (
+                        Endpoint(
+                            "write_off_node",
+                            "platform",
+                            "",
+                            arguments=("node_id",),
+                            body=(
+                                Field(("reason",), "text", True, "Why, in a sentence."),
+                                Field(("may_be_left",), "text", True, "What may still be on the machine."),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+            ),
+            (
+                Noun(
+                    "enrolment-tokens",
+                    "enrolment token",
+                    "Enrolment tokens: list, create, revoke.",
+                    (
+                        Verb(
+                            "list",
+                            "List the tokens by which machines join or joined, never their secrets",
+                            "Needs the action `node.enrol`.",
+                            (Endpoint("list_enrolment_tokens", "platform", "", lists=True, pages=True),),
+                        ),
+                        Verb(
+                            "create",
+                            "Make a token by which one machine may join within fifteen minutes; it is told once",
+                            "Needs the action `node.enrol`.",
+                            (
+                                Endpoint(
+                                    "create_enrolment_token",
+                                    "platform",
+                                    "",
+                                    body=(
+                                        Field(("region",), "text", False, "A name for machines."),
+                                        Field(
+                                            ("labels",),
+                                            "json",
+                                            False,
+                                            "Names and values for people and for reports; nothing depends on them.",
+                                        ),
+                                    ),
+                                    takes_body=True,
+                                    one_time_secret=True,
+                                ),
+                            ),
+                        ),
+                        Verb(
+                            "revoke",
+                            "Revoke a token that nobody joined with",
+                            "Needs the action `node.enrol`.",
+                            (
+                                Endpoint(
+                                    "revoke_enrolment_token",
+                                    "platform",
+                                    "",
+                                    arguments=("enrolment_token_id",),
+                                    deletes=True,
+                                ),
+                            ),
+                        ),
+                    ),
+                    (),
+                ),
+            ),
+        ),
+        Noun(
             "policy",
             "policy",
             "Policy: get, update, explain.",
@@ -1461,6 +1941,50 @@ NOUNS: dict[str, Noun] = {
                 ),
             ),
             (),
+        ),
+        Noun(
+            "receipts",
+            "receipt",
+            "Receipts: list, get.",
+            (
+                Verb(
+                    "list",
+                    "List the receipts of the project's teardowns, newest first",
+                    "Needs the action `receipt.read`.",
+                    (
+                        Endpoint(
+                            "list_receipts",
+                            "project",
+                            "project_id",
+                            query=(Field(("allocation_id",), "reference", False),),
+                            lists=True,
+                            pages=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "get",
+                    "Read a receipt: what was found, removed and left",
+                    "Needs the action `receipt.read`.",
+                    (Endpoint("get_receipt", "project", "project_id", arguments=("receipt_id",)),),
+                ),
+            ),
+            (
+                Noun(
+                    "bundle",
+                    "receipt",
+                    "Bundle: export.",
+                    (
+                        Verb(
+                            "export",
+                            "Export a receipt with its node's public key and chain, to be verified offline",
+                            "Other receipts of this project in the same part of the chain come with it; of everybody else's only the hash.\n\nNeeds the action `receipt.read`.",
+                            (Endpoint("get_receipt_bundle", "project", "project_id", arguments=("receipt_id",)),),
+                        ),
+                    ),
+                    (),
+                ),
+            ),
         ),
         Noun(
             "registry",
@@ -1732,6 +2256,215 @@ NOUNS: dict[str, Noun] = {
                             "tenant_id",
                             arguments=("signer_key_id",),
                             deletes=True,
+                        ),
+                    ),
+                ),
+            ),
+            (),
+        ),
+        Noun(
+            "skus",
+            "sku",
+            "Skus: list, get, create, update.",
+            (
+                Verb(
+                    "list",
+                    "List what is offered, and what it costs",
+                    "Needs the action `self.read`.",
+                    (
+                        Endpoint(
+                            "list_skus",
+                            "self",
+                            "",
+                            query=(
+                                Field(("status",), "json", False, "", ("offered", "withdrawn")),
+                                Field(("region",), "text", False, "A name for machines."),
+                                Field(("shape",), "json", False, "", ("baremetal", "gpu_slice")),
+                            ),
+                            lists=True,
+                            pages=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "get",
+                    "Read a SKU, offered or withdrawn",
+                    "Needs the action `self.read`.",
+                    (Endpoint("get_sku", "self", "", arguments=("sku_id",)),),
+                ),
+                Verb(
+                    "create",
+                    "Offer a kind of capacity at a price",
+                    "Needs the action `sku.update`.",
+                    (
+                        Endpoint(
+                            "create_sku",
+                            "platform",
+                            "",
+                            body=(
+                                Field(("slug",), "text", True, "A name for machines."),
+                                Field(("display_name",), "text", True, "A name for people."),
+                                Field(("shape",), "json", True, "", ("baremetal", "gpu_slice")),
+                                Field(("gpu_model",), "text", True),
+                                Field(("regions",), "list", True),
+                                Field(("allowed_gpu_counts",), "json", True, "How many GPUs one allocation may have."),
+                                Field(
+                                    ("price_minor_per_gpu_hour",),
+                                    "integer",
+                                    True,
+                                    "What a GPU costs for an hour, in minor units.",
+                                ),
+                                Field(("currency",), "text", True),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "update",
+                    "Change a SKU, withdraw it, or offer it again; another price is a further line of its history",
+                    "What was promised to an allocation before stays what it was.\n\nNeeds the action `sku.update`.",
+                    (
+                        Endpoint(
+                            "update_sku",
+                            "platform",
+                            "",
+                            arguments=("sku_id",),
+                            body=(
+                                Field(("display_name",), "text", False, "A name for people."),
+                                Field(("regions",), "list", False),
+                                Field(("allowed_gpu_counts",), "json", False, "How many GPUs one allocation may have."),
+                                Field(
+                                    ("price_minor_per_gpu_hour",),
+                                    "integer",
+                                    False,
+                                    "What a GPU costs for an hour, in minor units.",
+                                ),
+                                Field(("currency",), "text", False),
+                                Field(("status",), "json", False, "", ("offered", "withdrawn")),
+                                Field(("reason",), "text", False, "Why; needed where the price changes."),
+                                Field(
+                                    ("revision",),
+                                    "integer",
+                                    False,
+                                    "The revision that was seen; refused when there is a newer one.",
+                                ),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+            ),
+            (
+                Noun(
+                    "prices",
+                    "sku price",
+                    "Prices: list.",
+                    (
+                        Verb(
+                            "list",
+                            "List what a SKU cost and costs, the newest price last",
+                            "Needs the action `self.read`.",
+                            (Endpoint("list_sku_prices", "self", "", arguments=("sku_id",), lists=True, pages=True),),
+                        ),
+                    ),
+                    (),
+                ),
+            ),
+        ),
+        Noun(
+            "task-signing-keys",
+            "task signing key",
+            "Task signing keys: list, rotate.",
+            (
+                Verb(
+                    "list",
+                    "List the keys that sign, or signed, tasks, the newest one last",
+                    "Needs the action `platform_key.read`.",
+                    (Endpoint("list_task_signing_keys", "platform", "", lists=True),),
+                ),
+                Verb(
+                    "rotate",
+                    "Sign tasks with a new key from now on; nodes believe it by the signature of the last one",
+                    "Needs the action `platform_key.rotate`.",
+                    (Endpoint("rotate_task_signing_key", "platform", ""),),
+                ),
+            ),
+            (),
+        ),
+        Noun(
+            "tasks",
+            "task",
+            "Tasks: list, get, cancel, log.",
+            (
+                Verb(
+                    "list",
+                    "List the project's tasks, newest first",
+                    "Needs the action `task.read`.",
+                    (
+                        Endpoint(
+                            "list_tasks",
+                            "project",
+                            "project_id",
+                            query=(
+                                Field(
+                                    ("status",),
+                                    "json",
+                                    False,
+                                    "",
+                                    ("cancelled", "cancelling", "claimed", "expired", "failed", "queued", "succeeded"),
+                                ),
+                                Field(("allocation_id",), "reference", False),
+                                Field(("instance_id",), "reference", False),
+                            ),
+                            lists=True,
+                            pages=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "get",
+                    "Read a task; `?until=succeeded,failed,cancelled,expired` waits for its end",
+                    "Needs the action `task.read`.",
+                    (
+                        Endpoint(
+                            "get_task",
+                            "project",
+                            "project_id",
+                            arguments=("task_id",),
+                            query=(
+                                Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                Field(
+                                    ("changed_from",),
+                                    "text",
+                                    False,
+                                    "The `etag` that was seen: wait until it is another.",
+                                ),
+                            ),
+                        ),
+                    ),
+                ),
+                Verb(
+                    "cancel",
+                    "End a task early: at once where nobody has begun it, else its agent is asked",
+                    "What the platform does for an allocation itself is not cancelled: release the allocation instead.\n\nNeeds the action `task.cancel`.",
+                    (Endpoint("cancel_task", "project", "project_id", arguments=("task_id",)),),
+                ),
+                Verb(
+                    "log",
+                    "Read a task's output from an offset; with `wait` it is followed: the answer comes as soon as there is more",
+                    "Needs the action `task.read`.",
+                    (
+                        Endpoint(
+                            "get_task_log",
+                            "project",
+                            "project_id",
+                            arguments=("task_id",),
+                            query=(
+                                Field(("offset",), "integer", False, "The byte to begin with."),
+                                Field(("wait",), "number", False, "Seconds to wait for more output."),
+                            ),
                         ),
                     ),
                 ),

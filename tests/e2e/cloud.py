@@ -1,7 +1,8 @@
 """A small cloud for tests that span its parts: a Mooring, a tenant with two projects, and machines with real agents.
 
-Several agents may live on the test's machine, each with a state directory of its own. They are programs of their own, killed and
-started as a test likes; at the end each sandbox is destroyed by the platform, or by the fixture if a test has failed.
+Several agents may live on the test's machine, each with a state directory of its own. They are programs of their
+own, killed and started as a test likes; at the end each sandbox is destroyed by the platform, or by the fixture if
+a test has failed.
 """
 
 import os
@@ -64,7 +65,23 @@ class Cloud:
     tenant: Any
     projects: list[Any]
     directory: Path
+    token: str  # of the tenant's admin, for the command line
     machines: list[Machine] = field(default_factory=list)
+
+    @contextmanager
+    def member(self, role: str, project: Any) -> Iterator[Client]:
+        """Somebody with this role in a project."""
+        email = (
+            f"{role.replace('_', '-')}-{len(list(self.tenant_admin.iter_tenant_users(self.tenant.id)))}@harbour.test"
+        )
+        made = self.tenant_admin.create_tenant_user(self.tenant.id, email=email, display_name=role)
+        self.tenant_admin.create_project_membership(project.id, user_id=made.id, role=role)
+        with Client(self.mooring.url, settings=PATIENT) as door:
+            entered = door.sign_in(
+                email=email, tenant="harbour", one_time_code=made.one_time_code, new_password=PASSWORD
+            )
+        with Client(self.mooring.url, token=entered.token, settings=PATIENT) as client:
+            yield client
 
     def join(self, host: str, gpus: int = 4) -> Machine:
         """A machine that joins, with its agent running."""
@@ -150,7 +167,7 @@ def cloud() -> Iterator[Cloud]:
                 projects = [
                     ada.create_project(tenant.id, slug=slug, display_name=slug) for slug in ("vision", "speech")
                 ]
-                made = Cloud(mooring, admin, ada, tenant, projects, mooring.directory)
+                made = Cloud(mooring, admin, ada, tenant, projects, mooring.directory, entered.token)
                 try:
                     yield made
                 finally:

@@ -36,6 +36,7 @@ class Mooring:
     port: int
     process: "subprocess.Popen[bytes] | None" = None
     environment: dict[str, str] = field(default_factory=dict)
+    relay_port: int = field(default_factory=lambda: free_port())
 
     @property
     def url(self) -> str:
@@ -49,7 +50,12 @@ class Mooring:
     def start(self) -> None:
         """Start it and wait until it is ready."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("MOORING_")}
-        own = {"MOORING_FIRST_ADMIN_CODE_FILE": str(self.directory / "code"), **GENEROUS, **self.environment}
+        own = {
+            "MOORING_FIRST_ADMIN_CODE_FILE": str(self.directory / "code"),
+            "MOORING_RELAY_LISTEN_PORT": str(self.relay_port),
+            **GENEROUS,
+            **self.environment,
+        }
         command = [sys.executable, "-m", "mooring_cli", "up", "--data-dir", str(self.directory / "data")]
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(

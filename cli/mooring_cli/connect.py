@@ -1,0 +1,134 @@
+"""`mooring connect`: a port of this machine that leads to an app's endpoint; with --browser, a link into it.
+
+Nothing is published anywhere: each connection to the local port is carried to the platform's relay, and from there
+to a port inside the app's sandbox.
+"""
+
+import asyncio
+import sys
+import webbrowser
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from mooring_cli import output
+from mooring_cli.failures import NoSuchName
+from mooring_cli.invocation import Invocation, current, plain_call
+from mooring_cli.main import MooringCommand
+from mooring_cli.places import Places
+from mooring_cli.visits import CLOSE, DATA, END, FAILURE, Line, VisitRefused, dial, failure_of
+
+READ_BYTES = 65_536
+
+
+@click.command(cls=MooringCommand)
+@click.argument("endpoint")
+@click.option("--project", metavar="NAME", help="The project, by slug or id.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Local port; 0 takes a free one. [default: 0]")
+@click.option("--browser", is_flag=True, help="Open it in a browser instead, by a link that counts once.")
+def connect(*, endpoint: str, project: str | None, port: int, browser: bool) -> None:
+    """Reach an app's endpoint, by its id or its name.
+
+    A port of this machine leads to it until you press Ctrl-C. With --browser a link is made and opened.
+    """
+    invocation = current()
+    project_id = Places(invocation).project_id(project)
+    found = find(invocation, project_id, endpoint)
+    path = {"project_id": project_id, "endpoint_id": found["id"]}
+    if browser:
+        link = invocation.call("open_endpoint", path)
+        if invocation.output != "table" or not webbrowser.open(link["url"]):
+            output.show(invocation.output, link, ("url", "expires_at"))
+        return
+    with suppress(KeyboardInterrupt):
+        asyncio.run(Listener(invocation, path, found).run(port))
+
+
+def find(invocation: Invocation, project_id: str, named: str) -> dict[str, Any]:
+    """The endpoint of this id, or the only one of this name."""
+    call = plain_call("list_endpoints", {"project_id": project_id}, {"limit": 500})
+    found = [each for each in invocation.client.pages(call) if named in (each["id"], each["name"])]
+    if not found:
+        raise NoSuchName(f"there is no endpoint {named!r} here; mooring endpoints list shows them")
+    if len(found) > 1:
+        raise click.UsageError(f"{named!r} is the name of {len(found)} endpoints; give an id")
+    return dict(found[0])
+
+
+class Listener:
+    """A local port, each connection of which is carried to the endpoint."""
+
+    def __init__(self, invocation: Invocation, path: dict[str, str], endpoint: dict[str, Any]) -> None:
+        self._invocation = invocation
+        self._path = path
+        self._endpoint = endpoint
+        self._ticket: dict[str, Any] | None = None
+
+    async def run(self, port: int) -> None:
+        """Listen until it is interrupted."""
+        (await self._dialled()).close()  # what cannot be reached is told now, and not to the first who comes
+        server = await asyncio.start_server(self._carry, "127.0.0.1", port)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        told = f"http://{address}/" if self._endpoint["protocol"] == "http" else address
+        output.note(f"{self._endpoint['name']} is at {told}; Ctrl-C ends it.")
+        if self._invocation.output == "json":
+            output.show("json", {"address": address, "endpoint_id": self._endpoint["id"]})
+            sys.stdout.flush()
+        async with server:
+            await server.serve_forever()
+
+    async def _dialled(self) -> Line:
+        for again in (True, False):
+            if self._ticket is None:
+                self._ticket = await asyncio.to_thread(self._invocation.call, "connect_endpoint", self._path)
+            ticket: dict[str, Any] = self._ticket or {}
+            try:
+                return await dial(ticket["relay_url"], ticket["ticket"])
+            except VisitRefused as refused:
+                if refused.status != 401 or not again:
+                    raise
+                self._ticket = None  # it has expired; a new one is asked for
+        raise VisitRefused("the relay refuses a ticket that was just made")
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            line = await self._dialled()
+        except click.ClickException as refused:
+            output.note(f"error: {refused.format_message()}")
+            writer.close()
+            return
+        going = [asyncio.create_task(_in(reader, line)), asyncio.create_task(_out(line, writer))]
+        try:
+            await asyncio.gather(*going)
+        except VisitRefused as refused:
+            output.note(f"error: {refused.format_message()}")
+        except ConnectionError:
+            pass  # whoever was connected has gone
+        finally:
+            for task in going:
+                task.cancel()
+            line.close()
+            writer.close()
+
+
+async def _in(reader: asyncio.StreamReader, line: Line) -> None:
+    while data := await reader.read(READ_BYTES):
+        await line.send(DATA, data)
+    await line.send(END)
+
+
+async def _out(line: Line, writer: asyncio.StreamWriter) -> None:
+    while True:
+        kind, data = await line.next()
+        if kind == DATA:
+            writer.write(data)
+            await writer.drain()
+        elif kind == END:
+            if writer.can_write_eof():
+                writer.write_eof()
+        elif kind == FAILURE:
+            raise failure_of(data)
+        elif kind == CLOSE:
+            writer.close()
+            return

@@ -1,0 +1,115 @@
+"""`mooring exec`: a command in a sandbox, with this terminal as its own.
+
+Its arguments go into the audit trail. It runs as a user who is not root. Its exit code is this command's.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from mooring_cli.invocation import current
+from mooring_cli.main import MooringCommand
+from mooring_cli.places import Places
+from mooring_cli.visits import CLOSE, DATA, END, EXIT, FAILURE, RESIZE, Line, VisitRefused, dial, failure_of
+
+READ_BYTES = 65_536
+
+
+@click.command("exec", cls=MooringCommand, context_settings={"ignore_unknown_options": True})
+@click.argument("allocation")
+@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--project", metavar="NAME", help="The project, by slug or id.")
+@click.option("--user", default="app", help="A user of the sandbox who is not root. [default: app]")
+@click.option("--label", default="", help="The owner within the allocation, such as a member.")
+def exec_(*, allocation: str, argv: tuple[str, ...], project: str | None, user: str, label: str) -> int:
+    """Run an interactive command in an allocation's sandbox: mooring exec ALLOCATION -- bash."""
+    invocation = current()
+    places = Places(invocation)
+    path = {"project_id": places.project_id(project)}
+    path["allocation_id"] = places.reference("allocation_id", allocation, path)
+    size = shutil.get_terminal_size()
+    body = {"argv": list(argv), "user": user, "label": label, "columns": size.columns, "rows": size.lines}
+    ticket = invocation.call("exec_allocation", path, body=body)
+    return asyncio.run(_visit(ticket))
+
+
+exec = exec_
+"""How the root finds it."""
+
+
+async def _visit(ticket: dict[str, Any]) -> int:
+    line = await dial(ticket["relay_url"], ticket["ticket"])
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+    with _raw_terminal():
+        typing = asyncio.create_task(_typed(line))
+        if sys.stdin.isatty():
+            loop.add_signal_handler(signal.SIGWINCH, lambda: loop.create_task(_resized(line)))
+        shown = asyncio.create_task(_shown(line, ended))
+        try:
+            await asyncio.wait((shown,))
+            shown.result()
+            return await ended
+        finally:
+            typing.cancel()
+            line.close()
+
+
+async def _typed(line: Line) -> None:
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb", 0))
+    except (ValueError, OSError):
+        # A plain file cannot be waited for; it is read at once.
+        await line.send(DATA, await asyncio.to_thread(sys.stdin.buffer.read))
+        await line.send(END)
+        return
+    while data := await reader.read(READ_BYTES):
+        await line.send(DATA, data)
+    await line.send(END)
+
+
+async def _resized(line: Line) -> None:
+    size = shutil.get_terminal_size()
+    await line.send(RESIZE, json.dumps({"columns": size.columns, "rows": size.lines}).encode())
+
+
+async def _shown(line: Line, ended: "asyncio.Future[int]") -> None:
+    while True:
+        kind, data = await line.next()
+        if kind == DATA:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        elif kind == EXIT:
+            code = int(data)
+            ended.set_result(code if 0 <= code < 256 else 128 - code)
+            return
+        elif kind == FAILURE:
+            raise failure_of(data)
+        elif kind == CLOSE:
+            raise VisitRefused("the connection to the sandbox broke; whether the command still runs is not known")
+
+
+@contextmanager
+def _raw_terminal() -> Iterator[None]:
+    """Every key goes to the command, Ctrl-C too; afterwards the terminal is as it was."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(0)
+    try:
+        tty.setraw(0)
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)

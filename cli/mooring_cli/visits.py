@@ -1,0 +1,100 @@
+"""Visits: the command line's side of the relay, a connection that carries frames.
+
+A ticket is shown in a header, the connection is switched, and from then on both sides send frames: one letter, the
+number of a stream (always 0 here), a length, bytes. `d` data, `e` end of a direction, `r` window size, `s` signal,
+`x` exit code, `f` failure, `c` close.
+"""
+
+import asyncio
+import json
+import ssl
+import struct
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+import click
+
+HEAD: Final = struct.Struct("!cII")
+FRAME_MAX: Final = 65_536
+HEAD_MAX: Final = 65_536
+DATA, END, RESIZE, SIGNAL, EXIT, FAILURE, CLOSE = b"d", b"e", b"r", b"s", b"x", b"f", b"c"
+
+
+class VisitRefused(click.ClickException):
+    """The relay, or what is inside the sandbox, says no."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(slots=True)
+class Line:
+    """One connection to the relay, switched to frames."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self, kind: bytes, data: bytes = b"") -> None:
+        """One frame, or several where the bytes are many."""
+        for start in range(0, len(data) or 1, FRAME_MAX):
+            part = data[start : start + FRAME_MAX]
+            self.writer.write(HEAD.pack(kind, 0, len(part)) + part)
+        await self.writer.drain()
+
+    async def next(self) -> tuple[bytes, bytes]:
+        """The next frame; a line that is gone is closed."""
+        try:
+            kind, _, length = HEAD.unpack(await self.reader.readexactly(HEAD.size))
+            return kind, await self.reader.readexactly(min(length, FRAME_MAX))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return CLOSE, b""
+
+    def close(self) -> None:
+        """Hang up."""
+        self.writer.close()
+
+
+async def dial(url: str, ticket: str) -> Line:
+    """Show a ticket to the relay, and speak frames from then on."""
+    parts = urlsplit(url)
+    secure = ssl.create_default_context() if parts.scheme == "https" else None
+    try:
+        reader, writer = await asyncio.open_connection(
+            parts.hostname, parts.port or (443 if secure else 80), ssl=secure, limit=HEAD_MAX
+        )
+    except OSError as error:
+        raise VisitRefused(f"the relay at {url} cannot be reached: {error.strerror or error}") from error
+    asked = (
+        f"GET /visits HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: Upgrade\r\nUpgrade: mooring-visit\r\n"
+        f"Authorization: Bearer {ticket}\r\n\r\n"
+    )
+    writer.write(asked.encode("ascii"))
+    await writer.drain()
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
+        writer.close()
+        raise VisitRefused("the relay hung up") from error
+    if not head.startswith(b"HTTP/1.1 101 "):
+        body = await reader.read(HEAD_MAX)
+        writer.close()
+        raise VisitRefused(_told(head, body), int(head.split(b" ", 2)[1]))
+    return Line(reader, writer)
+
+
+def failure_of(data: bytes) -> VisitRefused:
+    """What went wrong inside, in words."""
+    try:
+        told = json.loads(data)
+        return VisitRefused(f"{told['detail']} ({told['code']})")
+    except (ValueError, KeyError, TypeError):
+        return VisitRefused("something went wrong inside the sandbox")
+
+
+def _told(head: bytes, body: bytes) -> str:
+    try:
+        return str(json.loads(body)["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"the relay answered {head.partition(b' ')[2].partition(b' ')[0].decode('ascii', 'replace')}"
