@@ -69,8 +69,8 @@ class StandFailed(Exception):
 
 
 @asynccontextmanager
-async def stand(connections: int) -> AsyncIterator[Stand]:
-    """Start everything, and leave nothing behind."""
+async def stand(connections: int, *, tenants: int | None = None) -> AsyncIterator[Stand]:
+    """Start everything, and leave nothing behind; by default there are twice as many tenants as connections."""
     # Not in memory: a commit that reaches no disk would flatter both sides, and unequally.
     with tempfile.TemporaryDirectory(prefix="mooring-bench-", dir="/var/tmp") as name:
         directory = Path(name)
@@ -90,7 +90,7 @@ async def stand(connections: int) -> AsyncIterator[Stand]:
                 directory=directory,
                 server_pid=process.pid,
                 postmaster_pid=int(postgres.postmaster_pid or 0),
-                tenants=await _seed(f"http://{host}:{port}", code.strip(), connections),
+                tenants=await _seed(f"http://{host}:{port}", code.strip(), connections, tenants or 2 * connections),
             )
 
 
@@ -141,13 +141,13 @@ async def _address(process: asyncio.subprocess.Process) -> tuple[str, int]:
     raise StandFailed(f"it ended with exit code {await process.wait()}")
 
 
-async def _seed(url: str, code: str, connections: int) -> tuple[Tenant, ...]:
+async def _seed(url: str, code: str, connections: int, tenants: int) -> tuple[Tenant, ...]:
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         body = {"email": "admin@mooring.local", "one_time_code": code, "new_password": PASSWORD}
         client.headers["Authorization"] = f"Bearer {(await _post(client, '/sign-in', body))['token']}"
         # Twice as many tenants as connections: the worst that can happen to the second lock.
         first = await _tenant(client, "tenant-0", connections)
-        return (first, *[await _tenant(client, f"tenant-{number}", 1) for number in range(1, 2 * connections)])
+        return (first, *[await _tenant(client, f"tenant-{number}", 1) for number in range(1, tenants)])
 
 
 async def _tenant(platform: httpx.AsyncClient, slug: str, projects: int) -> Tenant:

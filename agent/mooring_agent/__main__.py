@@ -5,6 +5,7 @@ The one-time token is read from a file or from standard input, never from the co
 
 import argparse
 import asyncio
+import ctypes
 import fcntl
 import logging
 import os
@@ -20,6 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from mooring_agent.agent import Agent, Parts
 from mooring_agent.client import Introduction, Turned, Unreachable, enrol
 from mooring_agent.containers import container_families
@@ -32,6 +35,7 @@ from mooring_agent.keys import read_identity, ready_keys, store_identity
 from mooring_agent.podman import Podman
 
 STATE: Final = "MOORING_AGENT_STATE_DIR"
+PR_SET_PDEATHSIG: Final = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,6 +75,10 @@ def _run(chosen: argparse.Namespace) -> int:
     identity = read_identity(directory)
     if identity is None:
         raise ValueError(f"{directory} is not enrolled: run `mooring-agent enrol` first")
+    if chosen.end_with_parent:
+        end_with_parent()
+    if chosen.url is not None:
+        identity = msgspec.structs.replace(identity, url=chosen.url)
     with (directory / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,6 +115,14 @@ async def _until_told(parts: Parts) -> None:
     print(f"agent of {agent.identity.node_id} runs (host {agent.parts.host.kind})", file=sys.stderr)
     with suppress(asyncio.CancelledError):
         await running
+
+
+def end_with_parent() -> None:
+    """Ask the kernel for SIGTERM when the parent is gone, in whatever way; only the agent ends, not what it started."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        raise ValueError("the program that started the agent is gone already")
 
 
 def _own_name() -> str:
@@ -146,6 +162,8 @@ def _parser() -> argparse.ArgumentParser:
     joins.add_argument("--name", default=_own_name(), help="what the machine is called (default %(default)s)")
     joins.add_argument("--label", action="append", default=[], metavar="NAME=VALUE")
     runs = commands.add_parser("run", parents=[shared], help="run the agent of an enrolled machine")
+    runs.add_argument("--url", default=None, help="the platform's address, if it is another than when it enrolled")
+    runs.add_argument("--end-with-parent", action="store_true", help="end when the program that started the agent ends")
     runs.add_argument("--simulated-gpus", type=int, default=0, help="declare GPUs that compute nothing, for trials")
     runs.add_argument("--concurrency", type=int, default=16, help="how many tasks run side by side")
     return parser

@@ -33,6 +33,7 @@ BY_HAND: dict[str, tuple[str, str]] = {
     "events": ("mooring_cli.records", "Show events, or follow them as they happen."),
     "audit": ("mooring_cli.records", "Show the audit trail."),
     "outbox": ("mooring_cli.outbox", "Show deliveries to webhooks, and send dead ones again."),
+    "receipts": ("mooring_cli.receipts", "Show and export receipts of teardowns, and verify them offline."),
     "manifest": ("mooring_cli.manifest", "Begin, lint and explain the manifest of an app's version."),
     "schema": ("mooring_cli.words", "Show the JSON Schemas of a noun."),
     "explain": ("mooring_cli.words", "Explain an error code, a state, an action or an event type."),
@@ -111,7 +112,7 @@ class Root(click.Group):
     """`mooring` itself."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*BY_HAND, *sorted(NOUNS), *sorted(set(plugins()) - set(BY_HAND) - set(NOUNS))]
+        return [*BY_HAND, *sorted(set(NOUNS) - set(BY_HAND)), *sorted(set(plugins()) - set(BY_HAND) - set(NOUNS))]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in BY_HAND:

@@ -1945,7 +1945,7 @@ NOUNS: dict[str, Noun] = {
         Noun(
             "receipts",
             "receipt",
-            "Receipts: list, get.",
+            "Receipts: list, get, export.",
             (
                 Verb(
                     "list",
@@ -1968,23 +1968,14 @@ NOUNS: dict[str, Noun] = {
                     "Needs the action `receipt.read`.",
                     (Endpoint("get_receipt", "project", "project_id", arguments=("receipt_id",)),),
                 ),
-            ),
-            (
-                Noun(
-                    "bundle",
-                    "receipt",
-                    "Bundle: export.",
-                    (
-                        Verb(
-                            "export",
-                            "Export a receipt with its node's public key and chain, to be verified offline",
-                            "Other receipts of this project in the same part of the chain come with it; of everybody else's only the hash.\n\nNeeds the action `receipt.read`.",
-                            (Endpoint("get_receipt_bundle", "project", "project_id", arguments=("receipt_id",)),),
-                        ),
-                    ),
-                    (),
+                Verb(
+                    "export",
+                    "Export a receipt with its node's public key and chain, to be verified offline",
+                    "Other receipts of this project in the same part of the chain come with it; of everybody else's only the hash.\n\nNeeds the action `receipt.read`.",
+                    (Endpoint("export_receipt", "project", "project_id", arguments=("receipt_id",)),),
                 ),
             ),
+            (),
         ),
         Noun(
             "registry",

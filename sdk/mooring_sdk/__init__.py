@@ -20,6 +20,7 @@ from mooring_sdk.credentials import (
     TokenCredentials,
 )
 from mooring_sdk.errors import ConnectionFailed, DeadlineExceeded, MooringError, UnexpectedAnswer
+from mooring_sdk.receipts import BundleRefused, VerifiedBundle, VerifiedReceipt, verify_bundle
 from mooring_sdk.secret import Secret
 from mooring_sdk.session import AddressRefusedHere, Credentials
 from mooring_sdk.settings import CallOptions, ClientSettings, Exchange, RetryPolicy, Timing
@@ -27,6 +28,7 @@ from mooring_sdk.settings import CallOptions, ClientSettings, Exchange, RetryPol
 __all__ = [
     "AddressRefusedHere",
     "AsyncClient",
+    "BundleRefused",
     "Call",
     "CallOptions",
     "Client",
@@ -46,6 +48,9 @@ __all__ = [
     "TokenCredentials",
     "UnexpectedAnswer",
     "ValueRefusedHere",
+    "VerifiedBundle",
+    "VerifiedReceipt",
     "errors",
     "models",
+    "verify_bundle",
 ]

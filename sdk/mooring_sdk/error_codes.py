@@ -30,7 +30,7 @@ class ArtifactUnverified(MooringError):
 
 
 class AssertionRefused(MooringError):
-    """The signed assertion was not accepted: unknown key, wrong signature, audience or lifetime, used before, or the account is not active."""
+    """The signed assertion was not accepted: unknown key, wrong signature, audience or lifetime, used before, or the account is not active, or the node retired."""
 
     code = "assertion_refused"
 
@@ -75,6 +75,12 @@ class DigestMismatch(MooringError):
     """The bytes at the source are not those that the digest names."""
 
     code = "digest_mismatch"
+
+
+class EnrolmentRefused(MooringError):
+    """A machine did not join: its one-time token is unknown, used, revoked or past its fifteen minutes, or the proof was not made by the key that it offers."""
+
+    code = "enrolment_refused"
 
 
 class GracePeriod(MooringError):
@@ -381,6 +387,7 @@ MooringError.known_codes.update(
             CursorExpired,
             CursorInvalid,
             DigestMismatch,
+            EnrolmentRefused,
             GracePeriod,
             GrantExceedsCeiling,
             HeaderInvalid,
@@ -447,6 +454,7 @@ __all__ = [
     "CursorExpired",
     "CursorInvalid",
     "DigestMismatch",
+    "EnrolmentRefused",
     "GracePeriod",
     "GrantExceedsCeiling",
     "HeaderInvalid",

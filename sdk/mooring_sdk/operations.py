@@ -7,7 +7,22 @@ ADD_PLATFORM_SIGNER_KEY = Operation("add_platform_signer_key", "POST", "/api/v1/
 ADD_TENANT_SIGNER_KEY = Operation(
     "add_tenant_signer_key", "POST", "/api/v1/tenants/{tenant_id}/signer-keys", takes_key=True
 )
+CANCEL_TASK = Operation("cancel_task", "POST", "/api/v1/projects/{project_id}/tasks/{task_id}/cancel", takes_key=True)
 CHANGE_OWN_PASSWORD = Operation("change_own_password", "POST", "/api/v1/whoami/password", takes_key=True)
+CLAIM_TASKS = Operation("claim_tasks", "POST", "/api/v1/agent/claims")
+CONNECT_ENDPOINT = Operation(
+    "connect_endpoint", "POST", "/api/v1/projects/{project_id}/endpoints/{endpoint_id}/connect", takes_key=True
+)
+CREATE_ALLOCATION = Operation("create_allocation", "POST", "/api/v1/projects/{project_id}/allocations", takes_key=True)
+CREATE_ALLOCATION_GROUP = Operation(
+    "create_allocation_group", "POST", "/api/v1/projects/{project_id}/allocation-groups", takes_key=True
+)
+CREATE_ALLOCATION_TASK = Operation(
+    "create_allocation_task", "POST", "/api/v1/projects/{project_id}/allocations/{allocation_id}/tasks", takes_key=True
+)
+CREATE_ENROLMENT_TOKEN = Operation(
+    "create_enrolment_token", "POST", "/api/v1/platform/nodes/enrolment-tokens", takes_key=True
+)
 CREATE_ENTITLEMENT = Operation(
     "create_entitlement", "POST", "/api/v1/projects/{project_id}/entitlements", takes_key=True
 )
@@ -39,6 +54,7 @@ CREATE_SERVICE_ACCOUNT_KEY = Operation(
     "/api/v1/projects/{project_id}/service-accounts/{service_account_id}/keys",
     takes_key=True,
 )
+CREATE_SKU = Operation("create_sku", "POST", "/api/v1/platform/skus", takes_key=True)
 CREATE_TENANT = Operation("create_tenant", "POST", "/api/v1/tenants", takes_key=True)
 CREATE_TENANT_APP = Operation("create_tenant_app", "POST", "/api/v1/tenants/{tenant_id}/apps", takes_key=True)
 CREATE_TENANT_ARTIFACT_SOURCE = Operation(
@@ -104,6 +120,7 @@ DISABLE_SERVICE_ACCOUNT = Operation(
 DISABLE_TENANT_USER = Operation(
     "disable_tenant_user", "POST", "/api/v1/tenants/{tenant_id}/users/{user_id}/disable", takes_key=True
 )
+DRAIN_NODE = Operation("drain_node", "POST", "/api/v1/platform/nodes/{node_id}/drain", takes_key=True)
 ENABLE_PLATFORM_USER = Operation(
     "enable_platform_user", "POST", "/api/v1/platform/users/{user_id}/enable", takes_key=True
 )
@@ -116,14 +133,26 @@ ENABLE_SERVICE_ACCOUNT = Operation(
 ENABLE_TENANT_USER = Operation(
     "enable_tenant_user", "POST", "/api/v1/tenants/{tenant_id}/users/{user_id}/enable", takes_key=True
 )
+ENROL_NODE = Operation("enrol_node", "POST", "/api/v1/agent/enrolments", is_public=True)
 EXCHANGE_ASSERTION = Operation("exchange_assertion", "POST", "/api/v1/oauth/token", is_public=True, takes_form=True)
+EXEC_ALLOCATION = Operation(
+    "exec_allocation", "POST", "/api/v1/projects/{project_id}/allocations/{allocation_id}/exec", takes_key=True
+)
+EXPLAIN_ALLOCATION = Operation("explain_allocation", "POST", "/api/v1/projects/{project_id}/allocations/explain")
 EXPLAIN_PLATFORM_POLICY = Operation("explain_platform_policy", "GET", "/api/v1/platform/policy/explain")
 EXPLAIN_PROJECT_POLICY = Operation("explain_project_policy", "GET", "/api/v1/projects/{project_id}/policy/explain")
 EXPLAIN_TENANT_POLICY = Operation("explain_tenant_policy", "GET", "/api/v1/tenants/{tenant_id}/policy/explain")
+EXPORT_RECEIPT = Operation("export_receipt", "GET", "/api/v1/projects/{project_id}/receipts/{receipt_id}/export")
+GET_ALLOCATION = Operation("get_allocation", "GET", "/api/v1/projects/{project_id}/allocations/{allocation_id}")
+GET_ALLOCATION_GROUP = Operation(
+    "get_allocation_group", "GET", "/api/v1/projects/{project_id}/allocation-groups/{group_id}"
+)
+GET_ENDPOINT = Operation("get_endpoint", "GET", "/api/v1/projects/{project_id}/endpoints/{endpoint_id}")
 GET_ENTITLEMENT = Operation("get_entitlement", "GET", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}")
 GET_HEALTH = Operation("get_health", "GET", "/healthz", is_public=True)
 GET_MANIFEST_SCHEMA = Operation("get_manifest_schema", "GET", "/api/v1/schemas/manifest", is_public=True)
 GET_METRICS = Operation("get_metrics", "GET", "/metrics", is_public=True)
+GET_NODE = Operation("get_node", "GET", "/api/v1/platform/nodes/{node_id}")
 GET_OPENAPI = Operation("get_openapi", "GET", "/api/v1/openapi.json", is_public=True)
 GET_PLATFORM_APP = Operation("get_platform_app", "GET", "/api/v1/platform/apps/{app_id}")
 GET_PLATFORM_ARTIFACT = Operation("get_platform_artifact", "GET", "/api/v1/platform/artifacts/{artifact_id}")
@@ -165,12 +194,17 @@ GET_PROJECT_MEMBERSHIP = Operation(
 GET_PROJECT_POLICY = Operation("get_project_policy", "GET", "/api/v1/projects/{project_id}/policy")
 GET_PROJECT_WEBHOOK = Operation("get_project_webhook", "GET", "/api/v1/projects/{project_id}/webhooks/{webhook_id}")
 GET_READINESS = Operation("get_readiness", "GET", "/readyz", is_public=True)
+GET_RECEIPT = Operation("get_receipt", "GET", "/api/v1/projects/{project_id}/receipts/{receipt_id}")
 GET_REFERENCE = Operation("get_reference", "GET", "/api/v1/reference", is_public=True)
 GET_REGISTRY = Operation("get_registry", "GET", "/api/v1/platform/registry")
 GET_REGISTRY_TOKEN = Operation("get_registry_token", "GET", "/api/v1/registry/token", is_public=True)
 GET_SERVICE_ACCOUNT = Operation(
     "get_service_account", "GET", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}"
 )
+GET_SKU = Operation("get_sku", "GET", "/api/v1/skus/{sku_id}")
+GET_TASK = Operation("get_task", "GET", "/api/v1/projects/{project_id}/tasks/{task_id}")
+GET_TASK_LOG = Operation("get_task_log", "GET", "/api/v1/projects/{project_id}/tasks/{task_id}/log")
+GET_TASK_SCHEMAS = Operation("get_task_schemas", "GET", "/api/v1/schemas/tasks", is_public=True)
 GET_TENANT = Operation("get_tenant", "GET", "/api/v1/tenants/{tenant_id}")
 GET_TENANT_APP = Operation("get_tenant_app", "GET", "/api/v1/tenants/{tenant_id}/apps/{app_id}")
 GET_TENANT_ARTIFACT = Operation("get_tenant_artifact", "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}")
@@ -199,8 +233,17 @@ GET_TENANT_WEBHOOK = Operation("get_tenant_webhook", "GET", "/api/v1/tenants/{te
 GET_TOKEN = Operation("get_token", "GET", "/api/v1/tokens/{token_id}")
 GET_WHOAMI = Operation("get_whoami", "GET", "/api/v1/whoami")
 LINT_MANIFEST = Operation("lint_manifest", "POST", "/api/v1/manifests/lint")
+LIST_AGENT_ALLOCATIONS = Operation("list_agent_allocations", "GET", "/api/v1/agent/allocations")
+LIST_AGENT_PLATFORM_KEYS = Operation("list_agent_platform_keys", "GET", "/api/v1/agent/platform-keys")
+LIST_ALLOCATION_GROUPS = Operation("list_allocation_groups", "GET", "/api/v1/projects/{project_id}/allocation-groups")
+LIST_ALLOCATIONS = Operation("list_allocations", "GET", "/api/v1/projects/{project_id}/allocations")
 LIST_CATALOG = Operation("list_catalog", "GET", "/api/v1/apps/catalog")
+LIST_ENDPOINTS = Operation("list_endpoints", "GET", "/api/v1/projects/{project_id}/endpoints")
+LIST_ENROLMENT_TOKENS = Operation("list_enrolment_tokens", "GET", "/api/v1/platform/nodes/enrolment-tokens")
 LIST_ENTITLEMENTS = Operation("list_entitlements", "GET", "/api/v1/projects/{project_id}/entitlements")
+LIST_NODE_TASKS = Operation("list_node_tasks", "GET", "/api/v1/platform/nodes/{node_id}/tasks")
+LIST_NODES = Operation("list_nodes", "GET", "/api/v1/platform/nodes")
+LIST_PLATFORM_ALLOCATIONS = Operation("list_platform_allocations", "GET", "/api/v1/platform/allocations")
 LIST_PLATFORM_APPS = Operation("list_platform_apps", "GET", "/api/v1/platform/apps")
 LIST_PLATFORM_ARTIFACT_SOURCES = Operation("list_platform_artifact_sources", "GET", "/api/v1/platform/artifact-sources")
 LIST_PLATFORM_ARTIFACTS = Operation("list_platform_artifacts", "GET", "/api/v1/platform/artifacts")
@@ -225,10 +268,15 @@ LIST_PROJECT_MEMBERSHIPS = Operation("list_project_memberships", "GET", "/api/v1
 LIST_PROJECT_SIGNER_KEYS = Operation("list_project_signer_keys", "GET", "/api/v1/projects/{project_id}/signer-keys")
 LIST_PROJECT_WEBHOOKS = Operation("list_project_webhooks", "GET", "/api/v1/projects/{project_id}/webhooks")
 LIST_PROJECTS = Operation("list_projects", "GET", "/api/v1/projects")
+LIST_RECEIPTS = Operation("list_receipts", "GET", "/api/v1/projects/{project_id}/receipts")
 LIST_SERVICE_ACCOUNT_KEYS = Operation(
     "list_service_account_keys", "GET", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}/keys"
 )
 LIST_SERVICE_ACCOUNTS = Operation("list_service_accounts", "GET", "/api/v1/projects/{project_id}/service-accounts")
+LIST_SKU_PRICES = Operation("list_sku_prices", "GET", "/api/v1/skus/{sku_id}/prices")
+LIST_SKUS = Operation("list_skus", "GET", "/api/v1/skus")
+LIST_TASK_SIGNING_KEYS = Operation("list_task_signing_keys", "GET", "/api/v1/platform/task-signing-keys")
+LIST_TASKS = Operation("list_tasks", "GET", "/api/v1/projects/{project_id}/tasks")
 LIST_TENANT_APPS = Operation("list_tenant_apps", "GET", "/api/v1/tenants/{tenant_id}/apps")
 LIST_TENANT_ARTIFACT_SOURCES = Operation(
     "list_tenant_artifact_sources", "GET", "/api/v1/tenants/{tenant_id}/artifact-sources"
@@ -246,6 +294,9 @@ LIST_TENANT_WEBHOOKS = Operation("list_tenant_webhooks", "GET", "/api/v1/tenants
 LIST_TENANTS = Operation("list_tenants", "GET", "/api/v1/tenants")
 LIST_TOKENS = Operation("list_tokens", "GET", "/api/v1/tokens")
 OPEN_BREAK_GLASS = Operation("open_break_glass", "POST", "/api/v1/platform/break-glass", takes_key=True)
+OPEN_ENDPOINT = Operation(
+    "open_endpoint", "POST", "/api/v1/projects/{project_id}/endpoints/{endpoint_id}/open", takes_key=True
+)
 PROMOTE_PLATFORM_ARTIFACT = Operation(
     "promote_platform_artifact", "POST", "/api/v1/platform/artifacts/{artifact_id}/promote", takes_key=True
 )
@@ -281,6 +332,15 @@ REGISTER_PROJECT_ARTIFACT = Operation(
 )
 REGISTER_TENANT_ARTIFACT = Operation(
     "register_tenant_artifact", "POST", "/api/v1/tenants/{tenant_id}/artifacts", takes_key=True
+)
+RELEASE_ALLOCATION = Operation(
+    "release_allocation", "POST", "/api/v1/projects/{project_id}/allocations/{allocation_id}/release", takes_key=True
+)
+RELEASE_ALLOCATION_GROUP = Operation(
+    "release_allocation_group",
+    "POST",
+    "/api/v1/projects/{project_id}/allocation-groups/{group_id}/release",
+    takes_key=True,
 )
 REMOVE_PLATFORM_SIGNER_KEY = Operation(
     "remove_platform_signer_key", "DELETE", "/api/v1/platform/signer-keys/{signer_key_id}", takes_key=True
@@ -318,9 +378,19 @@ REPLAY_TENANT_DEAD_DELIVERIES = Operation(
 REPLAY_TENANT_DELIVERY = Operation(
     "replay_tenant_delivery", "POST", "/api/v1/tenants/{tenant_id}/deliveries/{delivery_id}/replay", takes_key=True
 )
+REPORT_INVENTORY = Operation("report_inventory", "POST", "/api/v1/agent/inventory")
+REPORT_TASKS = Operation("report_tasks", "POST", "/api/v1/agent/reports")
 RESET_PLATFORM_USER = Operation("reset_platform_user", "POST", "/api/v1/platform/users/{user_id}/reset", takes_key=True)
 RESET_TENANT_USER = Operation(
     "reset_tenant_user", "POST", "/api/v1/tenants/{tenant_id}/users/{user_id}/reset", takes_key=True
+)
+RESUME_NODE = Operation("resume_node", "POST", "/api/v1/platform/nodes/{node_id}/resume", takes_key=True)
+RETIRE_NODE = Operation("retire_node", "POST", "/api/v1/platform/nodes/{node_id}/retire", takes_key=True)
+RETRY_ALLOCATION = Operation(
+    "retry_allocation", "POST", "/api/v1/projects/{project_id}/allocations/{allocation_id}/retry", takes_key=True
+)
+REVOKE_ENROLMENT_TOKEN = Operation(
+    "revoke_enrolment_token", "DELETE", "/api/v1/platform/nodes/enrolment-tokens/{enrolment_token_id}", takes_key=True
 )
 REVOKE_PLATFORM_ARTIFACT = Operation(
     "revoke_platform_artifact", "POST", "/api/v1/platform/artifacts/{artifact_id}/revoke", takes_key=True
@@ -346,6 +416,9 @@ ROTATE_PROJECT_WEBHOOK_KEY = Operation(
     "POST",
     "/api/v1/projects/{project_id}/webhooks/{webhook_id}/rotate-key",
     takes_key=True,
+)
+ROTATE_TASK_SIGNING_KEY = Operation(
+    "rotate_task_signing_key", "POST", "/api/v1/platform/task-signing-keys/rotate", takes_key=True
 )
 ROTATE_TENANT_WEBHOOK_KEY = Operation(
     "rotate_tenant_webhook_key", "POST", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}/rotate-key", takes_key=True
@@ -384,6 +457,7 @@ UPDATE_SERVICE_ACCOUNT = Operation(
     "/api/v1/projects/{project_id}/service-accounts/{service_account_id}",
     takes_key=True,
 )
+UPDATE_SKU = Operation("update_sku", "PATCH", "/api/v1/platform/skus/{sku_id}", takes_key=True)
 UPDATE_TENANT = Operation("update_tenant", "PATCH", "/api/v1/tenants/{tenant_id}", takes_key=True)
 UPDATE_TENANT_APP = Operation("update_tenant_app", "PATCH", "/api/v1/tenants/{tenant_id}/apps/{app_id}", takes_key=True)
 UPDATE_TENANT_POLICY = Operation("update_tenant_policy", "PUT", "/api/v1/tenants/{tenant_id}/policy", takes_key=True)
@@ -399,12 +473,20 @@ VERIFY_PROJECT_ARTIFACT = Operation(
 VERIFY_TENANT_ARTIFACT = Operation(
     "verify_tenant_artifact", "POST", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/verify", takes_key=True
 )
+WRITE_OFF_NODE = Operation("write_off_node", "POST", "/api/v1/platform/nodes/{node_id}/write-off", takes_key=True)
 BY_NAME = {
     each.name: each
     for each in (
         ADD_PLATFORM_SIGNER_KEY,
         ADD_TENANT_SIGNER_KEY,
+        CANCEL_TASK,
         CHANGE_OWN_PASSWORD,
+        CLAIM_TASKS,
+        CONNECT_ENDPOINT,
+        CREATE_ALLOCATION,
+        CREATE_ALLOCATION_GROUP,
+        CREATE_ALLOCATION_TASK,
+        CREATE_ENROLMENT_TOKEN,
         CREATE_ENTITLEMENT,
         CREATE_PLATFORM_APP,
         CREATE_PLATFORM_ARTIFACT_SOURCE,
@@ -417,6 +499,7 @@ BY_NAME = {
         CREATE_PROJECT_WEBHOOK,
         CREATE_SERVICE_ACCOUNT,
         CREATE_SERVICE_ACCOUNT_KEY,
+        CREATE_SKU,
         CREATE_TENANT,
         CREATE_TENANT_APP,
         CREATE_TENANT_ARTIFACT_SOURCE,
@@ -439,17 +522,26 @@ BY_NAME = {
         DISABLE_PLATFORM_USER,
         DISABLE_SERVICE_ACCOUNT,
         DISABLE_TENANT_USER,
+        DRAIN_NODE,
         ENABLE_PLATFORM_USER,
         ENABLE_SERVICE_ACCOUNT,
         ENABLE_TENANT_USER,
+        ENROL_NODE,
         EXCHANGE_ASSERTION,
+        EXEC_ALLOCATION,
+        EXPLAIN_ALLOCATION,
         EXPLAIN_PLATFORM_POLICY,
         EXPLAIN_PROJECT_POLICY,
         EXPLAIN_TENANT_POLICY,
+        EXPORT_RECEIPT,
+        GET_ALLOCATION,
+        GET_ALLOCATION_GROUP,
+        GET_ENDPOINT,
         GET_ENTITLEMENT,
         GET_HEALTH,
         GET_MANIFEST_SCHEMA,
         GET_METRICS,
+        GET_NODE,
         GET_OPENAPI,
         GET_PLATFORM_APP,
         GET_PLATFORM_ARTIFACT,
@@ -473,10 +565,15 @@ BY_NAME = {
         GET_PROJECT_POLICY,
         GET_PROJECT_WEBHOOK,
         GET_READINESS,
+        GET_RECEIPT,
         GET_REFERENCE,
         GET_REGISTRY,
         GET_REGISTRY_TOKEN,
         GET_SERVICE_ACCOUNT,
+        GET_SKU,
+        GET_TASK,
+        GET_TASK_LOG,
+        GET_TASK_SCHEMAS,
         GET_TENANT,
         GET_TENANT_APP,
         GET_TENANT_ARTIFACT,
@@ -493,8 +590,17 @@ BY_NAME = {
         GET_TOKEN,
         GET_WHOAMI,
         LINT_MANIFEST,
+        LIST_AGENT_ALLOCATIONS,
+        LIST_AGENT_PLATFORM_KEYS,
+        LIST_ALLOCATION_GROUPS,
+        LIST_ALLOCATIONS,
         LIST_CATALOG,
+        LIST_ENDPOINTS,
+        LIST_ENROLMENT_TOKENS,
         LIST_ENTITLEMENTS,
+        LIST_NODE_TASKS,
+        LIST_NODES,
+        LIST_PLATFORM_ALLOCATIONS,
         LIST_PLATFORM_APPS,
         LIST_PLATFORM_ARTIFACT_SOURCES,
         LIST_PLATFORM_ARTIFACTS,
@@ -517,8 +623,13 @@ BY_NAME = {
         LIST_PROJECT_SIGNER_KEYS,
         LIST_PROJECT_WEBHOOKS,
         LIST_PROJECTS,
+        LIST_RECEIPTS,
         LIST_SERVICE_ACCOUNT_KEYS,
         LIST_SERVICE_ACCOUNTS,
+        LIST_SKU_PRICES,
+        LIST_SKUS,
+        LIST_TASK_SIGNING_KEYS,
+        LIST_TASKS,
         LIST_TENANT_APPS,
         LIST_TENANT_ARTIFACT_SOURCES,
         LIST_TENANT_ARTIFACTS,
@@ -534,6 +645,7 @@ BY_NAME = {
         LIST_TENANTS,
         LIST_TOKENS,
         OPEN_BREAK_GLASS,
+        OPEN_ENDPOINT,
         PROMOTE_PLATFORM_ARTIFACT,
         PROMOTE_PLATFORM_VERSION,
         PROMOTE_PROJECT_ARTIFACT,
@@ -545,6 +657,8 @@ BY_NAME = {
         REGISTER_PLATFORM_ARTIFACT,
         REGISTER_PROJECT_ARTIFACT,
         REGISTER_TENANT_ARTIFACT,
+        RELEASE_ALLOCATION,
+        RELEASE_ALLOCATION_GROUP,
         REMOVE_PLATFORM_SIGNER_KEY,
         REMOVE_TENANT_SIGNER_KEY,
         REPLACE_PLATFORM_VERSION_MANIFEST,
@@ -555,8 +669,14 @@ BY_NAME = {
         REPLAY_PROJECT_DELIVERY,
         REPLAY_TENANT_DEAD_DELIVERIES,
         REPLAY_TENANT_DELIVERY,
+        REPORT_INVENTORY,
+        REPORT_TASKS,
         RESET_PLATFORM_USER,
         RESET_TENANT_USER,
+        RESUME_NODE,
+        RETIRE_NODE,
+        RETRY_ALLOCATION,
+        REVOKE_ENROLMENT_TOKEN,
         REVOKE_PLATFORM_ARTIFACT,
         REVOKE_PROJECT_ARTIFACT,
         REVOKE_SERVICE_ACCOUNT_KEY,
@@ -564,6 +684,7 @@ BY_NAME = {
         REVOKE_TOKEN,
         ROTATE_PLATFORM_WEBHOOK_KEY,
         ROTATE_PROJECT_WEBHOOK_KEY,
+        ROTATE_TASK_SIGNING_KEY,
         ROTATE_TENANT_WEBHOOK_KEY,
         SIGN_IN,
         STREAM_PLATFORM_EVENTS,
@@ -580,6 +701,7 @@ BY_NAME = {
         UPDATE_PROJECT_POLICY,
         UPDATE_PROJECT_WEBHOOK,
         UPDATE_SERVICE_ACCOUNT,
+        UPDATE_SKU,
         UPDATE_TENANT,
         UPDATE_TENANT_APP,
         UPDATE_TENANT_POLICY,
@@ -587,5 +709,6 @@ BY_NAME = {
         VERIFY_PLATFORM_ARTIFACT,
         VERIFY_PROJECT_ARTIFACT,
         VERIFY_TENANT_ARTIFACT,
+        WRITE_OFF_NODE,
     )
 }

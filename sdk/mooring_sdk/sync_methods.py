@@ -77,6 +77,24 @@ class SyncMethods:
             models.SignerKey,
         )
 
+    def cancel_task(
+        self,
+        project_id: str,
+        task_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Task:
+        """End a task early: at once where nobody has begun it, else its agent is asked.
+
+        What the platform does for an allocation itself is not cancelled: release the allocation instead.
+
+        Needs the action `task.cancel`.
+        """
+        return self.call(
+            Call(operations.CANCEL_TASK, {"project_id": project_id, "task_id": task_id}, {}, options=options),
+            models.Task,
+        )
+
     def change_own_password(
         self,
         *,
@@ -96,6 +114,196 @@ class SyncMethods:
                 given({"current_password": current_password, "new_password": new_password}),
                 options=options,
             )
+        )
+
+    def claim_tasks(
+        self,
+        *,
+        free: int,
+        wait_seconds: float | None = None,
+        running: list[models.HeldTask] | None = None,
+        health: dict[str, Any] | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ClaimedTasks:
+        """Wait for tasks: heartbeat, renewal of leases and claim in one request.
+
+        The newest poll of a node counts; an older one returns at once, empty. Every task in `running` keeps its lease.
+
+        Needs the action `agent.claim`.
+        """
+        return self.call(
+            Call(
+                operations.CLAIM_TASKS,
+                {},
+                {},
+                given({"free": free}, {"wait_seconds": wait_seconds, "running": running, "health": health}),
+                options=options,
+            ),
+            models.ClaimedTasks,
+        )
+
+    def connect_endpoint(
+        self,
+        project_id: str,
+        endpoint_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Ticket:
+        """Get a ticket by which connections to this endpoint are opened through the relay.
+
+        Needs the action `instance.connect`.
+
+        The answer holds something that is told once.
+        """
+        return self.call(
+            Call(
+                operations.CONNECT_ENDPOINT, {"project_id": project_id, "endpoint_id": endpoint_id}, {}, options=options
+            ),
+            models.Ticket,
+        )
+
+    def create_allocation(
+        self,
+        project_id: str,
+        *,
+        shape: str,
+        sku: str,
+        gpu_count: int | None = None,
+        region: str | None = None,
+        name: str | None = None,
+        group_id: str | None = None,
+        place_within_seconds: int | None = None,
+        scheduler_type: str | None = None,
+        integration_metadata: dict[str, str] | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Allocation:
+        """Ask for capacity.
+
+        It is placed as soon as there is room, and is charged from the moment its sandbox stands. While there is no room,
+        `blocker` says why and what would help; when its time is over it fails with `no_capacity`.
+
+        Needs the action `allocation.create`.
+        """
+        return self.call(
+            Call(
+                operations.CREATE_ALLOCATION,
+                {"project_id": project_id},
+                {},
+                given(
+                    {"shape": shape, "sku": sku},
+                    {
+                        "gpu_count": gpu_count,
+                        "region": region,
+                        "name": name,
+                        "group_id": group_id,
+                        "place_within_seconds": place_within_seconds,
+                        "scheduler_type": scheduler_type,
+                        "integration_metadata": integration_metadata,
+                    },
+                ),
+                options=options,
+            ),
+            models.Allocation,
+        )
+
+    def create_allocation_group(
+        self,
+        project_id: str,
+        *,
+        name: str,
+        shape: str,
+        sku: str,
+        count: int | None = None,
+        same_node: bool | None = None,
+        gpu_count: int | None = None,
+        region: str | None = None,
+        place_within_seconds: int | None = None,
+        scheduler_type: str | None = None,
+        integration_metadata: dict[str, str] | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.AllocationGroup:
+        """Ask for several equal allocations at once.
+
+        With `same_node` they share one machine and its network: they are placed there together, or not at all.
+
+        Needs the action `allocation.create`.
+        """
+        return self.call(
+            Call(
+                operations.CREATE_ALLOCATION_GROUP,
+                {"project_id": project_id},
+                {},
+                given(
+                    {"name": name, "shape": shape, "sku": sku},
+                    {
+                        "count": count,
+                        "same_node": same_node,
+                        "gpu_count": gpu_count,
+                        "region": region,
+                        "place_within_seconds": place_within_seconds,
+                        "scheduler_type": scheduler_type,
+                        "integration_metadata": integration_metadata,
+                    },
+                ),
+                options=options,
+            ),
+            models.AllocationGroup,
+        )
+
+    def create_allocation_task(
+        self,
+        project_id: str,
+        allocation_id: str,
+        *,
+        type: str,
+        arguments: dict[str, Any] | None = None,
+        label: str | None = None,
+        step: str | None = None,
+        lifetime_seconds: float | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Task:
+        """Have something done in an active allocation: write files, run a program, start a service or a container.
+
+        A task is named by its step; making it again under the same step answers with the first one.
+
+        Needs the action `task.create`.
+        """
+        return self.call(
+            Call(
+                operations.CREATE_ALLOCATION_TASK,
+                {"project_id": project_id, "allocation_id": allocation_id},
+                {},
+                given(
+                    {"type": type},
+                    {"arguments": arguments, "label": label, "step": step, "lifetime_seconds": lifetime_seconds},
+                ),
+                options=options,
+            ),
+            models.Task,
+        )
+
+    def create_enrolment_token(
+        self,
+        *,
+        region: str | None = None,
+        labels: dict[str, str] | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.EnrolmentTokenCreated:
+        """Make a token by which one machine may join within fifteen minutes; it is told once.
+
+        Needs the action `node.enrol`.
+
+        The answer holds something that is told once.
+        """
+        return self.call(
+            Call(
+                operations.CREATE_ENROLMENT_TOKEN,
+                {},
+                {},
+                given({}, {"region": region, "labels": labels}),
+                options=options,
+            ),
+            models.EnrolmentTokenCreated,
         )
 
     def create_entitlement(
@@ -404,6 +612,45 @@ class SyncMethods:
                 options=options,
             ),
             models.Key,
+        )
+
+    def create_sku(
+        self,
+        *,
+        slug: str,
+        display_name: str,
+        shape: str,
+        gpu_model: str,
+        regions: list[str],
+        allowed_gpu_counts: list[int],
+        price_minor_per_gpu_hour: int,
+        currency: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Sku:
+        """Offer a kind of capacity at a price.
+
+        Needs the action `sku.update`.
+        """
+        return self.call(
+            Call(
+                operations.CREATE_SKU,
+                {},
+                {},
+                given(
+                    {
+                        "slug": slug,
+                        "display_name": display_name,
+                        "shape": shape,
+                        "gpu_model": gpu_model,
+                        "regions": regions,
+                        "allowed_gpu_counts": allowed_gpu_counts,
+                        "price_minor_per_gpu_hour": price_minor_per_gpu_hour,
+                        "currency": currency,
+                    }
+                ),
+                options=options,
+            ),
+            models.Sku,
         )
 
     def create_tenant(
@@ -854,6 +1101,18 @@ class SyncMethods:
             models.User,
         )
 
+    def drain_node(
+        self,
+        node_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Node:
+        """Take no new allocations on a node; it is drained when the last one is released.
+
+        Needs the action `node.drain`.
+        """
+        return self.call(Call(operations.DRAIN_NODE, {"node_id": node_id}, {}, options=options), models.Node)
+
     def enable_platform_user(
         self,
         user_id: str,
@@ -903,6 +1162,48 @@ class SyncMethods:
             models.User,
         )
 
+    def enrol_node(
+        self,
+        *,
+        token: str,
+        name: str,
+        host: str,
+        signing_key: str,
+        sealing_key: str,
+        proof: str,
+        labels: dict[str, str] | None = None,
+        previous_node_id: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Enrolled:
+        """Join as a node, with a one-time token and the proof of a key.
+
+        `proof` is the Ed25519 signature of `signing_key` over `mooring-enrol-v1`, the SHA-256 of the token in hexadecimal,
+        `signing_key` and `sealing_key` as they are sent, each on a line of its own. The answer may be asked for again with
+        the same keys, so that an agent that crashed meanwhile goes on.
+
+        Needs no token.
+        """
+        return self.call(
+            Call(
+                operations.ENROL_NODE,
+                {},
+                {},
+                given(
+                    {
+                        "token": token,
+                        "name": name,
+                        "host": host,
+                        "signing_key": signing_key,
+                        "sealing_key": sealing_key,
+                        "proof": proof,
+                    },
+                    {"labels": labels, "previous_node_id": previous_node_id},
+                ),
+                options=options,
+            ),
+            models.Enrolled,
+        )
+
     def exchange_assertion(
         self,
         *,
@@ -910,10 +1211,11 @@ class SyncMethods:
         assertion: str,
         options: CallOptions = UNCHANGED,
     ) -> models.AccessToken:
-        """Exchange a service account's signed assertion for a short-lived token (RFC 7523).
+        """Exchange a signed assertion of a service account, or of a node, for a short-lived token (RFC 7523).
 
-        The assertion is a JWT signed with EdDSA: `kid` the key's id, `iss` and `sub` the account's id, `aud` this
-        endpoint's address, `exp` at most five minutes after `iat`, and a `jti` that was never used before.
+        The assertion is a JWT signed with EdDSA: `kid` the key's id (`signing` for a node), `iss` and `sub` the account's
+        or the node's id, `aud` this endpoint's address, `exp` at most five minutes after `iat`, and a `jti` that was never
+        used before.
 
         Needs no token.
         """
@@ -926,6 +1228,65 @@ class SyncMethods:
                 options=options,
             ),
             models.AccessToken,
+        )
+
+    def exec_allocation(
+        self,
+        project_id: str,
+        allocation_id: str,
+        *,
+        argv: list[str],
+        user: str | None = None,
+        label: str | None = None,
+        columns: int | None = None,
+        rows: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Ticket:
+        """Get a ticket for one interactive command in the sandbox; its arguments are in the audit trail.
+
+        Needs the action `instance.exec`.
+
+        The answer holds something that is told once.
+        """
+        return self.call(
+            Call(
+                operations.EXEC_ALLOCATION,
+                {"project_id": project_id, "allocation_id": allocation_id},
+                {},
+                given({"argv": argv}, {"user": user, "label": label, "columns": columns, "rows": rows}),
+                options=options,
+            ),
+            models.Ticket,
+        )
+
+    def explain_allocation(
+        self,
+        project_id: str,
+        *,
+        shape: str,
+        sku: str,
+        gpu_count: int | None = None,
+        region: str | None = None,
+        count: int | None = None,
+        same_node: bool | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Explanation:
+        """Say whether a request would fit now and, if not, why, and the smallest change that would make it fit.
+
+        Needs the action `allocation.read`.
+        """
+        return self.call(
+            Call(
+                operations.EXPLAIN_ALLOCATION,
+                {"project_id": project_id},
+                {},
+                given(
+                    {"shape": shape, "sku": sku},
+                    {"gpu_count": gpu_count, "region": region, "count": count, "same_node": same_node},
+                ),
+                options=options,
+            ),
+            models.Explanation,
         )
 
     def explain_platform_policy(
@@ -1032,6 +1393,82 @@ class SyncMethods:
             models.Explained,
         )
 
+    def export_receipt(
+        self,
+        project_id: str,
+        receipt_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ReceiptBundle:
+        """Export a receipt with its node's public key and chain, to be verified offline.
+
+        Other receipts of this project in the same part of the chain come with it; of everybody else's only the hash.
+
+        Needs the action `receipt.read`.
+        """
+        return self.call(
+            Call(operations.EXPORT_RECEIPT, {"project_id": project_id, "receipt_id": receipt_id}, {}, options=options),
+            models.ReceiptBundle,
+        )
+
+    def get_allocation(
+        self,
+        project_id: str,
+        allocation_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Allocation:
+        """Read an allocation: where it is, what it waits for, and by what its end is known.
+
+        Needs the action `allocation.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_ALLOCATION,
+                {"project_id": project_id, "allocation_id": allocation_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Allocation,
+        )
+
+    def get_allocation_group(
+        self,
+        project_id: str,
+        group_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.AllocationGroup:
+        """Read a group, its allocations, and the state that follows from theirs.
+
+        Needs the action `allocation.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_ALLOCATION_GROUP, {"project_id": project_id, "group_id": group_id}, {}, options=options
+            ),
+            models.AllocationGroup,
+        )
+
+    def get_endpoint(
+        self,
+        project_id: str,
+        endpoint_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Endpoint:
+        """Read an endpoint.
+
+        Needs the action `instance.read`.
+        """
+        return self.call(
+            Call(operations.GET_ENDPOINT, {"project_id": project_id, "endpoint_id": endpoint_id}, {}, options=options),
+            models.Endpoint,
+        )
+
     def get_entitlement(
         self,
         project_id: str,
@@ -1077,6 +1514,29 @@ class SyncMethods:
         Needs no token.
         """
         return self.call(Call(operations.GET_MANIFEST_SCHEMA, {}, {}, options=options), dict[str, Any])
+
+    def get_node(
+        self,
+        node_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.NodeDetail:
+        """Read a node with its slots, its inventory and its health, and why it takes no work if it takes none.
+
+        Needs the action `node.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_NODE,
+                {"node_id": node_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.NodeDetail,
+        )
 
     def get_openapi(
         self,
@@ -1512,6 +1972,22 @@ class SyncMethods:
         """
         return self.call(Call(operations.GET_READINESS, {}, {}, options=options), models.Health)
 
+    def get_receipt(
+        self,
+        project_id: str,
+        receipt_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Receipt:
+        """Read a receipt: what was found, removed and left.
+
+        Needs the action `receipt.read`.
+        """
+        return self.call(
+            Call(operations.GET_RECEIPT, {"project_id": project_id, "receipt_id": receipt_id}, {}, options=options),
+            models.Receipt,
+        )
+
     def get_reference(
         self,
         *,
@@ -1589,6 +2065,77 @@ class SyncMethods:
             ),
             models.ServiceAccount,
         )
+
+    def get_sku(
+        self,
+        sku_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Sku:
+        """Read a SKU, offered or withdrawn.
+
+        Needs the action `self.read`.
+        """
+        return self.call(Call(operations.GET_SKU, {"sku_id": sku_id}, {}, options=options), models.Sku)
+
+    def get_task(
+        self,
+        project_id: str,
+        task_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Task:
+        """Read a task; `?until=succeeded,failed,cancelled,expired` waits for its end.
+
+        Needs the action `task.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_TASK,
+                {"project_id": project_id, "task_id": task_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Task,
+        )
+
+    def get_task_log(
+        self,
+        project_id: str,
+        task_id: str,
+        *,
+        offset: int | None = None,
+        limit: int | None = None,
+        wait: float | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Log:
+        """Read a task's output from an offset; with `wait` it is followed: the answer comes as soon as there is more.
+
+        Needs the action `task.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_TASK_LOG,
+                {"project_id": project_id, "task_id": task_id},
+                {"offset": offset, "limit": limit, "wait": wait},
+                options=options,
+            ),
+            models.Log,
+        )
+
+    def get_task_schemas(
+        self,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> dict[str, Any]:
+        """What a node can be asked to do: the JSON Schemas of every task family's arguments and result.
+
+        Needs no token.
+        """
+        return self.call(Call(operations.GET_TASK_SCHEMAS, {}, {}, options=options), dict[str, Any])
 
     def get_tenant(
         self,
@@ -1921,6 +2468,111 @@ class SyncMethods:
             models.Linted,
         )
 
+    def list_agent_allocations(
+        self,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.NodeAllocations:
+        """List the allocations that the platform has on the calling node: what else stands there is a stray.
+
+        Needs the action `agent.claim`.
+        """
+        return self.call(Call(operations.LIST_AGENT_ALLOCATIONS, {}, {}, options=options), models.NodeAllocations)
+
+    def list_agent_platform_keys(
+        self,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.PlatformKeys:
+        """Read the keys that sign tasks, each with the signature of the one before it.
+
+        Needs the action `agent.claim`.
+        """
+        return self.call(Call(operations.LIST_AGENT_PLATFORM_KEYS, {}, {}, options=options), models.PlatformKeys)
+
+    def list_allocation_groups(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.AllocationGroupPage:
+        """List a project's allocation groups with their allocations.
+
+        Needs the action `allocation.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_ALLOCATION_GROUPS,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.AllocationGroupPage,
+        )
+
+    def iter_allocation_groups(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.AllocationGroup, None, None]:
+        """List a project's allocation groups with their allocations; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_ALLOCATION_GROUPS, {"project_id": project_id}, {"limit": limit}, options=options),
+            models.AllocationGroupPage,
+            most,
+        )
+
+    def list_allocations(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        status: str | None = None,
+        group_id: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.AllocationPage:
+        """List a project's allocations, the oldest first; those that are over stay readable.
+
+        Needs the action `allocation.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_ALLOCATIONS,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit, "status": status, "group_id": group_id},
+                options=options,
+            ),
+            models.AllocationPage,
+        )
+
+    def iter_allocations(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        status: str | None = None,
+        group_id: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Allocation, None, None]:
+        """List a project's allocations, the oldest first; those that are over stay readable; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_ALLOCATIONS,
+                {"project_id": project_id},
+                {"limit": limit, "status": status, "group_id": group_id},
+                options=options,
+            ),
+            models.AllocationPage,
+            most,
+        )
+
     def list_catalog(
         self,
         *,
@@ -1962,6 +2614,73 @@ class SyncMethods:
             most,
         )
 
+    def list_endpoints(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.EndpointPage:
+        """List the endpoints of a project's apps that can be reached now.
+
+        Needs the action `instance.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_ENDPOINTS,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.EndpointPage,
+        )
+
+    def iter_endpoints(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Endpoint, None, None]:
+        """List the endpoints of a project's apps that can be reached now; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_ENDPOINTS, {"project_id": project_id}, {"limit": limit}, options=options),
+            models.EndpointPage,
+            most,
+        )
+
+    def list_enrolment_tokens(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.EnrolmentTokenPage:
+        """List the tokens by which machines join or joined, never their secrets.
+
+        Needs the action `node.enrol`.
+        """
+        return self.call(
+            Call(operations.LIST_ENROLMENT_TOKENS, {}, {"cursor": cursor, "limit": limit}, options=options),
+            models.EnrolmentTokenPage,
+        )
+
+    def iter_enrolment_tokens(
+        self,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.EnrolmentToken, None, None]:
+        """List the tokens by which machines join or joined, never their secrets; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_ENROLMENT_TOKENS, {}, {"limit": limit}, options=options),
+            models.EnrolmentTokenPage,
+            most,
+        )
+
     def list_entitlements(
         self,
         project_id: str,
@@ -1996,6 +2715,119 @@ class SyncMethods:
         return self.pages(
             Call(operations.LIST_ENTITLEMENTS, {"project_id": project_id}, {"limit": limit}, options=options),
             models.EntitlementPage,
+            most,
+        )
+
+    def list_node_tasks(
+        self,
+        node_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        status: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.NodeTaskPage:
+        """List the tasks of a node, newest first: that they are there and how they stand, not what is in them.
+
+        Needs the action `node.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_NODE_TASKS,
+                {"node_id": node_id},
+                {"cursor": cursor, "limit": limit, "status": status},
+                options=options,
+            ),
+            models.NodeTaskPage,
+        )
+
+    def list_nodes(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        status: str | None = None,
+        region: str | None = None,
+        reachable: bool | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.NodePage:
+        """List nodes, by status, region or whether they are heard of.
+
+        Needs the action `node.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_NODES,
+                {},
+                {"cursor": cursor, "limit": limit, "status": status, "region": region, "reachable": reachable},
+                options=options,
+            ),
+            models.NodePage,
+        )
+
+    def iter_nodes(
+        self,
+        *,
+        limit: int | None = None,
+        status: str | None = None,
+        region: str | None = None,
+        reachable: bool | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Node, None, None]:
+        """List nodes, by status, region or whether they are heard of; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_NODES,
+                {},
+                {"limit": limit, "status": status, "region": region, "reachable": reachable},
+                options=options,
+            ),
+            models.NodePage,
+            most,
+        )
+
+    def list_platform_allocations(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        node_id: str | None = None,
+        status: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.OccupancyPage:
+        """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it.
+
+        Needs the action `node.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_PLATFORM_ALLOCATIONS,
+                {},
+                {"cursor": cursor, "limit": limit, "node_id": node_id, "status": status},
+                options=options,
+            ),
+            models.OccupancyPage,
+        )
+
+    def iter_platform_allocations(
+        self,
+        *,
+        limit: int | None = None,
+        node_id: str | None = None,
+        status: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Occupancy, None, None]:
+        """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_PLATFORM_ALLOCATIONS,
+                {},
+                {"limit": limit, "node_id": node_id, "status": status},
+                options=options,
+            ),
+            models.OccupancyPage,
             most,
         )
 
@@ -2838,6 +3670,50 @@ class SyncMethods:
             Call(operations.LIST_PROJECTS, {}, {"limit": limit}, options=options), models.ProjectPage, most
         )
 
+    def list_receipts(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        allocation_id: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ReceiptPage:
+        """List the receipts of the project's teardowns, newest first.
+
+        Needs the action `receipt.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_RECEIPTS,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit, "allocation_id": allocation_id},
+                options=options,
+            ),
+            models.ReceiptPage,
+        )
+
+    def iter_receipts(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        allocation_id: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Receipt, None, None]:
+        """List the receipts of the project's teardowns, newest first; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_RECEIPTS,
+                {"project_id": project_id},
+                {"limit": limit, "allocation_id": allocation_id},
+                options=options,
+            ),
+            models.ReceiptPage,
+            most,
+        )
+
     def list_service_account_keys(
         self,
         project_id: str,
@@ -2893,6 +3769,149 @@ class SyncMethods:
         return self.pages(
             Call(operations.LIST_SERVICE_ACCOUNTS, {"project_id": project_id}, {"limit": limit}, options=options),
             models.ServiceAccountPage,
+            most,
+        )
+
+    def list_sku_prices(
+        self,
+        sku_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.SkuPricePage:
+        """List what a SKU cost and costs, the newest price last.
+
+        Needs the action `self.read`.
+        """
+        return self.call(
+            Call(operations.LIST_SKU_PRICES, {"sku_id": sku_id}, {"cursor": cursor, "limit": limit}, options=options),
+            models.SkuPricePage,
+        )
+
+    def iter_sku_prices(
+        self,
+        sku_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.SkuPrice, None, None]:
+        """List what a SKU cost and costs, the newest price last; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(operations.LIST_SKU_PRICES, {"sku_id": sku_id}, {"limit": limit}, options=options),
+            models.SkuPricePage,
+            most,
+        )
+
+    def list_skus(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        status: str | None = None,
+        region: str | None = None,
+        shape: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.SkuPage:
+        """List what is offered, and what it costs.
+
+        Needs the action `self.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_SKUS,
+                {},
+                {"cursor": cursor, "limit": limit, "status": status, "region": region, "shape": shape},
+                options=options,
+            ),
+            models.SkuPage,
+        )
+
+    def iter_skus(
+        self,
+        *,
+        limit: int | None = None,
+        status: str | None = None,
+        region: str | None = None,
+        shape: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Sku, None, None]:
+        """List what is offered, and what it costs; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_SKUS,
+                {},
+                {"limit": limit, "status": status, "region": region, "shape": shape},
+                options=options,
+            ),
+            models.SkuPage,
+            most,
+        )
+
+    def list_task_signing_keys(
+        self,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.PlatformKeyPage:
+        """List the keys that sign, or signed, tasks, the newest one last.
+
+        Needs the action `platform_key.read`.
+        """
+        return self.call(Call(operations.LIST_TASK_SIGNING_KEYS, {}, {}, options=options), models.PlatformKeyPage)
+
+    def list_tasks(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        status: str | None = None,
+        allocation_id: str | None = None,
+        instance_id: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.TaskPage:
+        """List the project's tasks, newest first.
+
+        Needs the action `task.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_TASKS,
+                {"project_id": project_id},
+                {
+                    "cursor": cursor,
+                    "limit": limit,
+                    "status": status,
+                    "allocation_id": allocation_id,
+                    "instance_id": instance_id,
+                },
+                options=options,
+            ),
+            models.TaskPage,
+        )
+
+    def iter_tasks(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        status: str | None = None,
+        allocation_id: str | None = None,
+        instance_id: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Task, None, None]:
+        """List the project's tasks, newest first; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_TASKS,
+                {"project_id": project_id},
+                {"limit": limit, "status": status, "allocation_id": allocation_id, "instance_id": instance_id},
+                options=options,
+            ),
+            models.TaskPage,
             most,
         )
 
@@ -3477,6 +4496,26 @@ class SyncMethods:
             models.BreakGlassOpened,
         )
 
+    def open_endpoint(
+        self,
+        project_id: str,
+        endpoint_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Link:
+        """Get a link that opens this endpoint in a browser.
+
+        The link counts once and for two minutes. It starts a session at this endpoint's own origin, and at no other.
+
+        Needs the action `instance.connect`.
+
+        The answer holds something that is told once.
+        """
+        return self.call(
+            Call(operations.OPEN_ENDPOINT, {"project_id": project_id, "endpoint_id": endpoint_id}, {}, options=options),
+            models.Link,
+        )
+
     def promote_platform_artifact(
         self,
         artifact_id: str,
@@ -3793,6 +4832,48 @@ class SyncMethods:
             models.Artifact,
         )
 
+    def release_allocation(
+        self,
+        project_id: str,
+        allocation_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Allocation:
+        """Give an allocation back; it is not charged from now on, and is over when its node has looked.
+
+        Needs the action `allocation.release`.
+        """
+        return self.call(
+            Call(
+                operations.RELEASE_ALLOCATION,
+                {"project_id": project_id, "allocation_id": allocation_id},
+                {},
+                options=options,
+            ),
+            models.Allocation,
+        )
+
+    def release_allocation_group(
+        self,
+        project_id: str,
+        group_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.AllocationGroup:
+        """Give back every allocation of a group that was not given back yet.
+
+        Needs the action `allocation.release`.
+        """
+        return self.call(
+            Call(
+                operations.RELEASE_ALLOCATION_GROUP,
+                {"project_id": project_id, "group_id": group_id},
+                {},
+                options=options,
+            ),
+            models.AllocationGroup,
+        )
+
     def remove_platform_signer_key(
         self,
         signer_key_id: str,
@@ -3976,6 +5057,55 @@ class SyncMethods:
             models.Delivery,
         )
 
+    def report_inventory(
+        self,
+        *,
+        agent_version: str,
+        host: str,
+        cpus: int,
+        memory_bytes: int,
+        numa: list[models.ReportedNuma] | None = None,
+        gpus: list[models.ReportedGpu] | None = None,
+        facts: dict[str, Any] | None = None,
+        addresses: list[str] | None = None,
+        limits: dict[str, Any] | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.InventoryTaken:
+        """Report what the calling node has; the first report makes it ready.
+
+        A report that is like the last one changes nothing. One that differs never frees a slot that somebody has: what does
+        not fit is answered as a finding, and operators read it.
+
+        Needs the action `agent.report`.
+        """
+        return self.call(
+            Call(
+                operations.REPORT_INVENTORY,
+                {},
+                {},
+                given(
+                    {"agent_version": agent_version, "host": host, "cpus": cpus, "memory_bytes": memory_bytes},
+                    {"numa": numa, "gpus": gpus, "facts": facts, "addresses": addresses, "limits": limits},
+                ),
+                options=options,
+            ),
+            models.InventoryTaken,
+        )
+
+    def report_tasks(
+        self,
+        *,
+        reports: list[dict[str, Any]],
+        options: CallOptions = UNCHANGED,
+    ) -> models.ReportedTasks:
+        """Tell what came of tasks; each report is answered on its own, in order.
+
+        Needs the action `agent.report`.
+        """
+        return self.call(
+            Call(operations.REPORT_TASKS, {}, {}, given({"reports": reports}), options=options), models.ReportedTasks
+        )
+
     def reset_platform_user(
         self,
         user_id: str,
@@ -4008,6 +5138,70 @@ class SyncMethods:
         return self.call(
             Call(operations.RESET_TENANT_USER, {"tenant_id": tenant_id, "user_id": user_id}, {}, options=options),
             models.UserCreated,
+        )
+
+    def resume_node(
+        self,
+        node_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Node:
+        """Put a node that drains, or is drained, back to work.
+
+        Needs the action `node.drain`.
+        """
+        return self.call(Call(operations.RESUME_NODE, {"node_id": node_id}, {}, options=options), models.Node)
+
+    def retire_node(
+        self,
+        node_id: str,
+        *,
+        reason: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Node:
+        """Retire a node on which nothing is left, for ever: its key counts no more.
+
+        Needs the action `node.retire`.
+        """
+        return self.call(
+            Call(operations.RETIRE_NODE, {"node_id": node_id}, {}, given({"reason": reason}), options=options),
+            models.Node,
+        )
+
+    def retry_allocation(
+        self,
+        project_id: str,
+        allocation_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Allocation:
+        """Try a teardown again at once that left something; the platform does so by itself after a pause.
+
+        Needs the action `allocation.release`.
+        """
+        return self.call(
+            Call(
+                operations.RETRY_ALLOCATION,
+                {"project_id": project_id, "allocation_id": allocation_id},
+                {},
+                options=options,
+            ),
+            models.Allocation,
+        )
+
+    def revoke_enrolment_token(
+        self,
+        enrolment_token_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.EnrolmentToken:
+        """Revoke a token that nobody joined with.
+
+        Needs the action `node.enrol`.
+        """
+        return self.call(
+            Call(operations.REVOKE_ENROLMENT_TOKEN, {"enrolment_token_id": enrolment_token_id}, {}, options=options),
+            models.EnrolmentToken,
         )
 
     def revoke_platform_artifact(
@@ -4155,6 +5349,17 @@ class SyncMethods:
             ),
             models.WebhookKeyed,
         )
+
+    def rotate_task_signing_key(
+        self,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.PlatformKey:
+        """Sign tasks with a new key from now on; nodes believe it by the signature of the last one.
+
+        Needs the action `platform_key.rotate`.
+        """
+        return self.call(Call(operations.ROTATE_TASK_SIGNING_KEY, {}, {}, options=options), models.PlatformKey)
 
     def rotate_tenant_webhook_key(
         self,
@@ -4572,6 +5777,49 @@ class SyncMethods:
             models.ServiceAccount,
         )
 
+    def update_sku(
+        self,
+        sku_id: str,
+        *,
+        display_name: str | None = None,
+        regions: list[str] | None = None,
+        allowed_gpu_counts: list[int] | None = None,
+        price_minor_per_gpu_hour: int | None = None,
+        currency: str | None = None,
+        status: str | None = None,
+        reason: str | None = None,
+        revision: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Sku:
+        """Change a SKU, withdraw it, or offer it again; another price is a further line of its history.
+
+        What was promised to an allocation before stays what it was.
+
+        Needs the action `sku.update`.
+        """
+        return self.call(
+            Call(
+                operations.UPDATE_SKU,
+                {"sku_id": sku_id},
+                {},
+                given(
+                    {},
+                    {
+                        "display_name": display_name,
+                        "regions": regions,
+                        "allowed_gpu_counts": allowed_gpu_counts,
+                        "price_minor_per_gpu_hour": price_minor_per_gpu_hour,
+                        "currency": currency,
+                        "status": status,
+                        "reason": reason,
+                        "revision": revision,
+                    },
+                ),
+                options=options,
+            ),
+            models.Sku,
+        )
+
     def update_tenant(
         self,
         tenant_id: str,
@@ -4748,4 +5996,30 @@ class SyncMethods:
                 options=options,
             ),
             models.Artifact,
+        )
+
+    def write_off_node(
+        self,
+        node_id: str,
+        *,
+        reason: str,
+        may_be_left: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Node:
+        """Give up a machine that is lost for ever, with all that it holds.
+
+        The node is retired, its key counts no more, and its slots are never used again. What was on it ends without a
+        receipt, as written off, and says so to its tenants. When the machine comes back it joins anew, and is swept first.
+
+        Needs the action `teardown.write_off`.
+        """
+        return self.call(
+            Call(
+                operations.WRITE_OFF_NODE,
+                {"node_id": node_id},
+                {},
+                given({"reason": reason, "may_be_left": may_be_left}),
+                options=options,
+            ),
+            models.Node,
         )

@@ -25,6 +25,7 @@ from mooring.api.call import encode_json
 from mooring.api.connection import Connection
 from mooring.api.openapi import document
 from mooring.commands.first_start import FIRST_ADMIN_EMAIL, recover_user
+from mooring.commands.local_node import offer_local_enrolment
 from mooring.commands.master_key import rotate_master_key
 from mooring.core.errors import Refusal
 from mooring.embedded import EmbeddedPostgres, EmbeddedPostgresError
@@ -33,9 +34,11 @@ from mooring.gateways.telemetry import Telemetry, configure_logging
 from mooring.settings import PREFIX, SettingRefused, Settings, read_settings
 from mooring.storage.hub import Hub
 from mooring.storage.migrate import MigrationRefused, migrate
-from mooring.wiring import Platform, platform, workers
+from mooring.wiring import Platform, platform, relay, workers
 
 CODE_FILE = "MOORING_FIRST_ADMIN_CODE_FILE"
+LOCAL_NODE_FILE = "MOORING_LOCAL_NODE_FILE"
+"""Where `mooring up` wants to find the address and a one-time token for the node of this machine."""
 ALONE = ("up", "migrate", "rotate-master-key", "recover-admin")
 """What also works with the embedded database."""
 
@@ -168,6 +171,7 @@ async def _run(command: str, settings: Settings, whom: tuple[str | None, str]) -
         if command == "worker":
             await _until_told_to_stop()
             return 0
+        await stack.enter_async_context(relay(running))
         return await _listen(settings, running)
 
 
@@ -215,6 +219,9 @@ async def _listen(settings: Settings, running: Platform) -> int:
     )
     if not settings.public_url:
         running.tools.addresses.extend((address, f"http://localhost:{port}"))
+    local_node = os.environ.get(LOCAL_NODE_FILE)
+    if local_node:
+        await offer_local_enrolment(running.services, address, Path(local_node))
     server = Server(config, running.services.hub, lambda: _welcome(address, running.first_admin_code))
     await server.serve(sockets=[listening])
     return 0

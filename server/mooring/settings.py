@@ -6,6 +6,7 @@ made. A value that is not taken stops the start with its name, the value's form,
 
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from ipaddress import ip_network
@@ -55,6 +56,17 @@ class Settings:
     trusted_proxies: str = _setting(
         "", "Addresses of proxies (comma-separated) whose X-Forwarded-For names the caller's address. Empty: none."
     )
+    relay_listen_port: int = _setting(
+        0, "Port of the relay, through which apps are reached. 0: the one after the API's; a free one if the API's is."
+    )
+    relay_url: str = _setting(
+        "", "Address under which nodes and the command line reach this process's relay. Empty: the listening address."
+    )
+    relay_endpoints_url: str = _setting(
+        "",
+        "Address of endpoints for browsers, a star for the endpoint's own name, such as https://*.apps.example.org. "
+        "Empty: http://*.localhost with the relay's port.",
+    )
     database_connections: int = _setting(8, "Connections in each of the two pools of one process.")
     statement_timeout_seconds: float = _setting(30.0, "Longest time that one database statement may take.")
     token_cache_seconds: float = _setting(5.0, "How long a process may go on using a token that another one revoked.")
@@ -96,6 +108,17 @@ class Settings:
         "", "Address of the hub that `huggingface://` names. Empty: none is offered."
     )
     source_file_directory: str = _setting("", "Directory below which `file:` names files. Empty: none is offered.")
+    node_heartbeat_seconds: float = _setting(30.0, "How often agents are asked to poll; each poll is a sign of life.")
+    task_lease_seconds: float = _setting(
+        90.0, "How long an agent holds a task after its last poll or report; then it is offered again."
+    )
+    task_log_limit_bytes: int = _setting(8_388_608, "How much of a task's output is kept.")
+    allocation_place_seconds: int = _setting(
+        3_600, "How long a place is looked for before an allocation fails, unless the request says otherwise."
+    )
+    node_unreachable_seconds: float = _setting(
+        90.0, "How long a node may be silent before it is called unreachable; at least 5."
+    )
     shutdown_seconds: float = _setting(20.0, "How long a stop waits for requests that are under way.")
     log_level: str = _setting("info", "debug, info, warning or error.")
     log_format: str = _setting("json", "json, or console for people.")
@@ -114,6 +137,9 @@ class Settings:
         if self.master_key_file:
             return Path(self.master_key_file)
         return self.data_path.with_name(self.data_path.name + "-keys") / "master.key"
+
+
+_ENDPOINTS = re.compile(r"https?://\*\.[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?")
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -151,6 +177,10 @@ def _check(settings: Settings) -> None:
         raise SettingRefused(f"{PREFIX}IDEMPOTENCY_RETENTION_HOURS must be at least 24")
     if settings.listen_port > 65_535:
         raise SettingRefused(f"{PREFIX}LISTEN_PORT must be at most 65535; it is {settings.listen_port}")
+    if settings.relay_listen_port > 65_535:
+        raise SettingRefused(f"{PREFIX}RELAY_LISTEN_PORT must be at most 65535; it is {settings.relay_listen_port}")
+    if settings.relay_endpoints_url and not _ENDPOINTS.fullmatch(settings.relay_endpoints_url):
+        raise SettingRefused(f"{PREFIX}RELAY_ENDPOINTS_URL must be an address such as https://*.apps.example.org")
     if settings.database_connections < 1:
         raise SettingRefused(f"{PREFIX}DATABASE_CONNECTIONS must be at least 1")
     for network in filter(None, (part.strip() for part in settings.webhook_allow_networks.split(","))):
@@ -161,6 +191,8 @@ def _check(settings: Settings) -> None:
             raise SettingRefused(f"{wanted}: {error}") from error
     if not 1 <= settings.registry_token_seconds <= 3_600:
         raise SettingRefused(f"{PREFIX}REGISTRY_TOKEN_SECONDS must be between 1 and 3600")
+    if settings.node_unreachable_seconds < 5:
+        raise SettingRefused(f"{PREFIX}NODE_UNREACHABLE_SECONDS must be at least 5")
     if settings.log_level not in ("debug", "info", "warning", "error"):
         raise SettingRefused(f"{PREFIX}LOG_LEVEL must be debug, info, warning or error; it is {settings.log_level!r}")
     if settings.log_format not in ("json", "console"):

@@ -6,6 +6,7 @@ workers, then the hub, then the database. What it needs from outside, it is give
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from mooring.api.auth import Authenticator
 from mooring.api.call import Tools
 from mooring.api.homes import Homes
 from mooring.api.limits import RateLimit
+from mooring.commands.dispatch import Dispatcher
 from mooring.commands.first_start import make_first_admin, make_signing_key, registry_pair
 from mooring.commands.work import Services
 from mooring.core.errors import Refusal
@@ -28,6 +30,10 @@ from mooring.gateways.passwords import Passwords
 from mooring.gateways.registry_token import RegistryTokenIssuer
 from mooring.gateways.secrets import SecretBox, ready_key_file
 from mooring.gateways.telemetry import Telemetry
+from mooring.relay.desk import Desk
+from mooring.relay.http import HEAD_MAX
+from mooring.relay.listener import Relay
+from mooring.relay.proxy import Proxy
 from mooring.settings import Settings
 from mooring.storage import delivery as deliveries
 from mooring.storage import secret as stored
@@ -38,6 +44,7 @@ from mooring.workers.loop import Loop
 from mooring.workers.roster import roster
 
 KEEP_SECONDS = 30.0
+HEARD_SECONDS = 5.0
 
 log = logging.getLogger("mooring")
 
@@ -83,6 +90,7 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
         reader.own = await _own_registry(services)
         authenticator = Authenticator(database, clock, settings.token_cache_seconds)
         homes = Homes(database)
+        dispatcher = Dispatcher(services)
         hub.on_event(authenticator.forget)
         hub.on_commit(authenticator.forget_after)
         hub.on_event(homes.forget)
@@ -92,10 +100,11 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
             failures=RateLimit(settings.sign_in_limit_per_minute / 60, max(5.0, settings.sign_in_limit_per_minute)),
             telemetry=telemetry,
             projects=homes,
+            dispatcher=dispatcher,
             addresses=[settings.public_url.rstrip("/")] if settings.public_url else [],
             readiness=lambda: _readiness(database, hub),
         )
-        async with _kept(tools):
+        async with _kept(tools), _heard(services), dispatcher:
             yield Platform(services, tools, Application(tools), code)
     finally:
         await hub.close()
@@ -156,6 +165,55 @@ async def _kept(tools: Tools) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _heard(services: Services) -> AsyncIterator[None]:
+    """Write down every few seconds which nodes were heard of, and once more at the end."""
+
+    async def flush() -> None:
+        try:
+            await services.presence.flush(services.database, services.clock.now())
+        except (Refusal, asyncpg.PostgresError, TimeoutError) as error:
+            log.warning("who was heard of could not be written down; it is tried again: %s", error)
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(HEARD_SECONDS)
+            await flush()
+
+    task = asyncio.create_task(keep())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await flush()
+
+
+@asynccontextmanager
+async def relay(running: Platform) -> AsyncIterator[None]:
+    """Listen for nodes, viewers and browsers; who listens where is told to the API."""
+    settings, tools = running.services.settings, running.tools
+    port_wanted = settings.relay_listen_port or (settings.listen_port + 1 if settings.listen_port else 0)
+    listening = socket.create_server(
+        (settings.listen_host, port_wanted), backlog=512,
+        family=socket.AF_INET6 if ":" in settings.listen_host else socket.AF_INET,
+    )  # fmt: skip
+    host, port = listening.getsockname()[:2]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    tools.relay.url = settings.relay_url.rstrip("/") or address
+    tools.relay.endpoints_url = settings.relay_endpoints_url or f"http://*.localhost:{port}"
+    desk = Desk(running.services, tools.relay.url)
+    domain = tools.relay.endpoints_url.partition("*.")[2].partition(":")[0]
+    proxy = Proxy(running.services, desk, domain, secure=tools.relay.endpoints_url.startswith("https:"))
+    serving = Relay(running.services, tools.authenticator.caller, desk, proxy)
+    server = await asyncio.start_server(serving.accept, sock=listening, limit=2 * HEAD_MAX)
+    try:
+        yield
+    finally:
+        server.close()
+        await serving.close()
 
 
 @asynccontextmanager

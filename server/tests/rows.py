@@ -110,7 +110,9 @@ class Ground:
     def row(self, noun: str) -> dict[str, object]:
         """What a new row of the noun has, beside status and generation."""
         row: dict[str, object] = {"id": CLOCK.mint(prefix_of(noun)), "created_at": CLOCK.now()}
-        if noun != "node":
+        if noun == "node":
+            row |= node_columns(str(row["id"]))
+        else:
             row["tenant_id"] = self.tenant_id
         if noun == "artifact":
             row |= artifact_columns(f"sha256:{hashlib.sha256(str(row['id']).encode()).hexdigest()}")
@@ -120,6 +122,10 @@ class Ground:
             row["project_id"] = self.project_id
         if noun == "member":
             row["instance_id"] = self.instance_id
+        if noun == "allocation":
+            row |= allocation_columns(str(row["id"]))
+        if noun == "task":
+            row |= task_columns(self.allocation_id, self.node_id, str(row["id"]))
         if noun == "service_account":
             row |= {"name": str(row["id"]).replace("_", "-")[:40], "actions": []}
         return row
@@ -145,12 +151,14 @@ class Ground:
     def required(self, machine: AnyMachine, state: StrEnum, noun: str) -> dict[str, object]:
         """A value for each column that the machine requires in the state, or the noun besides."""
         columns = {column: self._value(column) for column in machine.requires.get(state, ())}
+        if noun == "allocation" and "teardown_proof" in columns:
+            columns["teardown_proof"] = "nothing_started"
         if noun == "app_version":
             columns["canary_percentage"] = Decimal(10) if state == "canary" else None
             if state in ("staged", "canary", "active", "deprecated"):
                 columns["staged_digest"] = MANIFEST_DIGEST
         if machine.name == "task" and state not in ("queued", "cancelled", "expired"):
-            columns["first_claimed_at"] = CLOCK.now()
+            columns |= {"first_claimed_at": CLOCK.now(), "fence": 1}
         return columns
 
     def receipt(self, member_id: str) -> dict[str, object]:
@@ -208,6 +216,32 @@ def artifact_columns(digest: str) -> dict[str, object]:
         "visibility": "tenant", "kind": "oci", "source_type": "oci", "location": "oci://registry.example/team/app",
         "digest": digest, "algorithm": "sha256", "size_bytes": 1, "labels": {},
         "media_type": "application/vnd.oci.image.manifest.v1+json",
+    }  # fmt: skip
+
+
+def node_columns(node_id: str) -> dict[str, object]:
+    """What a node is whose agent has not reported yet; its name and its key are its own."""
+    return {
+        "name": node_id.replace("_", "-"), "host": "simulated", "region": "local",
+        "signing_key": hashlib.sha256(node_id.encode()).digest(), "sealing_key": b"s" * 32,
+    }  # fmt: skip
+
+
+def allocation_columns(allocation_id: str) -> dict[str, object]:
+    """What an allocation is that takes no slot, so that any number of them stand on one node."""
+    return {
+        "name": allocation_id.replace("_", "-"), "shape": "gpu_slice", "sku_slug": "any", "gpu_model": "any",
+        "gpu_count": 0, "regions": ["local"], "price_minor_per_gpu_hour": 0, "currency": "EUR", "price_revision": 1,
+        "deadline_at": LATER, "correlation_id": "cor_test", "trace_id": "a" * 32,
+    }  # fmt: skip
+
+
+def task_columns(allocation_id: str, node_id: str, step: str) -> dict[str, object]:
+    """What a task of the platform's own is, under a name of its own."""
+    return {
+        "allocation_id": allocation_id, "node_id": node_id, "owner": allocation_id, "step": step,
+        "type": "process.run", "arguments": {"argv": ["true"]}, "maker": "system", "correlation_id": "cor_test",
+        "trace_id": "a" * 32, "expires_at": LATER,
     }  # fmt: skip
 
 

@@ -26,7 +26,9 @@ from mooring.gateways.cosign_keys import new_signing_key
 from mooring.gateways.signatures import new_key_pair
 from mooring.storage.database import PLATFORM
 from mooring.storage.unit_of_work import apply
+from server.tests.agents import Machine, joined
 from server.tests.conftest import PASSWORD, Tenant, World
+from server.tests.nodes.task_rows import a_receipt, a_task
 from server.tests.rows import Ground, context, machines_of
 
 RECEIVER: Final = "https://127.0.0.1:1/hook"
@@ -63,6 +65,16 @@ class Home:
     project_id: str
     kept: dict[tuple[Scope, str], dict[str, str]] = field(default_factory=dict)
     slugs: dict[str, str] = field(default_factory=dict)  # of the apps that were made, the last one last
+    node: Machine | None = None
+    node_secret: str = ""
+
+    async def node_token(self) -> str:
+        """The token of a node that stays."""
+        if self.node is None:
+            self.node = await joined(self.client, self.world.admin)
+        if not self.node_secret:
+            self.node_secret = await self.node.token(self.client)
+        return self.node_secret
 
     def token(self, scope: Scope) -> str:
         """The token of the admin of this kind of place."""
@@ -222,9 +234,64 @@ async def _new_signer_key(home: Home, scope: Scope) -> dict[str, str]:
     return {"signer_key_id": (await home.post(scope, "/signer-keys", body))["id"]}
 
 
+async def _a_sku(home: Home, scope: Scope) -> object:
+    """A kind of capacity that is sold in one size, so that a request needs no number."""
+    body = {
+        "slug": fresh_name("sku"), "display_name": "A kind of capacity", "shape": "gpu_slice", "gpu_model": "made-up",
+        "regions": ["local"], "allowed_gpu_counts": [1], "price_minor_per_gpu_hour": 100, "currency": "EUR",
+    }  # fmt: skip
+    return (await home.post(Scope.PLATFORM, "/skus", body))["slug"]
+
+
+async def _new_allocation(home: Home, scope: Scope) -> dict[str, str]:
+    """One more allocation, which waits for a place."""
+    body = {"shape": "gpu_slice", "sku": await _a_sku(home, scope)}
+    return {"allocation_id": (await home.post(Scope.PROJECT, "/allocations", body))["id"]}
+
+
+async def _new_group(home: Home, scope: Scope) -> dict[str, str]:
+    """One more group with one allocation, which waits for a place."""
+    body = {"name": fresh_name("group"), "shape": "gpu_slice", "sku": await _a_sku(home, scope)}
+    return {"group_id": (await home.post(Scope.PROJECT, "/allocation-groups", body))["id"]}
+
+
 def fresh_public_pem() -> str:
     """A public key for signatures that nobody has, in PEM form."""
     return new_signing_key().trusted("").pem
+
+
+async def _new_enrolment_token(home: Home, scope: Scope) -> dict[str, str]:
+    """One more one-time token for a machine."""
+    made = await home.post(Scope.PLATFORM, "/nodes/enrolment-tokens", {})
+    return {"enrolment_token_id": made["id"]}
+
+
+async def _new_node(home: Home, scope: Scope) -> dict[str, str]:
+    """One more node, ready for work."""
+    machine = await joined(home.client, home.world.admin)
+    await machine.report(home.client)
+    return {"node_id": machine.node_id}
+
+
+async def _new_sku(home: Home, scope: Scope) -> dict[str, str]:
+    """One more kind of capacity."""
+    body = {
+        "slug": fresh_name("sku"), "display_name": "A kind of capacity", "shape": "gpu_slice", "gpu_model": "made-up",
+        "regions": ["local"], "allowed_gpu_counts": [1, 2], "price_minor_per_gpu_hour": 100, "currency": "EUR",
+    }  # fmt: skip
+    return {"sku_id": (await home.post(Scope.PLATFORM, "/skus", body))["id"]}
+
+
+async def _new_task(home: Home, scope: Scope) -> dict[str, str]:
+    """One more task of the project's, which waits for its agent."""
+    ground = Ground(home.world.running.platform.services.database, home.tenant.id, home.project_id)
+    return {"task_id": await a_task(ground)}
+
+
+async def _new_receipt(home: Home, scope: Scope) -> dict[str, str]:
+    """One more receipt of the project's."""
+    ground = Ground(home.world.running.platform.services.database, home.tenant.id, home.project_id)
+    return {"receipt_id": await a_receipt(ground)}
 
 
 MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
@@ -238,9 +305,16 @@ MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
     "source_id": _new_source,
     "signer_key_id": _new_signer_key,
     "delivery_id": Home.new_delivery,
+    "allocation_id": _new_allocation,
+    "group_id": _new_group,
     "app_id": Home.new_app,
     "entitlement_id": Home.new_entitlement,
     "version_id": Home.new_version,
+    "enrolment_token_id": _new_enrolment_token,
+    "node_id": _new_node,
+    "sku_id": _new_sku,
+    "task_id": _new_task,
+    "receipt_id": _new_receipt,
 }
 """How the thing is made that a parameter of an address names."""
 
@@ -290,6 +364,19 @@ async def _a_location(home: Home, scope: Scope) -> object:
 
 FIELDS: Final[dict[str, Field]] = {
     "actions": _always(list),
+    "agent_version": _always(lambda: "1.0.0"),
+    "allowed_gpu_counts": _always(lambda: [1]),
+    "cpus": _always(lambda: 4),
+    "currency": _always(lambda: "EUR"),
+    "free": _always(lambda: 0),
+    "gpu_model": _always(lambda: "made-up"),
+    "host": _always(lambda: "simulated"),
+    "may_be_left": _always(lambda: "nothing that matters"),
+    "memory_bytes": _always(lambda: 2**30),
+    "price_minor_per_gpu_hour": _always(lambda: 100),
+    "regions": _always(lambda: ["local"]),
+    "shape": _always(lambda: "gpu_slice"),
+    "sku": _a_sku,
     "app_id": _an_app,
     "category": _always(lambda: "tool"),
     "current_password": _always(lambda: PASSWORD),
@@ -307,6 +394,7 @@ FIELDS: Final[dict[str, Field]] = {
     "public_key": _always(fresh_public_key),
     "public_key_pem": _always(fresh_public_pem),
     "reason": _always(lambda: "the tenant asked for help"),
+    "reports": _always(list),
     "role": _the_role,
     "slug": _always(lambda: fresh_name("slug")),
     "tenant_id": _the_tenant,
@@ -337,6 +425,8 @@ async def _filled(schema: dict[str, Any], home: Home, scope: Scope) -> dict[str,
             body[name] = await _filled(kind, home, scope)
         else:
             body[name] = await FIELDS[name](home, scope)
+    if not body and "display_name" in whole["properties"]:
+        body["display_name"] = fresh_name("name")
     if not body and "description" in whole["properties"]:
         body["description"] = fresh_name("description")  # so that a change changes something
     return body

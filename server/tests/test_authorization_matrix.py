@@ -20,6 +20,7 @@ from mooring.api.routes import ROUTES as ALL_ROUTES
 from mooring.core.permissions import ROLE_ACTIONS, SERVICE_ACCOUNT_CEILING, Role, Scope
 from mooring.settings import Settings
 from mooring.storage.database import PLATFORM
+from server.tests.agents import Machine, new_token
 from server.tests.conftest import PASSWORD, Tenant, World, running_platform
 from server.tests.targets import Account, Home, body_of, fresh_name, make_account
 
@@ -51,6 +52,7 @@ class Standing:
     platform: frozenset[str] | None = NOTHING
     tenant: frozenset[str] | None = None
     project: frozenset[str] | None = None
+    node: frozenset[str] = NOTHING
 
 
 def in_project(role: Role) -> Standing:
@@ -95,9 +97,12 @@ ROLES: Final = {
 }
 """The role by which a person is what he is."""
 
+A_NODE: Final = Standing(NOTHING, node=frozenset({"agent.claim", "agent.report"}))
+"""A node's agent: its own routes, and nothing else, not even to read who it is."""
+
 NOBODY: Final = ("anonymous", "invalid_token", "disabled_user")
-AT_HOME: Final = ("tenant_admin", "project_admin", "account_with", "account_without", "break_glass_viewer")
-"""Who is asked about the things of a foreign tenant: all of these are known at home."""
+AT_HOME: Final = ("tenant_admin", "project_admin", "account_with", "account_without", "break_glass_viewer", "node")
+"""Who is asked about the things of a foreign tenant: all of these are known at home, or somewhere on the platform."""
 
 GUARDED: Final = [each for each in ALL_ROUTES if each.scope is not Scope.PUBLIC]
 PUBLIC: Final = [each for each in ALL_ROUTES if each.scope is Scope.PUBLIC]
@@ -110,6 +115,7 @@ def expected(each: Route, standing: Standing) -> Access:
         Scope.PLATFORM: standing.platform,
         Scope.TENANT: standing.tenant,
         Scope.PROJECT: standing.project,
+        Scope.NODE: standing.node,
     }[each.scope]
     if each.scope is Scope.TENANT and each.platform_too and standing.platform:
         held = standing.platform
@@ -154,6 +160,7 @@ class Cast:
         for name, keys in lists.items():
             token = await (await self.account(keys)).token(self.client)
             known[name] = (token, of_account(keys))
+        known["node"] = (await self.home.node_token(), A_NODE)
         return known  # type: ignore[return-value]
 
     async def own_token(self, name: str, token: str) -> str:
@@ -304,7 +311,7 @@ async def test_who_gets_through(cast: Cast, each: Route) -> None:
         else:
             assert (name, status) == (name, STATUS[wanted])
             assert rows == [(wanted.value, each.action, each.key)], name
-    assert {"tenant_admin", "account_without", *NOBODY} <= set(seen)
+    assert {"tenant_admin", "account_without", "node", *NOBODY} <= set(seen)
 
 
 def _assert_allowed(each: Route, name: str, got: tuple[int, str], rows: list[Any]) -> None:
@@ -334,8 +341,10 @@ async def test_nobody_gets_through_to_another_tenants_place(cast: Cast, each: Ro
     assert len(trail) >= len(AT_HOME) - 1
 
 
+NOBODYS: Final = {"tenant_id", "project_id", "node_id", "enrolment_token_id", "sku_id"}
+"""The places themselves, and what is the platform's alone: of these there is no foreign one."""
 LEAVES: Final = [
-    each for each in GUARDED if set(each.path_parameters) - {"tenant_id", "project_id"} and each.scope is not Scope.SELF
+    each for each in GUARDED if set(each.path_parameters) - NOBODYS and each.scope not in (Scope.SELF, Scope.NODE)
 ]
 
 
@@ -365,6 +374,11 @@ async def test_what_is_public_asks_for_no_token(cast: Cast, each: Route) -> None
         elif each.name == "get_registry_token":
             # A registry's clients show their token as a password, so the route itself looks who asks.
             answer = await cast.client.get(each.path, auth=("anybody", cast.home.tenant.token))
+        elif each.name == "enrol_node":
+            body = Machine().request(await new_token(cast.world.admin))
+            answer = await cast.client.post(each.path, json=body, headers=headers)
+            assert answer.status_code == 201, answer.text
+            continue
         elif each.name == "exchange_assertion":
             assert await (await cast.account(NOTHING)).token(cast.client)
             continue

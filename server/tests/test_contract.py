@@ -55,7 +55,7 @@ STREAMS: Final = [each.name for each in ROUTES if each.media_type == "text/event
 
 @dataclass
 class Served:
-    """A live server, the tokens of its two callers, and the ids of real things by route."""
+    """A live server, the tokens of its callers, and the ids of real things by route."""
 
     url: str
     tokens: dict[str, str]
@@ -65,7 +65,8 @@ class Served:
 async def _prepare(world: World) -> Served:
     tenant = await world.tenant("acme")
     home = Home(world, world.client(), tenant, await world.project(tenant, "train"))
-    served = Served(world.running.url, {"platform": home.token(Scope.PLATFORM), "tenant": tenant.token})
+    tokens = {"platform": home.token(Scope.PLATFORM), "tenant": tenant.token, "node": await home.node_token()}
+    served = Served(world.running.url, tokens)
     for each in ROUTES:
         if each.path_parameters and not each.hidden:
             served.ids[each.name] = await home.ids(each, fresh=each.method == "DELETE")
@@ -132,7 +133,7 @@ def test_every_answer_is_documented(case: "Case[Any]", served: Served) -> None:
         case.path_parameters = dict(served.ids[said["operationId"]])
     # Headers that nobody knows are passed over, as HTTP has it; an address may have been put right above.
     spoilt = _spoils(case, ParameterLocation.QUERY) or _spoils(case, ParameterLocation.BODY)
-    fitting = "platform" if said["x-mooring"]["scope"] == Scope.PLATFORM else "tenant"
+    fitting = {Scope.PLATFORM: "platform", Scope.NODE: "node"}.get(said["x-mooring"]["scope"], "tenant")
     for name, token in served.tokens.items():
         if name == fitting or chance % 4 == 1:
             headers = {**dict(case.headers or {}), "Authorization": f"Bearer {token}"}

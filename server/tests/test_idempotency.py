@@ -262,6 +262,7 @@ async def told_once(house: House) -> dict[str, tuple[httpx.AsyncClient, str, dic
         "create_tenant": (admin, "/api/v1/tenants", tenant, "one_time_code"),
         "create_tenant_user": (house.client, f"{house.tenant}/users", person, "one_time_code"),
         "reset_tenant_user": (house.client, f"{house.tenant}/users/{user}/reset", {}, "one_time_code"),
+        "create_enrolment_token": (admin, "/api/v1/platform/nodes/enrolment-tokens", {"region": "local"}, "token"),
         "create_token": (house.client, "/api/v1/tokens", {"name": "told once"}, "token"),
         "open_break_glass": (admin, "/api/v1/platform/break-glass", entry, "token"),
         "publish_project_artifact": (

@@ -18,10 +18,12 @@ import pytest
 from mooring.api.homes import Homes
 from mooring.api.routes import ROUTES
 from mooring.core.decision import Insert
+from mooring.core.ids import Prefix
 from mooring.core.permissions import Access, Authority, Scope
 from mooring.settings import Settings
 from mooring.storage.database import PLATFORM, TENANT_ROLE, Acting, Database
 from server.tests.conftest import World, running_platform
+from server.tests.nodes.task_rows import every_row
 from server.tests.rows import CLOCK, HOMES, Ground, prefix_of, refused_by
 from server.tests.targets import MAKERS, Home, body_of, fresh_name, make_account
 
@@ -54,7 +56,7 @@ SHARED: Final = {
 SHARED_LOCK: Final = "((tenant_id IS NULL) AND (current_setting('mooring.tenant'::text, true) <> ''::text))"
 OF_THE_PLATFORM: Final = {"node"}
 """Has a tenant column, for its lifecycle, and never a tenant."""
-READ_BY_ALL: Final = {"lifecycle_edge", "event_epoch", "promotion_need"}
+READ_BY_ALL: Final = {"lifecycle_edge", "event_epoch", "promotion_need", "sku", "sku_price"}
 """What belongs to no tenant, says nothing of any, and is read by every session."""
 
 
@@ -141,6 +143,8 @@ async def _home(world: World, slug: str) -> Home:
     await ground.write(Insert("closing_record", ground.receipt(other)))
     await _artifact_rows(ground)
     await _app_rows(ground)
+    await _allocation_rows(ground)
+    await every_row(ground)
     # The last ones are named by nobody yet, so that naming them breaks no rule but the one that is tried.
     await ground.birth("member")
     await home.new_user(Scope.TENANT)
@@ -167,6 +171,19 @@ async def _artifact_rows(ground: Ground) -> None:
     for noun, row in rows.items():
         await ground.write(Insert(noun, {"id": CLOCK.mint(prefix_of(noun)), **row}))
     await ground.birth("artifact")
+
+
+async def _allocation_rows(ground: Ground) -> None:
+    """A group with an allocation that waits for a task, a network on a node, and one more group that nothing names."""
+    place: dict[str, object] = {
+        "tenant_id": ground.tenant_id, "project_id": ground.project_id, "created_at": CLOCK.now(),
+    }  # fmt: skip
+    group = place | {"id": CLOCK.mint(Prefix.ALLOCATION_GROUP), "name": "group", "same_node": False}
+    await ground.write(Insert("allocation_group", group))
+    await ground.birth("allocation", group_id=group["id"], task_id=await ground.birth("task"))
+    network = {"id": CLOCK.mint(Prefix.PROJECT_NETWORK), "node_id": ground.node_id, "subnet": "10.64.0.0/24"}
+    await ground.write(Insert("project_network", place | network), acting=PLATFORM)
+    await ground.write(Insert("allocation_group", group | {"id": CLOCK.mint(Prefix.ALLOCATION_GROUP)}))
 
 
 async def _app_rows(ground: Ground) -> None:
@@ -293,7 +310,7 @@ async def test_no_row_names_a_thing_of_another_tenant_whoever_writes_it(two: Two
     keys = await two.database.fetch(PLATFORM, CROSSING)
     meant = {key["name"] for key in keys} | {
         "membership_stays_home", "app_version_is_immutable", "artifact_hold_digest_is_there",
-        "entitlement_app_is_in_sight",
+        "entitlement_app_is_in_sight", "receipt_is_immutable", "task_owner_of_allocation",
     }  # fmt: skip
     tried = set()
     async with two.database.connection(PLATFORM) as connection:

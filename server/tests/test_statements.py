@@ -33,8 +33,11 @@ from mooring.core.webhook import NewKey, WebhookWish
 from mooring.storage import unit_of_work
 from mooring.storage.database import PLATFORM, Database, PoolSettings
 from mooring.storage.unit_of_work import Answer, Origin
+from server.tests.decided_allocations import DRIVEN_ALLOCATIONS
 from server.tests.decided_apps import DRIVEN_APPS
 from server.tests.decided_artifacts import DRIVEN_ARTIFACTS
+from server.tests.decided_nodes import DRIVEN_NODES
+from server.tests.decided_tasks import DRIVEN_TASKS
 from server.tests.rows import LATER, context
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -151,8 +154,11 @@ def _some_replays(_: Context) -> Iterator[Decision[Any]]:
 
 Driver = Callable[[Context], Decision[Any] | Iterator[Decision[Any]]]
 DRIVEN: Final[dict[str, Driver]] = {
+    **DRIVEN_ALLOCATIONS,
     **DRIVEN_APPS,
     **DRIVEN_ARTIFACTS,
+    **DRIVEN_NODES,
+    **DRIVEN_TASKS,
     "break_glass.open_break_glass": lambda now: break_glass.open_break_glass(
         now, TENANT, Role.TENANT_ADMIN, "the tenant asked for help", FRESH
     ),

@@ -56,7 +56,7 @@ class Mooring:
             **GENEROUS,
             **self.environment,
         }
-        command = [sys.executable, "-m", "mooring_cli", "up", "--data-dir", str(self.directory / "data")]
+        command = [sys.executable, "-m", "mooring_cli", "up", "--no-node", "--data-dir", str(self.directory / "data")]
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, "--port", str(self.port)], env={**inherited, **own}, stdout=log, stderr=log

@@ -80,8 +80,8 @@ REFUSED_CALLS: Final[dict[str, tuple[int | None, int | None]]] = {
 _MACHINES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _CLONE: Final = (56, 220)
 _SOCKET: Final = (41, 198)
-# Local, IPv4, IPv6, the kernel's own and packets (which need a capability): the only families that know namespaces and are
-# needed. Others, such as the one that talks to the hypervisor, would be a way around the sandbox's network.
+# Local, IPv4, IPv6, the kernel's own and packets (which need a capability). Others, such as the one that talks to the
+# hypervisor, know no namespaces and would be a way around the sandbox's network.
 SOCKET_FAMILIES: Final = (1, 2, 10, 16, 17)
 _UNSHARE: Final = (272, 97)
 _CLONE3: Final = 435

@@ -20,6 +20,7 @@ class SandboxMaker(Maker):
     def prepare(self) -> None:
         """Build the sandbox's mounts and leave the machine's behind."""
         plan = self.plan
+        self.project = self._project_network()
         root = plan["root"]
         kernel.unshare(kernel.CLONE_NEWNS)
         kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
@@ -39,6 +40,22 @@ class SandboxMaker(Maker):
         kernel.pivot_root(".", ".")
         kernel.unmount(".")
         os.chdir("/")
+
+    def _project_network(self) -> list[int]:
+        """The network namespace of the project: that of another member, or a new one.
+
+        Every member's init has it open, so it stands as long as one of them lives, and needs no process and no mount.
+        """
+        if self.plan["machine_network"]:
+            return []
+        if self.plan["project_network"]:
+            return [os.open(self.plan["project_network"], os.O_RDONLY)]
+        before = os.open("self/ns/net", os.O_RDONLY, dir_fd=self.proc)
+        kernel.unshare(kernel.CLONE_NEWNET)
+        made = os.open("self/ns/net", os.O_RDONLY, dir_fd=self.proc)
+        kernel.setns(before, kernel.CLONE_NEWNET)
+        os.close(before)
+        return [made]
 
     def _mount_devices(self, root: str, devices: list[tuple[dict[str, Any], int]]) -> None:
         """A /dev with the harmless devices, a terminal system of its own and the sandbox's GPUs."""
@@ -102,8 +119,8 @@ class SandboxMaker(Maker):
                 file.write("0 65535")
 
     def descriptors(self) -> list[int]:
-        """None."""
-        return []
+        """The project's network, for the next member."""
+        return self.project
 
     def live(self) -> None:
         """Bury whoever ends, for ever."""

@@ -86,7 +86,7 @@ class OwnerSupervisor:
         if not packet or not descriptors:
             wire.close_all(descriptors)
             self._loop.forget(self._channel.fileno())
-            self._programs.closing = True
+            self._programs.give_up()
             self._end_all(lambda left: self._loop.stop(), _LOOKS_MAX)
             return
         connection = socket.socket(fileno=descriptors.pop(0))

@@ -124,6 +124,13 @@ class Programs:
         program.timer = self.loop.after(grace_seconds, lambda: tree.send_signal([pid], signal.SIGKILL))
         return True
 
+    def give_up(self) -> None:
+        """Start nothing any more; how the runs end that are killed now says nothing about them."""
+        self.closing = True
+        for program in self.known.values():
+            if program.entry["kind"] == "run" and not program.is_over:
+                program.entry["reason"] = "lost"
+
     def reap(self) -> None:
         """Bury every child that has ended, ours and those that were left to us."""
         while True:

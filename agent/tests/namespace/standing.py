@@ -70,7 +70,6 @@ def left_of(host: NamespaceHost) -> list[str]:
     """Everything on the machine that this host made and that is there now, by the kernel's own tables."""
     places = host.places
     found = [f"directory {each}" for each in places.sandboxes.iterdir()]
-    found += [f"network {each}" for each in places.networks.iterdir()]
     own = {first for first, holder in ranges.given(places.registry).items() if str(places.state) in holder}
     found += [f"range {first}" for first in own]
     for each in processes.survey():

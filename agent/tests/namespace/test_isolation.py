@@ -1,9 +1,9 @@
 """Two projects on one machine, and root in one of them who tries everything."""
 
+import asyncio
 import ctypes
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     host = NamespaceHost(directory / "state", "nod_test", directory / "ranges")
     (host.places.state / "agent.key").write_text(MACHINE_MARK)
     shared = libc_segment()
-    watcher = subprocess.Popen([sys.executable, "-c", "input()", MACHINE_MARK], stdin=subprocess.PIPE)
+    watcher = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", MACHINE_MARK, stdin=-1)
     listener = socket.create_server(("0.0.0.0", 0))
     abstract = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     abstract.bind("\0" + MACHINE_MARK)
@@ -94,13 +94,13 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         }
         inside = Inside(host, Owner("alc_a", "member"))
         # Attempts that name a mark must not find it in their own arguments: these come by the environment of nobody.
-        outcomes = parsed(await inside.python(Path(attacks.__file__).read_text() + RUN.format(given)))
-        reached = parsed(await inside.python(Path(attacks.__file__).read_text() + REACH))
+        outcomes = parsed(await inside.python(SOURCE + RUN.format(given)))
+        reached = parsed(await inside.python(SOURCE + REACH))
         logs = [await Inside(host, Owner(name, "member")).log("neighbour") for name in ("alc_b", "alc_friend")]
         yield Scene(host, outcomes, logs[0], logs[1], reached)
     finally:
         watcher.kill()
-        watcher.communicate()
+        await watcher.wait()
         listener.close()
         abstract.close()
         release_segment(shared)
@@ -109,6 +109,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     assert left_of(host) == []
 
 
+SOURCE = Path(attacks.__file__).read_text()
 RUN = """
 main({0!r})
 """
@@ -150,6 +151,11 @@ def machine_address() -> str:
         except OSError:
             return "192.0.2.1"
         return str(probe.getsockname()[0])
+
+
+def status_of(pid: int) -> dict[str, str]:
+    """A process's own sheet."""
+    return dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
 
 
 async def serve_in(host: NamespaceHost, allocation_id: str) -> None:
@@ -197,7 +203,7 @@ async def test_no_process_of_a_sandbox_holds_a_capability_beyond_the_short_list(
     inside = [each for each in processes.survey() if each.namespaces.get("net") == init.namespaces["net"]]
     assert len(inside) >= 3
     for each in inside:
-        status = dict(line.split(":\t", 1) for line in Path(f"/proc/{each.pid}/status").read_text().splitlines())
+        status = status_of(each.pid)
         for kind in ("CapPrm", "CapEff", "CapBnd", "CapInh", "CapAmb"):
             assert int(status[kind], 16) & ~mask == 0, (each.name, kind)
         assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
@@ -223,6 +229,7 @@ async def test_the_uids_of_a_sandbox_are_a_range_of_its_own(scene: Scene) -> Non
         if record.spec.isolation == "bounded":
             assert record.first_uid is None
             continue
+        assert record.first_uid is not None
         ranges.append(record.first_uid)
         root = scene.host.places.root(name)
         assert (root.stat().st_uid, (root / "home/app").stat().st_uid) == (record.first_uid, record.first_uid + 1000)

@@ -15,6 +15,8 @@ from mooring_agent.hosts.namespace.records import sandbox_itself
 
 pytestmark = pytest.mark.anyio
 
+TOP = ["bin", "dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "sbin", "srv", "sys", "tmp", "usr", "var"]
+LIBRARIES = [name for name in ("lib", "lib32", "lib64", "libx32") if Path("/", name).exists()]
 SERVE = "import http.server as h; h.HTTPServer(('0.0.0.0', {0}), h.SimpleHTTPRequestHandler).serve_forever()"
 
 
@@ -59,10 +61,7 @@ print(json.dumps({
         "own": "10.77.0.9",
         "pid": True,
         "root": ["app"],
-        "top": sorted(
-            "bin dev etc home lib lib64 mnt opt proc root run sbin srv sys tmp usr var".split()
-            + [name for name in ("lib32", "libx32") if Path("/", name).exists()]
-        ),
+        "top": sorted([*TOP, *LIBRARIES]),
         "app": 1000,
         "gpus": ["nvidia0", "simulated-gpus"],
         "simulated": "nvidia0\n",
@@ -226,7 +225,7 @@ async def test_a_finder_adds_what_it_knows_to_every_look(host: NamespaceHost) ->
 class FinderOfOne:
     """Knows one container until it is removed."""
 
-    kinds = ("containers",)
+    kinds: tuple[str, ...] = ("containers",)
 
     def __init__(self) -> None:
         self.there = True
@@ -257,7 +256,7 @@ try:
         made += 1
 except OSError:
     pass
-print(made)
+print(made, flush=True)
 os.killpg(0, 9)
 """
     code, text = await inside.run("python3", "-c", source)
@@ -272,9 +271,8 @@ async def test_the_machines_network_is_used_only_when_asked_and_dialled_only_whe
     init = host.places.load_init(sandbox_itself("alc_1"))
     assert init is not None
     assert init.namespaces["net"] == processes.own_namespaces()["net"]
-    with socket.create_server(("127.0.0.1", 0)) as foreign:
-        with pytest.raises(HostFailure, match="not_found"):
-            await host.dial("alc_1", foreign.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as foreign, pytest.raises(HostFailure, match="not_found"):
+        await host.dial("alc_1", foreign.getsockname()[1])
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     await start_server(host, Owner("alc_1", "member"), port)

@@ -1,14 +1,9 @@
 """The process host with real programs: create, run, serve, reach, tear down, and go on after a crash."""
 
 import asyncio
-import json
 import os
-import pwd
-import shutil
 import signal
 import socket
-import sys
-import tempfile
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -247,8 +247,9 @@ os.chdir(sys.argv[1])
 os.setuid(65534)
 connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 connection.connect("supervisor.sock")
-connection.send(b'I{"op":"status"}')
-try: print(repr(connection.recv(1000)))
+try:
+    connection.send(b'I{"op":"status"}')
+    print(repr(connection.recv(1000)))
 except ConnectionError: print("b''")
 """
     stranger = await asyncio.create_subprocess_exec(sys.executable, "-c", script, str(sandbox.state), stdout=-1)

@@ -17,7 +17,7 @@ from mooring.api.admission import Admissions, Admitted
 from mooring.api.auth import bearer
 from mooring.api.body import read_body, too_large
 from mooring.api.call import Call, Tools, encode_json
-from mooring.api.connection import ANSWER, BODY
+from mooring.api.connection import ANSWER, BODY, GONE
 from mooring.api.limits import RateLimit
 from mooring.api.parse import decode_body, decode_form, decode_query, require_ids
 from mooring.api.problem import MEDIA_TYPE, STATUS, problem
@@ -115,6 +115,7 @@ class Application:
             token=_bearer(route, authorization),
             idempotency=_idempotency(route, headers, caller, scope, body),
             headers=headers,
+            gone=scope.get(GONE),
         )
         try:
             return _answer(route, await route.handler(call, **arguments))

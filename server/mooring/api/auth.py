@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from mooring.core.caller import Caller, caller_of
+from mooring.core.decision import PrincipalKind
 from mooring.core.errors import Code, Refusal
 from mooring.core.event import Event
 from mooring.core.events import EventType
@@ -20,6 +21,11 @@ from mooring.storage.database import Database
 
 CACHE_MAX: Final = 20_000
 TOKEN_LENGTH_MAX: Final = 200
+NODE_CACHE_TIME: Final = timedelta(minutes=5)
+"""Thousands of agents poll every half minute: a look-up for each poll would cost more than all else that a poll does.
+
+A node's token is never revoked by itself; with the node's retirement, which is an event, the cache is dropped.
+"""
 CHANGES_AUTHORITY: Final = frozenset(
     {
         EventType.TOKEN_REVOKED,
@@ -32,6 +38,7 @@ CHANGES_AUTHORITY: Final = frozenset(
         EventType.SERVICE_ACCOUNT_ENABLED,
         EventType.SERVICE_ACCOUNT_DELETED,
         EventType.SERVICE_ACCOUNT_KEY_REVOKED,
+        EventType.NODE_RETIRED,
     }
 )
 
@@ -68,7 +75,8 @@ class Authenticator:
             return None
         now = self._clock.now()
         looked_up, caller = cached
-        fresh = looked_up + self._cache_time * share > now
+        kept = NODE_CACHE_TIME if caller.actor.kind is PrincipalKind.NODE else self._cache_time * share
+        fresh = looked_up + kept > now
         return caller if fresh and (caller.expires_at is None or caller.expires_at > now) else None
 
     async def caller(self, token: str, *, share: float = 1.0) -> Caller:

@@ -10,10 +10,13 @@ from mooring.api.auth import Authenticator
 from mooring.api.homes import Homes
 from mooring.api.limits import RateLimit
 from mooring.api.route import Route
+from mooring.commands.dispatch import Dispatcher
+from mooring.commands.task_log import LogWatch
 from mooring.commands.work import IdempotencyRequest, Presented, Services, Work
 from mooring.core.caller import Caller
 from mooring.core.decision import Context
 from mooring.core.permissions import Place
+from mooring.core.visit import RelayAddress
 from mooring.gateways.telemetry import Telemetry
 from mooring.storage.database import Acting
 from mooring.storage.unit_of_work import Origin
@@ -32,8 +35,11 @@ class Tools:
     telemetry: Telemetry
     readiness: Callable[[], Awaitable[list[str]]]
     projects: Homes
+    dispatcher: Dispatcher
+    logs: LogWatch = field(default_factory=LogWatch)  # who follows the output of which task
     addresses: list[str] = field(default_factory=list)  # under which callers reach this platform: the audiences
     streams: dict[str, int] = field(default_factory=dict)  # open streams by principal
+    relay: RelayAddress = field(default_factory=RelayAddress)
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +55,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None = None
     idempotency: IdempotencyRequest | None = None
     headers: dict[str, str] = {}
+    gone: list[Callable[[], object]] | None = None  # what is called when the caller hangs up meanwhile
 
     @property
     def services(self) -> Services:

@@ -35,6 +35,7 @@ UNREAD_SECONDS_MAX: Final = 60.0
 """How long a caller may take nothing of an answer that waits for it in memory."""
 ANSWER: Final = "mooring.answer"
 BODY: Final = "mooring.body"
+GONE: Final = "mooring.gone"
 EXTENSIONS: Final[dict[str, dict[str, object]]] = {ANSWER: {}, BODY: {}}
 ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 STATUS_LINE: Final = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n" for each in HTTPStatus}
@@ -61,22 +62,21 @@ class Exchange:
 
     __slots__ = (
         "_asked", "_at", "_body", "_chunked", "_continue", "_delivered", "_started", "_woken", "arrived", "broken",
-        "disconnected", "ended", "keep_alive", "scope", "task",
+        "disconnected", "ended", "gone", "keep_alive", "scope", "task",
     )  # fmt: skip
 
     def __init__(self, at: "Connection", scope: Message, *, keep_alive: bool, expects_continue: bool) -> None:
         self._asked = False  # the application has begun to take the body
         self._at = at
         self._body = bytearray()
-        self._chunked = False
+        self._chunked = self._started = False
         self._continue = expects_continue
         self._delivered = False  # the application has all of the body
-        self._started = False
         self._woken: asyncio.Future[None] | None = None
         self.arrived = False
         self.broken = False  # the rest of the body will never arrive
-        self.disconnected = False
-        self.ended = False
+        self.disconnected = self.ended = False
+        self.gone: list[Callable[[], object]] = []  # what hears of it when the caller hangs up
         self.keep_alive = keep_alive
         self.scope = scope
         self.task: asyncio.Task[None] | None = None
@@ -240,6 +240,8 @@ class Connection(asyncio.Protocol):
             if exchange is not None and not exchange.ended:
                 exchange.disconnected = True
                 exchange.wake()
+                for hook in exchange.gone:
+                    hook()
         self._waiting.clear()
 
     def data_received(self, data: bytes) -> None:
@@ -319,13 +321,10 @@ class Connection(asyncio.Protocol):
             "client": self._client,
             "extensions": EXTENSIONS,
         }
-        exchange = Exchange(
-            self,
-            scope,
-            keep_alive=version == "1.1" and parser.should_keep_alive(),
-            expects_continue=self._expects_continue,
-        )
+        keep_alive = version == "1.1" and parser.should_keep_alive()
+        exchange = Exchange(self, scope, keep_alive=keep_alive, expects_continue=self._expects_continue)
         scope[BODY] = exchange.whole_body
+        scope[GONE] = exchange.gone
         self._receiving = exchange
         if self._current is None:
             self._begin(exchange)

@@ -26,6 +26,11 @@ PARAMETER_PREFIX: Final = {
     "source_id": Prefix.ARTIFACT_SOURCE,
     "signer_key_id": Prefix.SIGNER_KEY,
     "break_glass_id": Prefix.BREAK_GLASS,
+    "node_id": Prefix.NODE,
+    "enrolment_token_id": Prefix.ENROLMENT_TOKEN,
+    "sku_id": Prefix.SKU,
+    "task_id": Prefix.TASK,
+    "receipt_id": Prefix.RECEIPT,
 }
 """The noun of each path parameter that is an id. A parameter that is not listed is other text."""
 

@@ -67,7 +67,8 @@ class Route:
         object.__setattr__(self, "mutates", self._mutates())
 
     def _mutates(self) -> bool:
-        return self.method != "GET" and self.scope is not Scope.PUBLIC and not self.asks
+        # What an agent sends is made safe to repeat by fences and sequences of its own, and is no act of anybody's.
+        return self.method != "GET" and self.scope not in (Scope.PUBLIC, Scope.NODE) and not self.asks
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Signing in: a person by password or one-time code, a service account by a signed assertion.
+"""Signing in: a person by password or one-time code.
 
-Both end in a short-lived token, both are audited, and so is each refusal. A refusal does not say which part was
-wrong, and takes as long for a user who does not exist.
+It ends in a short-lived token and is audited, and so is each refusal. A refusal does not say which part was wrong, and
+takes as long for a user who does not exist. Service accounts and nodes exchange a signed assertion instead.
 """
 
 import hmac
@@ -9,18 +9,14 @@ from dataclasses import dataclass, replace
 
 from mooring.commands.work import Services
 from mooring.core import names
-from mooring.core.assertion import Assertion, check_assertion, read_assertion, refused
-from mooring.core.decision import Actor, Audited, Context, Decision, Insert, PrincipalKind
+from mooring.core.decision import Actor, Audited, Context, Decision, PrincipalKind
 from mooring.core.errors import Code, Refusal
-from mooring.core.ids import Prefix, is_id
-from mooring.core.service_account import ServiceAccount
-from mooring.core.token import FreshToken, Token, TokenKind, issue, service_account_token, session_token
+from mooring.core.ids import Prefix
+from mooring.core.token import FreshToken, Token, TokenKind, issue, session_token
 from mooring.core.user import User, check_password_form, set_password
 from mooring.gateways.passwords import digest, new_token
-from mooring.gateways.signatures import verifies
-from mooring.storage import service_account as accounts
 from mooring.storage import user as users
-from mooring.storage.database import PLATFORM, Acting
+from mooring.storage.database import Acting
 from mooring.storage.unit_of_work import Origin, StaleWrite, apply, record_refusal
 
 ACTION = "sign_in"
@@ -101,58 +97,3 @@ async def _refuse(services: Services, context: Context, user: User | None, origi
     tenant_id = None if user is None else user.tenant_id
     audited = Audited(ACTION, "user", None if user is None else user.id, tenant_id)
     await record_refusal(services.database, context, audited, "refused", origin)
-
-
-@dataclass(frozen=True, slots=True)
-class Exchanged:
-    """A service account's new token, told once."""
-
-    secret: str
-    token: Token
-
-
-async def exchange(
-    services: Services, context: Context, text: str, audiences: tuple[str, ...], origin: Origin
-) -> Exchanged:
-    """A short-lived token for the service account whose key signed this assertion."""
-    account: ServiceAccount | None = None
-    try:
-        assertion = read_assertion(text)
-        if is_id(assertion.account_id, Prefix.SERVICE_ACCOUNT):
-            account = await accounts.find_anywhere(services.database, assertion.account_id)
-        await _believe(services, context, assertion, account)
-        check_assertion(assertion, audiences, context.now)
-        if account is None or account.status != "active":
-            raise refused("the service account is not active")
-        return await _exchanged(services, context, assertion, account, origin)
-    except Refusal as refusal:
-        if refusal.code is Code.ASSERTION_REFUSED:
-            tenant, project = (None, None) if account is None else (account.tenant_id, account.project_id)
-            subject = None if account is None else account.id
-            audited = Audited("token.exchange", "service_account", subject, tenant, project, reason=refusal.detail)
-            await record_refusal(services.database, context, audited, "refused", origin)
-        raise
-
-
-async def _believe(services: Services, context: Context, assertion: Assertion, account: ServiceAccount | None) -> None:
-    key = None
-    if account is not None:
-        key = await accounts.key(services.database, PLATFORM, account.id, assertion.key_id)
-    counts = key is not None and key.revoked_at is None and (key.expires_at is None or key.expires_at > context.now)
-    if key is None or not counts or not verifies(key.public_key, assertion.signature, assertion.signed):
-        raise refused("the key is unknown or revoked, or did not sign this assertion")
-
-
-async def _exchanged(
-    services: Services, context: Context, assertion: Assertion, account: ServiceAccount, origin: Origin
-) -> Exchanged:
-    acting = replace(context, actor=Actor(PrincipalKind.SERVICE_ACCOUNT, account.id))
-    secret = new_token(TokenKind.SERVICE_ACCOUNT)
-    fresh = FreshToken(context.mint(Prefix.TOKEN), digest(secret))
-    token = service_account_token(acting, fresh, account.tenant_id, account.id, assertion.key_id)
-    decision = issue(token, fresh, action="token.exchange", project_id=account.project_id)
-    used = Insert("assertion", {"key_id": assertion.key_id, "jti": assertion.jti, "expires_at": assertion.expires_at})
-    decision = replace(decision, writes=(used, *decision.writes))
-    await apply(services.database, PLATFORM, acting, decision, origin=origin)
-    services.hub.poke(event.type for event in decision.events)
-    return Exchanged(secret, token)

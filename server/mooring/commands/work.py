@@ -30,6 +30,7 @@ from mooring.settings import Settings
 from mooring.storage import idempotency
 from mooring.storage.database import Acting, Database
 from mooring.storage.hub import Hub
+from mooring.storage.presence import Presence
 from mooring.storage.unit_of_work import AlreadyAnswered, Answer, Origin, StaleWrite, apply
 
 ATTEMPTS_MAX: Final = 20
@@ -51,6 +52,7 @@ class Services:
     hub: Hub
     outbound: Outbound
     artifacts: ArtifactReader
+    presence: Presence = field(default_factory=Presence)
 
 
 @dataclass(frozen=True, slots=True)

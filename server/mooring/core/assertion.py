@@ -1,4 +1,4 @@
-"""Assertions (RFC 7523): a signed sentence "I am this account", good once and for minutes only.
+"""Assertions (RFC 7523): a signed sentence "I am this account", or node, good once and for minutes only.
 
 The form is checked here, purely; the signature by a gateway over the bytes as they came, before a claim is believed.
 """
@@ -23,7 +23,7 @@ JTI_MAX: Final = 128
 class Assertion:
     """An assertion, split and read, not yet believed."""
 
-    account_id: str
+    holder_id: str
     key_id: str
     audience: tuple[str, ...]
     issued_at: datetime
@@ -31,6 +31,14 @@ class Assertion:
     jti: str
     signed: bytes  # the bytes that the signature is over
     signature: bytes
+
+
+class HolderRefused(Refusal):
+    """The key is proven, and its holder may not act: that is no guess, and is not counted as one."""
+
+    def __init__(self, holder_id: str, detail: str) -> None:
+        self.holder_id = holder_id
+        super().__init__(Code.ASSERTION_REFUSED, detail)
 
 
 def refused(detail: str) -> Refusal:
@@ -47,10 +55,10 @@ def read_assertion(text: str) -> Assertion:
     if header.get("alg") != "EdDSA":
         raise refused("the assertion must be signed with EdDSA (Ed25519)")
     if payload.get("iss") != payload.get("sub"):
-        raise refused("iss and sub must both be the service account's id")
+        raise refused("iss and sub must both be the id of the service account or the node")
     audience = payload.get("aud")
     return Assertion(
-        account_id=_text(payload, "sub"),
+        holder_id=_text(payload, "sub"),
         key_id=_text(header, "kid"),
         audience=(audience,) if isinstance(audience, str) else _texts(audience),
         issued_at=_time(payload, "iat"),

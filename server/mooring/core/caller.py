@@ -5,7 +5,17 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from mooring.core.decision import Actor, PrincipalKind
-from mooring.core.permissions import ROLE_ACTIONS, Authority, Binding, Role, Scope, authority_of, on_an_account
+from mooring.core.node import NodeState
+from mooring.core.permissions import (
+    NODE_ACTIONS,
+    ROLE_ACTIONS,
+    Authority,
+    Binding,
+    Role,
+    Scope,
+    authority_of,
+    on_an_account,
+)
 from mooring.core.token import TokenKind
 
 ENDS_OR_MENDS = frozenset(
@@ -47,6 +57,8 @@ class TokenFacts:
     account_actions: Sequence[str] | None
     key_counts: bool
     roles: Sequence[tuple[str, str | None]]  # (role, project)
+    node_id: str | None = None
+    node_status: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +80,8 @@ def caller_of(facts: TokenFacts, now: datetime) -> Caller | None:
     """The caller that a token stands for now, or none when it no longer stands for anybody."""
     if facts.expires_at <= now:
         return None
+    if facts.node_id is not None:
+        return None if facts.node_status in (None, NodeState.RETIRED) else _node(facts, facts.node_id)
     limit = None if facts.token_actions is None else frozenset(facts.token_actions)
     if facts.service_account_id is not None:
         if facts.account_status != "active" or not facts.key_counts or facts.account_project_id is None:
@@ -86,6 +100,12 @@ def caller_of(facts: TokenFacts, now: datetime) -> Caller | None:
         return _caller(facts, actor, held, limit, ((role.value, None),))
     roles = tuple((role, project) for role, project in facts.roles)
     return _caller(facts, actor, bindings_of(roles), limit, roles)
+
+
+def _node(facts: TokenFacts, node_id: str) -> Caller:
+    """A node holds what its agent needs and nothing of its own: it is no principal that reads or has tokens."""
+    actor = Actor(PrincipalKind.NODE, node_id, facts.token_id)
+    return Caller(actor, None, Authority(node=NODE_ACTIONS), facts.expires_at, (), facts.kind)
 
 
 def _within_an_entry(actions: frozenset[str]) -> frozenset[str]:

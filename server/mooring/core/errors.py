@@ -27,6 +27,7 @@ class Code(StrEnum):
     CURSOR_EXPIRED = "cursor_expired"
     CURSOR_INVALID = "cursor_invalid"
     DIGEST_MISMATCH = "digest_mismatch"
+    ENROLMENT_REFUSED = "enrolment_refused"
     GRACE_PERIOD = "grace_period"
     GRANT_EXCEEDS_CEILING = "grant_exceeds_ceiling"
     HEADER_INVALID = "header_invalid"
@@ -112,8 +113,9 @@ CATALOGUE: Mapping[Code, Entry] = {
     Code.ASSERTION_REFUSED: Entry(
         "Assertion refused",
         "The signed assertion was not accepted: unknown key, wrong signature, audience or lifetime, used before, or "
-        "the account is not active.",
-        "Check the key id, the clock, and that the account is active; sign a new assertion for each exchange.",
+        "the account is not active, or the node retired.",
+        "Check the key id, the clock, and that the account is active; sign a new assertion for each exchange. A "
+        "retired node enrols anew.",
     ),
     Code.BODY_TOO_LARGE: Entry(
         "Body too large",
@@ -150,6 +152,12 @@ CATALOGUE: Mapping[Code, Entry] = {
         "Digest mismatch",
         "The bytes at the source are not those that the digest names.",
         "Do not use this content; compare `details`, and publish again what was meant under its own digest.",
+    ),
+    Code.ENROLMENT_REFUSED: Entry(
+        "Enrolment refused",
+        "A machine did not join: its one-time token is unknown, used, revoked or past its fifteen minutes, or the "
+        "proof was not made by the key that it offers.",
+        "Ask an admin of the platform for a new token, and enrol with it once.",
     ),
     Code.GRACE_PERIOD: Entry(
         "Grace period",

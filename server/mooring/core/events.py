@@ -49,6 +49,28 @@ class EventType(StrEnum):
     SIGNER_KEY_CHANGED = "catalog.signer_key.changed"
     ENTITLEMENT_CHANGED = "catalog.entitlement.changed"
     POLICY_CHANGED = "catalog.policy.changed"
+    ALLOCATION_REQUESTED = "capacity.allocation.requested"
+    ALLOCATION_PLACED = "capacity.allocation.placed"
+    ALLOCATION_ACTIVE = "capacity.allocation.active"
+    ALLOCATION_FAILED = "capacity.allocation.failed"
+    ALLOCATION_RELEASING = "capacity.allocation.releasing"
+    ALLOCATION_RELEASE_FAILED = "capacity.allocation.release_failed"
+    ALLOCATION_RELEASED = "capacity.allocation.released"
+    ALLOCATION_LOST = "capacity.allocation.lost"
+    ALLOCATION_WAITING = "capacity.allocation.waiting"
+    ALLOCATION_GROUP_CREATED = "capacity.allocation_group.created"
+    ENROLMENT_TOKEN_CHANGED = "nodes.enrolment_token.changed"
+    NODE_ENROLLED = "nodes.node.enrolled"
+    NODE_CHANGED = "nodes.node.changed"
+    NODE_UNREACHABLE = "nodes.node.unreachable"
+    NODE_REACHABLE = "nodes.node.reachable"
+    NODE_RETIRED = "nodes.node.retired"
+    PLATFORM_KEY_ROTATED = "nodes.platform_key.rotated"
+    SKU_CHANGED = "nodes.sku.changed"
+    TASK_QUEUED = "nodes.task.queued"
+    TASK_CANCELLING = "nodes.task.cancelling"
+    TASK_FINISHED = "nodes.task.finished"
+    RECEIPT_ADDED = "nodes.receipt.added"
 
 
 MEANING: Final[Mapping[EventType, str]] = {
@@ -89,6 +111,30 @@ MEANING: Final[Mapping[EventType, str]] = {
     EventType.SIGNER_KEY_CHANGED: "A signer key was added or removed; trust is derived with it from now on.",
     EventType.ENTITLEMENT_CHANGED: "A project's right to launch an app was given, narrowed or taken.",
     EventType.POLICY_CHANGED: "A layer of the policy changed.",
+    EventType.ALLOCATION_REQUESTED: "Capacity was asked for; a place is looked for.",
+    EventType.ALLOCATION_PLACED: "An allocation has a machine and its slots; the node makes its sandbox.",
+    EventType.ALLOCATION_ACTIVE: "An allocation's sandbox stands; it is charged from now on.",
+    EventType.ALLOCATION_FAILED: "An allocation did not come to stand; `data.failure_code` says why.",
+    EventType.ALLOCATION_RELEASING: "An allocation is torn down; it is not charged any more.",
+    EventType.ALLOCATION_RELEASE_FAILED: "A teardown left something, or did not end; its slots stay blocked.",
+    EventType.ALLOCATION_RELEASED: "An allocation is over; `data.teardown_proof` says by what that is known.",
+    EventType.ALLOCATION_LOST: "An allocation was taken from its tenant: by its node's end, its balance, or an admin.",
+    EventType.ALLOCATION_WAITING: "What an allocation waits for changed; `data.blocker` names it, or is null.",
+    EventType.ALLOCATION_GROUP_CREATED: "Several allocations were asked for together.",
+    EventType.ENROLMENT_TOKEN_CHANGED: "A one-time token for a machine was made or revoked; `data.change` says which.",
+    EventType.NODE_ENROLLED: "A machine joined as a node; it takes work once its agent has reported what it has.",
+    EventType.NODE_CHANGED: "A node became ready, drains, is drained, resumed, has another inventory, or was swept; "
+    "`data.change` says which.",
+    EventType.NODE_UNREACHABLE: "A node was not heard of for too long; `data.last_seen_at` says since when.",
+    EventType.NODE_REACHABLE: "A node that was unreachable is heard of again.",
+    EventType.NODE_RETIRED: "A node is gone for ever and its key counts no more; `data.written_off` says whether "
+    "something of it may be left.",
+    EventType.PLATFORM_KEY_ROTATED: "Tasks are signed by another key from now on; nodes believe it by its signature.",
+    EventType.SKU_CHANGED: "A SKU was made, changed, re-priced, withdrawn or offered again; `data.change` says which.",
+    EventType.TASK_QUEUED: "A task waits for its node's agent, at first or again after its lease was lost.",
+    EventType.TASK_CANCELLING: "The agent that holds a task was asked to end it early.",
+    EventType.TASK_FINISHED: "A task is over; `data` says how, and names its receipt where there is one.",
+    EventType.RECEIPT_ADDED: "A receipt came after its task was given up, and was added to the record.",
 }
 if set(MEANING) != set(EventType):
     raise ValueError("every event type needs a meaning, and every meaning a type")

@@ -3,7 +3,8 @@
 A route names an action key and a place (the platform, a tenant, a project); nothing in Mooring asks for a role by
 its name. A role is a row of the table below. A platform role counts only at platform places: it opens no tenant's
 data, break-glass does that, on its own endpoint and with a reason. A tenant role counts in the tenant and in each of
-its projects, a project role in that project. A service account has a list of keys of its own in its one project.
+its projects, a project role in that project. A service account has a list of keys of its own in its one project. A
+node has the keys of its agent, which count for that node and open nothing else.
 
 Three answers: allowed; denied (the caller belongs here and lacks the key: 403); hidden (the caller has no business
 here and learns nothing: 404).
@@ -24,6 +25,7 @@ class Scope(StrEnum):
     PLATFORM = "platform"
     TENANT = "tenant"
     PROJECT = "project"
+    NODE = "node"  # a node's own things: its agent alone, and nobody else
 
 
 class Role(StrEnum):
@@ -64,6 +66,7 @@ class Action:
     meaning: str
     roles: tuple[Role, ...]
     human_only: bool = False  # never on a service account's list
+    node_only: bool = False  # of a node's agent, and of no role
 
 
 _TABLE: Final = (
@@ -142,6 +145,11 @@ _TABLE: Final = (
     Action("allocation.release", "release an allocation", _WORKS_IN_PROJECT),
     Action("receipt.read", "read and verify receipts", (_PA, _PO, *_IN_PROJECT)),
     Action("teardown.write_off", "write off what a lost node held", (_PA,), human_only=True),
+    Action("platform_key.read", "read the keys that sign tasks, never their private half", _PLATFORM),
+    Action("platform_key.rotate", "put the next key that signs tasks into use", (_PA,), human_only=True),
+    # agents
+    Action("agent.claim", "claim the tasks of one's own node, and read what it is to trust", (), node_only=True),
+    Action("agent.report", "report what one's own node has and did", (), node_only=True),
     # instances
     Action("instance.create", "launch any app", _WORKS_IN_PROJECT),
     Action("instance.read", "read instances", _IN_PROJECT),
@@ -164,6 +172,7 @@ _TABLE: Final = (
     Action("runtime.report", "report steps, members, endpoints and health", _LEADS_PROJECT),
     Action("task.create", "make tasks for the nodes of one's own members", _LEADS_PROJECT),
     Action("task.read", "read tasks and their logs", _IN_PROJECT),
+    Action("task.cancel", "end a task early", _WORKS_IN_PROJECT),
     Action("secret.create", "store a runtime secret", _LEADS_PROJECT),
     Action("secret.read", "read what secrets there are, never their value", _LEADS_PROJECT),
     Action("secret.grant", "hand a runtime secret to one task", _LEADS_PROJECT),
@@ -198,6 +207,9 @@ SERVICE_ACCOUNT_CEILING: Final = frozenset(
     action.key for action in _TABLE if Role.PROJECT_ADMIN in action.roles and not action.human_only
 )
 """What a service account's list may hold at the most, whoever gives it."""
+
+NODE_ACTIONS: Final = frozenset(action.key for action in _TABLE if action.node_only)
+"""What a node may do: all of it is about itself."""
 
 SELF_ACTIONS: Final = frozenset({"self.read", "token.read", "token.revoke"})
 """What any principal with a token may do with its own things."""
@@ -245,6 +257,7 @@ class Authority:
     platform: frozenset[str] = _NOTHING
     tenant: frozenset[str] = _NOTHING
     projects: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    node: frozenset[str] = _NOTHING
     limit: frozenset[str] | None = None  # what the token was narrowed to, already counted in all of the above
 
     def at(self, place: Place) -> frozenset[str]:
@@ -253,6 +266,8 @@ class Authority:
             return self.own
         if place.scope is Scope.PLATFORM:
             return self.platform
+        if place.scope is Scope.NODE:
+            return self.node
         if place.scope is Scope.TENANT:
             if self._is_home(place):
                 return self.tenant | self._tenant_wide()

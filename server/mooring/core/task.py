@@ -6,7 +6,10 @@ an expired claim nobody knows what the node did, so the owner is verified before
 it.
 """
 
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from mooring.core.machine import Edge, Machine, Who
 
@@ -66,8 +69,60 @@ TASK = Machine(
         S.CLAIMED: frozenset({"lease_expires_at"}),
         S.CANCELLING: frozenset({"lease_expires_at"}),
         S.SUCCEEDED: frozenset({"finished_at"}),
-        S.FAILED: frozenset({"finished_at"}),
+        S.FAILED: frozenset({"finished_at", "failure_code"}),
         S.CANCELLED: frozenset({"finished_at"}),
         S.EXPIRED: frozenset({"finished_at"}),
     },
 )
+
+
+SYSTEM_MAKER = "system"
+"""The maker of what the platform asks for by itself; every other maker is a service account."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task as it stands."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    allocation_id: str
+    node_id: str
+    owner: str
+    instance_id: str | None
+    member_id: str | None
+    operation_id: str | None
+    step: str
+    type: str
+    arguments: dict[str, Any]
+    maker: str
+    status: str
+    generation: int
+    revision: int
+    fence: int
+    correlation_id: str
+    trace_id: str
+    created_at: datetime
+    expires_at: datetime
+    lease_expires_at: datetime | None = None
+    first_claimed_at: datetime | None = None
+    finished_at: datetime | None = None
+    failure_code: str | None = None
+    failure_detail: str | None = None
+    exit_code: int | None = None
+    result: dict[str, Any] | None = None
+    last_lines: list[str] | None = None
+    progress: dict[str, Any] | None = None
+    log_bytes: int = 0
+    log_truncated: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes of it."""
+        return TaskState(self.status) in TASK.final
+
+
+def owner_name(allocation_id: str, label: str = "") -> str:
+    """How tasks and receipts spell an owner: the allocation, or a label within it."""
+    return f"{allocation_id}/{label}" if label else allocation_id

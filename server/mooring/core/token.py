@@ -1,8 +1,9 @@
 """Tokens: opaque, short-lived, kept only as their SHA-256.
 
-Four kinds: `session` (a person signed in), `personal` (a person's own, for the command line, made narrower if he
-likes), `service_account` (in exchange for a signed assertion), `break_glass` (a platform admin inside a tenant). A
-token never holds more than its holder does at the moment of use: roles and lists are read anew, not copied into it.
+Five kinds: `session` (a person signed in), `personal` (a person's own, for the command line, made narrower if he
+likes), `service_account` and `node` (in exchange for a signed assertion), `break_glass` (a platform admin inside a
+tenant). A token never holds more than its holder does at the moment of use: roles and lists are read anew, not copied
+into it.
 """
 
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from mooring.core.permissions import ACTIONS, beyond_ceiling, is_app_action
 
 SESSION_LIFETIME: Final = timedelta(hours=1)
 SERVICE_ACCOUNT_LIFETIME: Final = timedelta(minutes=15)
+NODE_LIFETIME: Final = timedelta(minutes=30)
 BREAK_GLASS_LIFETIME: Final = timedelta(minutes=30)
 PERSONAL_LIFETIME_MAX: Final = timedelta(days=90)
 PERSONAL_TOKENS_MAX: Final = 50
@@ -32,6 +34,7 @@ class TokenKind(StrEnum):
     PERSONAL = "personal"
     SERVICE_ACCOUNT = "service_account"
     BREAK_GLASS = "break_glass"
+    NODE = "node"
 
 
 TOKEN_PREFIX: Final = {
@@ -39,6 +42,7 @@ TOKEN_PREFIX: Final = {
     TokenKind.PERSONAL: "mrgp_",
     TokenKind.SERVICE_ACCOUNT: "mrga_",
     TokenKind.BREAK_GLASS: "mrgb_",
+    TokenKind.NODE: "mrgn_",
 }
 """How a token begins, so that one that leaked is recognized."""
 
@@ -61,6 +65,7 @@ class Token:
     expires_at: datetime
     revoked_at: datetime | None
     last_used_at: datetime | None = None
+    node_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,7 @@ def _token(
     service_account_id: str | None = None,
     key_id: str | None = None,
     break_glass_id: str | None = None,
+    node_id: str | None = None,
 ) -> Token:
     return Token(
         id=fresh.id,
@@ -130,6 +136,7 @@ def _token(
         created_at=context.now,
         expires_at=context.now + lifetime,
         revoked_at=None,
+        node_id=node_id,
     )
 
 
@@ -143,6 +150,11 @@ def service_account_token(
     )  # fmt: skip
 
 
+def node_token(context: Context, fresh: FreshToken, node_id: str) -> Token:
+    """The token of a node's agent. It needs none of its own revoked: with the node's retirement it counts no more."""
+    return _token(context, fresh, TokenKind.NODE, NODE_LIFETIME, tenant_id=None, node_id=node_id)
+
+
 def break_glass_token(context: Context, fresh: FreshToken, tenant_id: str, user_id: str, entry_id: str) -> Token:
     """The token of a platform admin inside a tenant."""
     return _token(
@@ -154,7 +166,7 @@ def break_glass_token(context: Context, fresh: FreshToken, tenant_id: str, user_
 def issue(token: Token, fresh: FreshToken, *, action: str, project_id: str | None = None) -> Decision[Token]:
     """A token becomes valid, and the audit trail says for whom."""
     row = {name: getattr(token, name) for name in Token.__slots__ if name != "last_used_at"} | {"hash": fresh.hash}
-    holder = token.user_id or token.service_account_id
+    holder = token.user_id or token.service_account_id or token.node_id
     told = {"kind": token.kind, "holder_id": holder, "expires_at": token.expires_at.isoformat()}
     return Decision(
         result=token,

@@ -14,6 +14,7 @@ from typing import Final
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
+from mooring.core.enrolment import TOKEN_PREFIX as ENROLMENT_PREFIX
 from mooring.core.errors import Code, Refusal
 from mooring.core.token import TOKEN_PREFIX, TokenKind
 
@@ -65,6 +66,16 @@ def new_token(kind: TokenKind) -> str:
 def new_one_time_code() -> str:
     """A new one-time sign-in code."""
     return "mrg1_" + chance.token_urlsafe(24)
+
+
+def new_enrolment_token() -> str:
+    """A new token by which one machine joins."""
+    return ENROLMENT_PREFIX + chance.token_urlsafe(32)
+
+
+def new_visit_ticket() -> str:
+    """A new ticket, link or session of a visit."""
+    return "mrgv_" + chance.token_urlsafe(32)
 
 
 def digest(token: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 
@@ -21,3 +22,17 @@ def new_key_pair() -> tuple[bytes, bytes]:
         private.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption()),
         private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw),
     )
+
+
+def sign(private_key: bytes, message: bytes) -> bytes:
+    """The signature of a raw private key over these bytes."""
+    return Ed25519PrivateKey.from_private_bytes(private_key).sign(message)
+
+
+def can_be_sealed_to(public_key: bytes) -> bool:
+    """Whether something can be sealed to this X25519 key: not where every secret shared with it is zero."""
+    try:
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(public_key))
+    except ValueError:
+        return False
+    return True

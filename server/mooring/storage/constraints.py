@@ -24,6 +24,7 @@ REFUSALS: Final[Mapping[str, tuple[Code, str]]] = {
     "webhook_project_is_open": (Code.NOT_FOUND, "the project is deleted"),
     "membership_project_is_open": (Code.NOT_FOUND, "the project is deleted"),
     "allocation_project_is_open": (Code.NOT_FOUND, "the project is deleted"),
+    "allocation_name_taken": (Code.NAME_TAKEN, "the project has an allocation with this name"),
     "instance_project_is_open": (Code.NOT_FOUND, "the project is deleted"),
     "attachment_project_is_open": (Code.NOT_FOUND, "the project is deleted"),
     "service_account_name_taken": (Code.NAME_TAKEN, "the project has a service account with this name"),
@@ -31,6 +32,12 @@ REFUSALS: Final[Mapping[str, tuple[Code, str]]] = {
     "service_account_key_taken": (Code.NAME_TAKEN, "the service account has this key already"),
     "service_account_key_of_tenant": (Code.NOT_FOUND, "there is no such service account"),
     "assertion_used_before": (Code.ASSERTION_REFUSED, "this assertion was exchanged before"),
+    "node_assertion_used_before": (Code.ASSERTION_REFUSED, "this assertion was exchanged before"),
+    "node_name_taken": (Code.NAME_TAKEN, "a node with this name exists"),
+    "node_signing_key_taken": (Code.NAME_TAKEN, "a node with this key exists; each agent makes keys of its own"),
+    "node_retired_is_empty": (Code.NOT_EMPTY, "something was placed on the node a moment ago"),
+    "slot_node_takes_work": (Code.CONFLICT, "the node takes no new allocations"),
+    "sku_slug_taken": (Code.NAME_TAKEN, "a SKU with this slug exists"),
     "webhook_project_of_tenant": (Code.NOT_FOUND, "the tenant has no such project"),
     "artifact_taken": (Code.NAME_TAKEN, "this digest is registered from this location here already"),
     "artifact_project_of_tenant": (Code.NOT_FOUND, "the tenant has no such project"),
@@ -64,4 +71,18 @@ REFUSALS: Final[Mapping[str, tuple[Code, str]]] = {
     "closing_record_node_is_retired": (Code.CLOSING_RECORD_MISSING, "the node is not retired"),
     "member_instance_is_open": (Code.ILLEGAL_TRANSITION, "the instance takes no more members"),
     "task_member_is_open": (Code.ILLEGAL_TRANSITION, "the member is closed"),
+    "task_owner_is_open": (Code.ILLEGAL_TRANSITION, "the owner is closed: a task that ends it was made"),
+    "runtime_secret_name_taken": (Code.NAME_TAKEN, "there is a secret of this name already"),
+    "secret_grant_is_of_task": (Code.NOT_FOUND, "there is no such secret, or it is not this task's to have"),
 }
+
+DECIDE_AGAIN: Final = frozenset(
+    {
+        "task_named_by_operation", "task_named_by_allocation", "receipt_sequence_taken", "receipt_one_per_task",
+        "allocation_one_exclusive_per_node", "allocation_address_taken", "allocation_machine_is_idle",
+        "allocation_has_its_slots", "allocation_subnet_is_the_projects", "allocation_group_stays_together",
+        "allocation_released_is_proven", "project_network_subnet_taken", "project_network_one_per_node",
+        "project_network_is_idle", "slot_node_is_shared", "slot_claim_stands_on_the_node",
+    }
+)  # fmt: skip
+"""What is met only by the slower of two that do the same thing: it loads again, and finds what the faster one wrote."""

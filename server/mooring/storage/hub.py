@@ -47,6 +47,7 @@ class Hub:
         self._tasks: list[asyncio.Task[None]] = []
         self._hooks: list[Callable[[Event], None]] = []
         self._commit_hooks: list[Callable[[str], None]] = []
+        self._close_hooks: list[Callable[[], None]] = []
         self._closed = False
 
     @property
@@ -72,9 +73,15 @@ class Hub:
         """End every follower's wait, then the hub."""
         self._closed = True
         self._wake()
+        for hook in self._close_hooks:
+            hook()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def on_close(self, hook: Callable[[], None]) -> None:
+        """Call this when the process stops, before anybody waits for what is under way."""
+        self._close_hooks.append(hook)
 
     def on_commit(self, hook: Callable[[str], None]) -> None:
         """Call this with the type of every event that is committed in this process, at once."""

@@ -63,6 +63,8 @@ DELIVERIES: Final = _old("delivery", "finished_at < $1")
 TOKENS_EXPIRED: Final = _old("token", "expires_at < $1")
 TOKENS_REVOKED: Final = _old("token", "revoked_at < $1")
 ASSERTIONS: Final = _old("assertion", "expires_at < $1")
+NODE_ASSERTIONS: Final = _old("node_assertion", "expires_at < $1")
+ENROLMENT_TOKENS: Final = _old("enrolment_token", "expires_at < $1")
 AUDIT: Final = _old("audit", "id < $3 AND occurred_at < $1")
 
 STATEMENTS: Final[Mapping[str, str]] = {
@@ -74,6 +76,8 @@ STATEMENTS: Final[Mapping[str, str]] = {
     "token_expired": TOKENS_EXPIRED,
     "token_revoked": TOKENS_REVOKED,
     "assertion": ASSERTIONS,
+    "node_assertion": NODE_ASSERTIONS,
+    "enrolment_token": ENROLMENT_TOKENS,
     "audit": AUDIT,
 }
 

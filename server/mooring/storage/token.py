@@ -11,7 +11,7 @@ from mooring.core.token import Token
 from mooring.storage.database import PLATFORM, Acting, Database
 
 _COLUMNS: Final = """id, kind, name, tenant_id, user_id, service_account_id, key_id, break_glass_id, actions, revision,
-       created_at, expires_at, revoked_at, last_used_at"""
+       created_at, expires_at, revoked_at, last_used_at, node_id"""
 
 FACTS: Final = """
 SELECT t.id AS token_id, t.kind, t.tenant_id, t.user_id, t.service_account_id, t.break_glass_id,
@@ -19,12 +19,13 @@ SELECT t.id AS token_id, t.kind, t.tenant_id, t.user_id, t.service_account_id, t
        u.disabled_at IS NOT NULL AS user_disabled,
        a.status AS account_status, a.project_id AS account_project_id, a.actions AS account_actions,
        (k.id IS NOT NULL AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())) AS key_counts,
-       held.roles, held.role_projects
+       held.roles, held.role_projects, t.node_id, n.status AS node_status
   FROM token t
   LEFT JOIN "user" u ON u.id = t.user_id
   LEFT JOIN service_account a ON a.id = t.service_account_id
   LEFT JOIN service_account_key k ON k.id = t.key_id
   LEFT JOIN break_glass b ON b.id = t.break_glass_id
+  LEFT JOIN node n ON n.id = t.node_id
  CROSS JOIN LATERAL (
    SELECT coalesce(array_agg(m.role ORDER BY m.id), '{}') AS roles,
           coalesce(array_agg(m.project_id ORDER BY m.id), '{}') AS role_projects
@@ -45,8 +46,11 @@ TOUCH: Final = "UPDATE token SET last_used_at = $2 WHERE id = ANY ($1::text[])"
 async def facts(database: Database, token_hash: bytes) -> TokenFacts | None:
     """What a token stands for, or none when it is unknown, expired or revoked."""
     row = await database.fetchrow(PLATFORM, FACTS, token_hash)
-    if row is None:
-        return None
+    return None if row is None else facts_of(row)
+
+
+def facts_of(row: asyncpg.Record) -> TokenFacts:
+    """The facts in a row."""
     fields = dict(row)
     projects = fields.pop("role_projects")
     fields["roles"] = tuple(zip(fields["roles"], projects, strict=True))

@@ -21,7 +21,7 @@ import asyncpg
 from mooring.core.decision import Audited, Change, Context, Decision, Happened, Insert, Move, Remove, Write
 from mooring.core.errors import Refusal
 from mooring.core.ids import Prefix
-from mooring.storage.constraints import REFUSALS
+from mooring.storage.constraints import DECIDE_AGAIN, REFUSALS
 from mooring.storage.database import BROKEN, Acting, Database, unavailable
 
 STALE_WRITE: Final = "MR001"
@@ -116,6 +116,8 @@ def compose(
 def _meaning(error: asyncpg.PostgresError) -> Exception:
     constraint = str(getattr(error, "constraint_name", ""))
     if error.sqlstate == STALE_WRITE or isinstance(error, asyncpg.DeadlockDetectedError | asyncpg.SerializationError):
+        return StaleWrite()
+    if constraint in DECIDE_AGAIN:
         return StaleWrite()
     if constraint == "idempotency_pkey":
         return AlreadyAnswered()

@@ -62,6 +62,8 @@ class Janitor:
             Rule("token_expired", tokens),
             Rule("token_revoked", tokens),
             Rule("assertion", now - ASSERTIONS_KEPT),
+            Rule("node_assertion", now - ASSERTIONS_KEPT),
+            Rule("enrolment_token", tokens),
         ]
         if settings.audit_retention_days > 0:
             before = now - timedelta(days=settings.audit_retention_days)

@@ -3,9 +3,12 @@
 from mooring.commands.work import Services
 from mooring.workers.janitor import Janitor
 from mooring.workers.loop import Worker
+from mooring.workers.nodes import NodeWatch
 from mooring.workers.outbox import OutboxRelay
+from mooring.workers.runtime import Runtime
+from mooring.workers.tasks import TaskWatch
 
 
 def roster(services: Services) -> tuple[Worker, ...]:
     """All workers of a platform."""
-    return OutboxRelay(services), Janitor(services)
+    return OutboxRelay(services), Janitor(services), Runtime(services), NodeWatch(services), TaskWatch(services)

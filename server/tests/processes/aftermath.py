@@ -90,7 +90,10 @@ async def repeated(
 
 async def check_secrets(url: str, connection: asyncpg.Connection, shown: dict[str, Any]) -> None:
     """What an answer tells once counts, also when it is told again."""
-    if "token" in shown:
+    if str(shown.get("token", "")).startswith("mrge_"):
+        stored = await connection.fetchval("SELECT hash FROM enrolment_token WHERE id = $1", shown["id"])
+        assert stored == hashlib.sha256(shown["token"].encode()).digest()
+    elif "token" in shown:
         async with Caller(url, shown["token"]) as holder:
             await holder.get("/api/v1/whoami")
     if "one_time_code" in shown:

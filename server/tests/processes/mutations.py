@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import httpx
 
 from mooring.api.route import Route
 from mooring.api.routes import ROUTES
+from mooring.core.ids import Prefix
 from mooring.core.permissions import Scope
+from mooring.gateways.clock import SystemClock
+from server.tests.agents import joined
 from server.tests.processes.served import PASSWORD, Tenant, sign_in
 from server.tests.processes.wire import Caller
 from server.tests.targets import a_manifest, fresh_public_pem
@@ -28,6 +32,29 @@ RECEIVER = "https://127.0.0.1:9/hook"
 SELDOM = "identity.break_glass.opened"
 """What a webhook is made for: no preparation of another mutation happens to fill its outbox."""
 DIE = "UPDATE delivery SET status = 'dead', finished_at = now(), revision = revision + 1 WHERE id = $1"
+STEP = """
+WITH moved AS (
+  UPDATE allocation SET status = $3, generation = generation + 1, failed_at = now(), failure_code = 'made',
+         releasing_at = now(), retry_at = now() + interval '1 year'
+   WHERE id = $1 RETURNING *)
+INSERT INTO transition
+  (machine, subject_id, generation, tenant_id, source, trigger, target, occurred_at, correlation_id)
+SELECT 'allocation', id, generation, tenant_id, $4, $2, $3, now(), 'made' FROM moved"""
+NEW_TASK = """
+WITH born AS (
+  INSERT INTO transition
+    (machine, subject_id, generation, tenant_id, source, trigger, target, occurred_at, correlation_id)
+  VALUES ('task', $1, 0, $2, '', 'birth', 'queued', now(), 'made'))
+INSERT INTO task (id, tenant_id, project_id, status, created_at, allocation_id, node_id, owner, step, type, arguments,
+                  maker, correlation_id, trace_id, expires_at)
+VALUES ($1, $2, $3, 'queued', now(), $4, $5, $4, $1, 'process.run', '{"argv": ["true"]}', 'system', 'made', '0',
+        now() + interval '1 day')"""
+FAILED_TEARDOWN = (
+    ("fail", "requested", "failed"),
+    ("release", "failed", "releasing"),
+    ("fail_teardown", "releasing", "release_failed"),
+)
+"""How an allocation comes to where its teardown is tried again."""
 ROLES = {Scope.PLATFORM: "platform_operator", Scope.TENANT: "tenant_admin", Scope.PROJECT: "project_viewer"}
 
 
@@ -141,9 +168,52 @@ class Stage:
         path, body = paths[name]
         return str((await self._post(f"{place}/{path}", body(), token=token))["id"])
 
+    async def _node_subject(self, name: str, route: Route) -> str:
+        """A node that is ready, a one-time token, or a SKU."""
+        if name == "node_id":
+            headers = {"Authorization": f"Bearer {self.admin_token}"}
+            async with (
+                httpx.AsyncClient(base_url=self._url, timeout=30) as client,
+                httpx.AsyncClient(base_url=self._url, timeout=30, headers=headers) as admin,
+            ):
+                machine = await joined(client, admin)
+                await machine.report(client)
+                if route.verb == "resume":
+                    await admin.post(f"/api/v1/platform/nodes/{machine.node_id}/drain")
+            return machine.node_id
+        paths = {"enrolment_token_id": ("nodes/enrolment-tokens", {}), "sku_id": ("skus", self._sku())}
+        path, body = paths[name]
+        return str((await self._post(f"/api/v1/platform/{path}", body, token=self.admin_token))["id"])
+
+    async def _capacity(self) -> dict[str, Any]:
+        """What a request for capacity names: a SKU of its own."""
+        made = await self._post("/api/v1/platform/skus", self._sku(), token=self.admin_token)
+        return {"shape": "gpu_slice", "sku": made["slug"]}
+
+    async def _allocation(self, route: Route) -> str:
+        """An allocation that waits for a place, or one whose teardown left something."""
+        made = await self._post(f"{self._place(Scope.PROJECT)}/allocations", await self._capacity())
+        if route.verb == "retry":
+            for trigger, source, target in FAILED_TEARDOWN:
+                await self._connection.execute(STEP, made["id"], trigger, target, source)
+        return str(made["id"])
+
+    def _sku(self) -> dict[str, Any]:
+        return {
+            "slug": self._new("sku"), "display_name": "A SKU", "shape": "gpu_slice", "gpu_model": "made-up",
+            "regions": ["local"], "allowed_gpu_counts": [1], "price_minor_per_gpu_hour": 100, "currency": "EUR",
+        }  # fmt: skip
+
     async def _dead_letter(self, scope: Scope) -> None:
         """A worker makes one only after hours of attempts: here it is written down."""
         await self._connection.execute(DIE, await self._delivery(scope))
+
+    async def _task(self, route: Route) -> str:
+        """A task that waits for its agent, written down as making it does."""
+        task_id, node_id = SystemClock().mint(Prefix.TASK), await self._node_subject("node_id", route)
+        allocation_id = await self._allocation(route)
+        await self._connection.execute(NEW_TASK, task_id, self.tenant.id, self.project_id, allocation_id, node_id)
+        return task_id
 
     async def _subject(self, name: str, route: Route, others: dict[str, str]) -> str:
         """A new thing for one path parameter, in the state in which the route takes it."""
@@ -185,6 +255,15 @@ class Stage:
             return await self._catalog_subject(name, place, token)
         if name == "token_id":
             return str((await self._post("/api/v1/tokens", {"name": "a token"}))["id"])
+        if name == "allocation_id":
+            return await self._allocation(route)
+        if name == "group_id":
+            body = {"name": self._new("group"), **await self._capacity()}
+            return str((await self._post(f"{place}/allocation-groups", body))["id"])
+        if name in ("node_id", "enrolment_token_id", "sku_id"):
+            return await self._node_subject(name, route)
+        if name == "task_id":
+            return await self._task(route)
         raise LookupError(f"{route.key}: say here how a {name} is made")
 
     async def _body(self, route: Route) -> dict[str, Any]:
@@ -214,6 +293,11 @@ class Stage:
                 "first_admin": {"email": "admin@made.example", "display_name": "Admin"},
             },
             "CreateToken": {"name": "made"},
+            "CreateEnrolmentToken": {"region": "local"},
+            "CreateSku": self._sku(),
+            "UpdateSku": {"price_minor_per_gpu_hour": 250, "reason": "the tests raise the price"},
+            "RetireNode": {"reason": "the tests retire it"},
+            "WriteOffNode": {"reason": "the tests give it up", "may_be_left": "nothing"},
             "CreateUser": {"email": f"{self._new('made')}@acme.example", "display_name": "Made"},
             "OpenBreakGlass": {"tenant_id": self.tenant.id, "reason": "the tests kill what is under way"},
             "CreateWebhook": {"url": RECEIVER, "event_types": [SELDOM]},
@@ -226,6 +310,10 @@ class Stage:
             async with Caller(self._url, self._token_of(route.scope)) as holder:  # so that each run changes a layer
                 (await holder.call("PUT", f"{self._place(route.scope)}/policy", stated)).expect(200)
             return {"rules": {}, "reason": "the tests take it back"}
+        if kind == "CreateAllocation":
+            return await self._capacity()
+        if kind == "CreateAllocationGroup":
+            return {"name": self._new("made"), **await self._capacity()}
         if kind == "CreateEntitlement":
             return {"app_id": await self._app(Scope.TENANT), "reason": "the tests entitle it"}
         if kind == "CreateMembership":

@@ -17,6 +17,7 @@ from mooring_agent.hosts.namespace.records import UIDS, Init, Places, Record, sa
 from mooring_agent.supervisor.client import SOCKET_NAME
 
 SIMULATED_MAJOR: Final = 241  # one of the numbers that are for local use: no driver answers there
+PROJECT_DESCRIPTOR: Final = 3  # the first that the init of a sandbox keeps beside its standard files
 _BIRTH_SECONDS: Final = 120.0
 _OPEN_FILES: Final = 16_384
 _SHARED_DEVICES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
@@ -25,22 +26,24 @@ _START: Final = "import sys; sys.path.insert(0, {0!r}); from mooring_agent.birth
 
 def sandbox_init(places: Places, record: Record) -> Init:
     """The init of a sandbox: the one that lives, or a new one."""
-    allocation_id = record.spec.allocation_id
-    itself = sandbox_itself(allocation_id)
-    found = living(places, itself)
-    if found is not None:
-        return found
+    itself = sandbox_itself(record.spec.allocation_id)
+    return living(places, itself) or _give_birth(places, itself, "sandbox", sandbox_plan(places, record))
+
+
+def sandbox_plan(places: Places, record: Record) -> dict[str, Any]:
+    """What the maker of a sandbox is told."""
     spec = record.spec
-    plan = {
-        "root": str(places.root(allocation_id)),
+    return {
+        **_shared_plan(places, record, sandbox_itself(spec.allocation_id)),
+        "root": str(places.root(spec.allocation_id)),
         "uids": UIDS,
         "binds": tree.binds(),
         "devices": devices(spec.devices),
         "shared_memory_bytes": max(1 << 20, spec.memory_bytes // 2),
         "machine_network": spec.network.machine,
+        "project_network": project_network(places, spec.network.name) or "",
         "hostname": spec.hostname,
     }
-    return _give_birth(places, record, itself, "sandbox", plan)
 
 
 def owner_init(places: Places, record: Record, owner: Owner) -> Init:
@@ -57,13 +60,25 @@ def owner_init(places: Places, record: Record, owner: Owner) -> Init:
     own = record.spec.network.address
     addresses = ["127.0.0.1", *([own] if own and not record.spec.network.machine else []), "::1"]
     plan = {"data": str(data), "sandbox_pid": sandbox.pid, "socket": SOCKET_NAME, "addresses": addresses}
-    return _give_birth(places, record, owner, "owner", plan)
+    return _give_birth(places, owner, "owner", {**_shared_plan(places, record, owner), **plan})
 
 
 def living(places: Places, owner: Owner) -> Init | None:
     """The recorded init, if it lives."""
     init = places.load_init(owner)
     return init if init is not None and processes.is_alive(init) else None
+
+
+def project_network(places: Places, name: str) -> str | None:
+    """Where the network namespace of a project can be entered: the init of each member has it open."""
+    for allocation_id in places.allocations():
+        record = places.load(allocation_id)
+        if record is None or record.spec.network.machine or record.spec.network.name != name:
+            continue
+        init = living(places, sandbox_itself(allocation_id))
+        if init is not None:
+            return f"/proc/{init.pid}/fd/{PROJECT_DESCRIPTOR}"
+    return None
 
 
 def wait_for_birth(directory: Path) -> None:
@@ -105,29 +120,32 @@ def device_rules(nodes: list[dict[str, Any]]) -> tuple[str, ...]:
     return tuple(rules)
 
 
-def _give_birth(places: Places, record: Record, owner: Owner, module: str, plan: dict[str, Any]) -> Init:
+def _shared_plan(places: Places, record: Record, owner: Owner) -> dict[str, Any]:
     directory = places.owner(owner)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    wait_for_birth(directory)
-    found = living(places, owner)
-    if found is not None:
-        return found
-    (directory / "killed").unlink(missing_ok=True)
     rlimits = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": _OPEN_FILES}
     if not record.limits.get("pids", "").startswith("cgroup"):
         rlimits["RLIMIT_NPROC"] = record.spec.pids
-    whole = {
-        **plan,
+    return {
         "directory": str(directory),
         "first_uid": record.first_uid,
         "cgroups": [f"{group}/cgroup.procs" for group in record.cgroups if os.path.isdir(group)],
         "rlimits": rlimits,
     }
+
+
+def _give_birth(places: Places, owner: Owner, module: str, plan: dict[str, Any]) -> Init:
+    directory = places.owner(owner)
+    wait_for_birth(directory)
+    found = living(places, owner)
+    if found is not None:
+        return found
+    (directory / "killed").unlink(missing_ok=True)
     code = _START.format(str(Path(mooring_agent.__file__).parents[1]), module)
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-B", "-c", code],
-            input=json.dumps(whole).encode(),
+            input=json.dumps(plan).encode(),
             capture_output=True,
             timeout=_BIRTH_SECONDS,
             check=False,

@@ -215,7 +215,9 @@ class NamespaceHost(Programs):
             record = self.places.load(allocation_id)
             if allocation_id not in known:
                 found = await self.destroy(allocation_id)
-                strays.append(contract.Stray(thing, "reaped" if found.clean else "foreign", allocation_id))
+                # What of it is still there is held by somebody of the machine whom we do not know.
+                held = [contract.Stray(each, "foreign", allocation_id) for each in found.remaining]
+                strays += [contract.Stray(thing, "reaped", allocation_id), *held]
             elif record is not None and record.status == "creating" and not self._lock(allocation_id).locked():
                 async with self._lock(allocation_id):
                     await _thread(self._recover_one, allocation_id)

@@ -65,7 +65,9 @@ def make_groups(machine: Machine, record: Record) -> Record:
 
 def give_birth(machine: Machine, record: Record) -> Record:
     """Its namespaces and its init."""
-    births.sandbox_init(machine.places, record)
+    # Two first members of a project would each make a network of their own.
+    with machine.cables:
+        births.sandbox_init(machine.places, record)
     return record
 
 
@@ -77,7 +79,8 @@ def connect(machine: Machine, record: Record) -> Record:
     if record.spec.network.machine:
         return record
     with machine.cables:
-        network.attach(machine.places.networks, record.spec.network, record.link, init.pid)
+        project = f"/proc/{init.pid}/fd/{births.PROJECT_DESCRIPTOR}"
+        network.attach(project, record.spec.network, record.link, init.pid)
     return record
 
 

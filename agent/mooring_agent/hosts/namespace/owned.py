@@ -1,5 +1,6 @@
 """Files that are written into a sandbox for an owner, and taken away with it."""
 
+import errno
 import os
 import stat
 from collections.abc import Sequence
@@ -35,15 +36,24 @@ def write(places: Places, record: Record, owner: Owner, files: Sequence[FileSpec
         for each, parts in zip(files, paths, strict=True):
             made = beneath.missing_directories(root, parts)
             places.add_files(owner, ["/" + "/".join(path) for path in (*made, parts)])
-            if each.directory:
-                beneath.make_directory(root, parts, each.mode)
-            else:
-                beneath.write_file(root, parts, each.content, each.mode)
+            _put(root, each, parts)
             for path in (*made, parts):
                 _give(root, "/".join(path), users[each.user], record.first_uid or 0)
     finally:
         os.close(root)
     return len(files)
+
+
+def _put(root: int, file: FileSpec, parts: beneath.Parts) -> None:
+    try:
+        if file.directory:
+            beneath.make_directory(root, parts, file.mode)
+        else:
+            beneath.write_file(root, parts, file.content, file.mode)
+    except OSError as problem:
+        # Such as below /usr, /proc or /sys, which are not the sandbox's to change.
+        code = "capacity" if problem.errno in (errno.ENOSPC, errno.EDQUOT) else "permission_denied"
+        raise HostFailure(code, f"{file.path}: {problem.strerror}") from problem
 
 
 def _user(root: int, name: str) -> User:

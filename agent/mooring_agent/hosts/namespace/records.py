@@ -75,11 +75,6 @@ class Places:
         """One directory per allocation."""
         return self.state / "sandboxes"
 
-    @property
-    def networks(self) -> Path:
-        """One directory per project network."""
-        return self.state / "networks"
-
     def sandbox(self, allocation_id: str) -> Path:
         """The directory of a sandbox; an id that could be a path is refused."""
         if not _IDENTIFIER.fullmatch(allocation_id):
@@ -107,7 +102,7 @@ class Places:
 
     def make(self) -> None:
         """The directories, readable for root alone."""
-        for directory in (self.state, self.sandboxes, self.networks):
+        for directory in (self.state, self.sandboxes):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.state.chmod(0o700)
         self.registry.mkdir(mode=0o755, parents=True, exist_ok=True)

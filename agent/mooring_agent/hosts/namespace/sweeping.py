@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from mooring_agent.hosts.contract import Stray, Thing
-from mooring_agent.hosts.namespace import limits, network, processes, ranges, tree
+from mooring_agent.hosts.namespace import births, limits, network, processes, ranges, tree
 from mooring_agent.hosts.namespace.making import Machine
 from mooring_agent.hosts.namespace.records import UIDS
 
@@ -21,7 +21,7 @@ def remnants(machine: Machine) -> list[Stray]:
     return [
         *_groups(machine, recorded),
         *_processes(machine),
-        *_networks(machine, recorded),
+        *_cables(machine, recorded),
         *_ranges(machine),
     ]
 
@@ -62,26 +62,18 @@ def _processes(machine: Machine) -> list[Stray]:
     return [*found, *(Stray(Thing("processes", f"sandbox {holder}"), "foreign") for holder in sorted(foreign))]
 
 
-def _networks(machine: Machine, recorded: Collection[str]) -> list[Stray]:
-    """Cables without a sandbox, and networks that nobody is connected to or will be."""
-    networks = machine.places.networks
+def _cables(machine: Machine, recorded: Collection[str]) -> list[Stray]:
+    """Cables in the projects' networks that lead to no sandbox."""
     wanted = {network.link_name(each) for each in recorded}
-    kept = {
-        network.place_of(networks, record.spec.network.name).name
-        for each in recorded
-        if (record := machine.places.load(each)) is not None
-    }
+    records = [record for each in recorded if (record := machine.places.load(each)) is not None]
     found = []
     with machine.cables:
-        for directory, name in network.known(networks).items():
-            namespace = networks / directory / "namespace"
-            there = network.links(str(namespace)) if network.is_mounted(namespace) else []
-            for link in there:
-                if link not in wanted and link not in ("lo", network.BRIDGE):
-                    network.detach(networks, name, link)
+        for name in sorted({record.spec.network.name for record in records if not record.spec.network.machine}):
+            namespace = births.project_network(machine.places, name)
+            for link in network.links(namespace) if namespace is not None else []:
+                if namespace is not None and link not in wanted and link not in ("lo", network.BRIDGE):
+                    network.remove_link(namespace, link)
                     found.append(Stray(Thing("links", link), "reaped"))
-            if directory not in kept and network.remove(networks, name):
-                found.append(Stray(Thing("namespaces", f"network {directory}"), "reaped"))
     return found
 
 

@@ -48,8 +48,6 @@ class Unmaking:
         """What to look for, from the record."""
         places = self.machine.places
         directory = places.sandbox(self.allocation_id)
-        spec = self.record.spec
-        project = str(network.place_of(places.networks, spec.network.name) / "namespace")
         return Traces(
             allocation_id=self.allocation_id,
             label=None,
@@ -58,7 +56,7 @@ class Unmaking:
             files=(directory / "root", *self.parts),
             first_uid=self.record.first_uid,
             link=self.record.link,
-            project_namespace=project if network.is_mounted(Path(project)) else "",
+            project_namespace=births.project_network(places, self.record.spec.network.name) or "",
             cgroups=self.record.cgroups,
             killed_at=places.killed_at(sandbox_itself(self.allocation_id)),
             sockets=self.sockets,
@@ -78,6 +76,9 @@ def look_before(work: Unmaking) -> None:
     """What there is."""
     work.before = work.look()
     work.sockets = look.socket_inodes(work.before.processes)
+    if work.record.spec.network.machine:
+        # In a network that is not its own only whoever has a socket open says whose it is.
+        work.before = work.look()
 
 
 def ask_finders(work: Unmaking) -> None:
@@ -100,9 +101,15 @@ def kill_all(work: Unmaking) -> None:
 
 
 def cut_cable(work: Unmaking) -> None:
-    """The project's end of its cable."""
+    """Its cable, by the end that can be reached: its own while we hold its network, the project's while that stands."""
     with work.machine.cables:
-        network.detach(work.machine.places.networks, work.record.spec.network.name, work.record.link)
+        for kind, number in own_namespaces(work.inits):
+            path = work.guard.path(kind, number) if kind == "net" else None
+            if path is not None:
+                network.remove_link(path, "eth0")
+        project = births.project_network(work.machine.places, work.record.spec.network.name)
+        if project is not None:
+            network.remove_link(project, work.record.link)
 
 
 def remove_groups(work: Unmaking) -> None:
@@ -137,12 +144,6 @@ def forget(work: Unmaking) -> None:
     ranges.release(places.registry, directory)
 
 
-def remove_network(work: Unmaking) -> None:
-    """The project's network, if this was its last member."""
-    with work.machine.cables:
-        network.remove(work.machine.places.networks, work.record.spec.network.name)
-
-
 STEPS: tuple[Step, ...] = (
     note_destroying,
     look_before,
@@ -152,7 +153,6 @@ STEPS: tuple[Step, ...] = (
     remove_groups,
     remove_files,
     look_after,
-    remove_network,
     forget,
 )
 

@@ -29,11 +29,13 @@ from mooring.api.schemas.identity import user_view
 from mooring.commands import sign_in as signing_in
 from mooring.commands import token as commands
 from mooring.commands import user as user_commands
+from mooring.commands.exchange import exchange
 from mooring.commands.found import found
 from mooring.commands.work import Answered
+from mooring.core.assertion import HolderRefused
 from mooring.core.errors import Code, Refusal
 from mooring.core.permissions import Authority, Scope
-from mooring.core.token import SERVICE_ACCOUNT_LIFETIME, TokenKind
+from mooring.core.token import TokenKind
 from mooring.gateways.passwords import new_token
 from mooring.storage import break_glass as entries
 from mooring.storage import token as tokens
@@ -78,22 +80,26 @@ async def sign_in(call: Call, body: SignIn) -> SignedInView:
     Declared("session", "exchange", PUBLIC_ACTION, answer=AccessToken, form=True, errors=(Code.ASSERTION_REFUSED,)),
 )
 async def exchange_assertion(call: Call, body: TokenGrant) -> AccessToken:
-    """Exchange a service account's signed assertion for a short-lived token (RFC 7523).
+    """Exchange a signed assertion of a service account, or of a node, for a short-lived token (RFC 7523).
 
-    The assertion is a JWT signed with EdDSA: `kid` the key's id, `iss` and `sub` the account's id, `aud` this
-    endpoint's address, `exp` at most five minutes after `iat`, and a `jti` that was never used before.
+    The assertion is a JWT signed with EdDSA: `kid` the key's id (`signing` for a node), `iss` and `sub` the account's
+    or the node's id, `aud` this endpoint's address, `exp` at most five minutes after `iat`, and a `jti` that was never
+    used before.
     """
     who = f"address {call.origin.remote_address}"
     if call.tools.failures.left(who) < 1:
         call.tools.failures.take(who)
     audiences = tuple(f"{address}/api/v1{EXCHANGE}" for address in call.tools.addresses)
     try:
-        exchanged = await signing_in.exchange(call.services, call.context, body.assertion, audiences, call.origin)
+        exchanged = await exchange(call.services, call.context, body.assertion, audiences, call.origin)
+    except HolderRefused as refusal:
+        call.tools.failures.take(f"holder {refusal.holder_id}")  # one retired node does not lock its neighbours out
+        raise
     except Refusal as refusal:
         if refusal.code is Code.ASSERTION_REFUSED:
             call.tools.failures.take(who)
         raise
-    seconds = int(SERVICE_ACCOUNT_LIFETIME.total_seconds())
+    seconds = int((exchanged.token.expires_at - exchanged.token.created_at).total_seconds())
     return AccessToken(access_token=exchanged.secret, token_type="Bearer", expires_in=seconds)
 
 

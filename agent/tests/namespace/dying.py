@@ -1,0 +1,45 @@
+"""An agent that is killed after a step: run as a program of its own, with what to do and after which step to die.
+
+`create <state> <registry> <isolation> <step>` or `destroy <state> <registry> <step>`; the step `begin` is the first
+record.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agent.tests.namespace.standing import spec_of
+from mooring_agent.hosts.namespace import NamespaceHost, making, unmaking
+
+NODE = "nod_dying"
+
+
+def die(*arguments: Any) -> Any:
+    """As the kernel's killer would have it."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def after(steps: tuple[Callable[..., Any], ...], name: str) -> tuple[Callable[..., Any], ...]:
+    """The steps up to this one, then death."""
+    names = ["begin", *(step.__name__ for step in steps)]
+    return (*steps[: names.index(name)], die)
+
+
+async def main() -> None:
+    """Never ends well."""
+    what, state, registry, isolation, step = sys.argv[1:]
+    host = NamespaceHost(Path(state), NODE, Path(registry))
+    if what == "create":
+        host.making_steps = after(making.STEPS, step)
+        await host.create(spec_of("alc_1", isolation=isolation))  # type: ignore[arg-type]
+    else:
+        host.unmaking_steps = after(unmaking.STEPS, step)
+        await host.destroy("alc_1")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

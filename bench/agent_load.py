@@ -1,0 +1,442 @@
+"""Thousands of simulated agents in one process, and somebody who gives them tasks: a program of its own.
+
+Each agent has one connection to the server and does on it what a real one does: it polls with how it is and what it
+holds, waits, verifies the platform's signature of what it is given with the agent's own code, and polls again at once.
+Its task is simulated: it ends when it was read. Results go over a few connections that all share, each under the token
+of its node. The time of a task counts from before the request that makes it is sent until its agent has verified it.
+
+The plan comes from standard input, what was seen goes to standard output, both as JSON; tokens stand in no argument.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
+
+import asyncpg
+import msgspec
+import uvloop
+
+from bench import meters
+from bench.load import HEAD_END, LENGTH, LoadFailed
+from bench.statements import Alone, alone
+from mooring_agent.verify import Believer, Refused
+from mooring_agent.wire import Claimed, Reported, Task, decode
+
+SHARED_CONNECTIONS = 16
+MAKING_CONNECTIONS = 8
+PROBES_PER_SECOND = 10
+PATIENCE_SECONDS = 60.0
+FREE = 64
+_CLAIMED = msgspec.json.Decoder(Claimed)
+_REPORTED = msgspec.json.Decoder(Reported)
+TRANSACTIONS = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who polls where, and what is done meanwhile."""
+
+    host: str
+    port: int
+    dsn: str
+    server_pid: int
+    postmaster_pid: int
+    members: list[dict[str, str]]
+    unattended: list[dict[str, str]]  # nodes whose agents never poll: for the statements alone
+    home: list[str]  # tenant and project
+    token: str  # of whoever makes tasks
+    audience: str
+    pinned: dict[str, str]
+    heartbeat_seconds: float
+    idle_seconds: float
+    tasks_per_second: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Used:
+    """What was used over some time."""
+
+    seconds: float
+    server_cpu: float
+    postgres_cpu: float
+    client_cpu: float
+    transactions: int
+    polls: int
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What came of it."""
+
+    before_bytes: int  # of the server, before the first agent came
+    idle_bytes: int  # when all had polled again
+    after_bytes: int  # after the load
+    empty: Used
+    idle: Used
+    load: Used
+    latencies_ms: list[float]
+    probes_ms: list[float]  # a request that asks no database, meanwhile
+    tasks: int
+    accepted: int
+    refused: int
+    statements: Alone
+
+
+@dataclass
+class Counts:
+    """What all agents share."""
+
+    believers: dict[str, bytes]
+    audience: str
+    intents: dict[str, float] = field(default_factory=dict)  # when the task of a correlation id was asked for
+    latencies_ms: list[float] = field(default_factory=list)
+    claims: set[tuple[str, int]] = field(default_factory=set)
+    polls: int = 0
+    accepted: int = 0
+    refused: int = 0
+    failure: str = ""
+
+    def fail(self, why: str) -> None:
+        """The first failure is told; a measurement with one means nothing."""
+        self.failure = self.failure or why
+
+
+class Answers(asyncio.Protocol):
+    """One connection: bytes in, whole answers out."""
+
+    __slots__ = ("_received", "counts", "transport")
+
+    def __init__(self, counts: Counts) -> None:
+        self.counts = counts
+        self.transport: asyncio.Transport | None = None
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It stands."""
+        self.transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody but us hangs up."""
+        if self.transport is not None:
+            self.counts.fail(f"the server closed the connection of {self!r}: {exc or 'no error'}")
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came; an answer may be whole."""
+        answer = self._received + data if self._received else data
+        head_end = answer.find(HEAD_END)
+        if head_end >= 0:
+            at = answer.index(LENGTH) + len(LENGTH)
+            begin = head_end + len(HEAD_END)
+            if len(answer) >= begin + int(answer[at : answer.index(b"\r", at)]):
+                self._received = b""
+                if answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 201")):
+                    self.answered(answer[begin:])
+                else:
+                    self.counts.fail(answer.decode(errors="replace")[:1000])
+                return
+        self._received = answer
+
+    def answered(self, body: bytes) -> None:
+        """An answer is here."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__.lower()} after {self.counts.polls} polls, {len(self.counts.claims)} claims"
+
+    def hang_up(self) -> None:
+        """Close it from our side."""
+        transport, self.transport = self.transport, None
+        if transport is not None:
+            transport.close()
+
+
+class Lane(Answers):
+    """A connection that many use, one request after the other."""
+
+    __slots__ = ("_asked", "_waiting")
+
+    def __init__(self, counts: Counts) -> None:
+        super().__init__(counts)
+        self._asked: Callable[[bytes], None] | None = None
+        self._waiting: deque[tuple[bytes, Callable[[bytes], None]]] = deque()
+
+    def ask(self, request: bytes, heard: Callable[[bytes], None]) -> None:
+        """Send this, after what was asked before it."""
+        if self._asked is not None:
+            self._waiting.append((request, heard))
+            return
+        self._asked = heard
+        if self.transport is not None:
+            self.transport.write(request)
+
+    def answered(self, body: bytes) -> None:
+        """Tell who asked, and send the next."""
+        heard, self._asked = self._asked, None
+        if self._waiting:
+            self.ask(*self._waiting.popleft())
+        if heard is not None:
+            heard(body)
+
+
+class Agent(Answers):
+    """One simulated agent, and its one connection."""
+
+    __slots__ = ("_believer", "_crew", "_running", "_token")
+
+    def __init__(self, crew: "Crew", node_id: str, token: str) -> None:
+        super().__init__(crew.counts)
+        self._crew = crew
+        self._believer = Believer(node_id, crew.counts.audience, crew.counts.believers)
+        self._token = token
+        self._running: list[Task] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Poll at once."""
+        super().connection_made(transport)
+        self.poll()
+
+    def poll(self) -> None:
+        """Say how it is, and wait for tasks."""
+        held = [{"task_id": each.task_id, "fence": each.fence} for each in self._running]
+        body = {
+            "free": FREE - len(held), "wait_seconds": self._crew.plan.heartbeat_seconds, "running": held,
+            "health": {
+                "version": "bench", "host": "simulated", "uptime_seconds": int(time.monotonic()),
+                "running": len(held), "results_owed": 0, "load": [0.1, 0.2, 0.3],
+            },
+        }  # fmt: skip
+        if self.transport is not None:
+            self.transport.write(self._crew.request("POST", "/api/v1/agent/claims", self._token, body))
+
+    def answered(self, body: bytes) -> None:
+        """Believe and do what came, tell it, and poll again."""
+        counts = self.counts
+        counts.polls += 1
+        for envelope in _CLAIMED.decode(body).tasks:
+            try:
+                task = self._believer.believe(envelope, time.time())
+            except Refused as refused:
+                counts.fail(f"a task was not believed: {refused}")
+                return
+            counts.latencies_ms.append((time.perf_counter() - counts.intents[task.correlation_id]) * 1000)
+            if (task.task_id, task.fence) in counts.claims:
+                counts.fail(f"the task {task.task_id} came twice under the fence {task.fence}")
+            counts.claims.add((task.task_id, task.fence))
+            self._running.append(task)
+            self._report(task)
+        self.poll()
+
+    def _report(self, task: Task) -> None:
+        report = {
+            "task_id": task.task_id, "fence": task.fence, "kind": "result", "outcome": "succeeded",
+            "result": {"exit_code": 0}, "last_lines": ["simulated"],
+        }  # fmt: skip
+
+        def heard(body: bytes) -> None:
+            self._running.remove(task)
+            for verdict in _REPORTED.decode(body).results:
+                self.counts.accepted += verdict.accepted
+                self.counts.refused += not verdict.accepted
+
+        request = self._crew.request("POST", "/api/v1/agent/reports", self._token, {"reports": [report]})
+        self._crew.lane().ask(request, heard)
+
+
+class Crew:
+    """All agents, the connections that they share, and those of whoever makes tasks."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.counts = Counts({name: decode(key) for name, key in plan.pinned.items()}, plan.audience)
+        self._agents: list[Agent] = []
+        self._shared: list[Lane] = []
+        self._makers: list[Lane] = []
+        self._turn = 0
+
+    def request(self, method: str, path: str, token: str, body: Any = None, correlation_id: str = "") -> bytes:
+        """The bytes of a request, with the headers that an agent sends."""
+        plan = self.plan
+        content = b"" if body is None else msgspec.json.encode(body)
+        labelled = f"X-Correlation-ID: {correlation_id}\r\n" if correlation_id else ""
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: {plan.host}:{plan.port}\r\nAccept: */*\r\n"
+            f"Accept-Encoding: gzip, deflate\r\nConnection: keep-alive\r\nUser-Agent: mooring-bench\r\n"
+            f"Authorization: Bearer {token}\r\nContent-Type: application/json\r\n{labelled}"
+            f"Content-Length: {len(content)}\r\n\r\n"
+        )
+        return head.encode() + content
+
+    def lane(self) -> Lane:
+        """The shared connection whose turn it is."""
+        self._turn += 1
+        return self._shared[self._turn % len(self._shared)]
+
+    async def open(self) -> None:
+        """The connections that are not an agent's."""
+        self._shared = [await self._connected(lambda: Lane(self.counts)) for _ in range(SHARED_CONNECTIONS)]
+        self._makers = [await self._connected(lambda: Lane(self.counts)) for _ in range(MAKING_CONNECTIONS + 1)]
+
+    async def come(self) -> None:
+        """All agents come, one after the other over one heartbeat, as they would after a while in any case."""
+        begun = time.perf_counter()
+        pace = self.plan.heartbeat_seconds / max(1, len(self.plan.members))
+        for number, each in enumerate(self.plan.members):
+            await self._until(begun + number * pace)
+
+            def made(node_id: str = each["node_id"], token: str = each["token"]) -> Agent:
+                return Agent(self, node_id, token)
+
+            self._agents.append(await self._connected(made))
+
+    async def make(self) -> None:
+        """Tasks at an even pace, spread over all agents."""
+        plan, begun = self.plan, time.perf_counter()
+        path = f"/api/v1/projects/{plan.home[1]}/allocations"
+        stride = max(1, len(plan.members) // max(1, int(plan.tasks_per_second * plan.seconds)))
+        for number in range(int(plan.tasks_per_second * plan.seconds)):
+            await self._until(begun + number / plan.tasks_per_second)
+            member = plan.members[number * stride % len(plan.members)]
+            body = {"type": "process.run", "arguments": {"argv": ["/bin/true"]}}
+            name = f"bench-{number}"
+            request = self.request(
+                "POST", f"{path}/{member['allocation_id']}/tasks", plan.token, body, correlation_id=name
+            )
+            self.counts.intents[name] = time.perf_counter()
+            self._makers[number % MAKING_CONNECTIONS].ask(request, lambda _: None)
+
+    async def probe(self, latencies_ms: list[float]) -> None:
+        """Until it is cancelled: now and then a request that asks no database."""
+        request = self.request("GET", "/api/v1/whoami", self.plan.token)
+        while True:
+            begun = time.perf_counter()
+            self._makers[-1].ask(request, lambda _, at=begun: latencies_ms.append((time.perf_counter() - at) * 1000))
+            await asyncio.sleep(1 / PROBES_PER_SECOND)
+
+    async def all_done(self) -> None:
+        """Until every task was told and accepted."""
+        deadline = time.perf_counter() + PATIENCE_SECONDS
+        while self.counts.accepted + self.counts.refused < len(self.counts.intents):
+            self.check()
+            if time.perf_counter() > deadline:
+                done = self.counts.accepted + self.counts.refused
+                raise LoadFailed(f"only {done} of {len(self.counts.intents)} tasks were done")
+            await asyncio.sleep(0.05)
+
+    def check(self) -> None:
+        """A failure on any connection ends the measurement."""
+        if self.counts.failure:
+            raise LoadFailed(self.counts.failure)
+
+    def close_shared(self) -> None:
+        """Hang up on what is not an agent's."""
+        for each in (*self._shared, *self._makers):
+            each.hang_up()
+
+    def close(self) -> None:
+        """Hang up."""
+        self.close_shared()
+        for each in self._agents:
+            each.hang_up()
+
+    async def rest(self, seconds: float) -> None:
+        """Let time pass while the agents do what they do."""
+        await self._until(time.perf_counter() + seconds)
+
+    async def _connected(self, make: Callable[[], Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        _, protocol = await loop.create_connection(make, self.plan.host, self.plan.port)
+        return protocol
+
+    async def _until(self, when: float) -> None:
+        self.check()
+        while (left := when - time.perf_counter()) > 0:
+            await asyncio.sleep(min(left, 1.0))
+            self.check()
+
+
+class Meter:
+    """What is used from one look to the next."""
+
+    def __init__(self, crew: Crew, connection: "asyncpg.Connection[Any]") -> None:
+        self._crew = crew
+        self._connection = connection
+        self._last = (0.0,) * 6
+
+    async def begin(self) -> None:
+        """Look."""
+        self._last = await self._look()
+
+    async def used(self) -> Used:
+        """What was used since the last look."""
+        now = await self._look()
+        seconds, server, postgres, client, transactions, polls = (b - a for a, b in zip(self._last, now, strict=True))
+        self._last = now
+        return Used(seconds, server, postgres, client, int(transactions), int(polls))
+
+    async def _look(self) -> tuple[float, ...]:
+        plan = self._crew.plan
+        await self._connection.execute("SELECT pg_stat_clear_snapshot()")
+        return (
+            time.perf_counter(),
+            meters.cpu_seconds(plan.server_pid),
+            meters.family_cpu_seconds(plan.postmaster_pid),
+            time.process_time(),
+            float(await self._connection.fetchval(TRANSACTIONS)),
+            float(self._crew.counts.polls),
+        )
+
+
+async def run(plan: Plan) -> Seen:
+    """Nobody, everybody idle, everybody with tasks; then the statements alone."""
+    crew = Crew(plan)
+    connection = await asyncpg.connect(plan.dsn)
+    try:
+        meter = Meter(crew, connection)
+        await meter.begin()
+        await crew.rest(min(5.0, plan.idle_seconds))
+        empty, before = await meter.used(), meters.memory(plan.server_pid).resident_bytes
+        await crew.come()
+        await meter.begin()
+        await crew.rest(plan.idle_seconds)
+        idle, idle_bytes = await meter.used(), meters.memory(plan.server_pid).resident_bytes
+        probes: list[float] = []
+        await crew.open()
+        probing = asyncio.ensure_future(crew.probe(probes))
+        await crew.make()
+        await crew.all_done()
+        load, after = await meter.used(), meters.memory(plan.server_pid).resident_bytes
+        probing.cancel()
+        crew.close_shared()  # the server would: nothing is sent on them any more
+        statements = await alone(plan.dsn, plan.unattended, (plan.home[0], plan.home[1]))
+        crew.check()
+    finally:
+        crew.close()
+        await connection.close()
+    counts = crew.counts
+    return Seen(
+        before, idle_bytes, after, empty, idle, load, counts.latencies_ms, probes, len(counts.claims),
+        counts.accepted, counts.refused, statements,
+    )  # fmt: skip
+
+
+def main() -> int:
+    """Read a plan, run it, write what was seen."""
+    given: dict[str, Any] = json.load(sys.stdin)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            seen = runner.run(run(Plan(**given)))
+    except (LoadFailed, OSError) as error:
+        sys.stderr.write(f"the agents failed: {error}\n")
+        return 1
+    json.dump(asdict(seen), sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

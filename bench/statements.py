@@ -1,0 +1,55 @@
+"""A task's way without the API: the very statements that make one and claim it, one after the other on one connection.
+
+What they take is the part of the way from intent to agent that PostgreSQL and its disk have, with nobody else asking.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from mooring.core.decision import Actor, Context, Decision, PrincipalKind
+from mooring.core.ids import Prefix
+from mooring.core.task_making import TaskWish, make_task
+from mooring.gateways.clock import SystemClock
+from mooring.storage import task_claim
+from mooring.storage.database import Acting, Database, PoolSettings
+from mooring.storage.unit_of_work import apply
+
+LEASE = timedelta(seconds=90)
+
+
+@dataclass(frozen=True)
+class Alone:
+    """How long making and claiming took together, for each task."""
+
+    latencies_ms: list[float]
+
+
+async def alone(dsn: str, members: Sequence[Mapping[str, str]], home: tuple[str, str]) -> Alone:
+    """Make and claim one task for each of these nodes, whose agents do not poll."""
+    clock = SystemClock()
+    database = Database(PoolSettings(dsn, 1))
+    await database.open()
+    taken = []
+    try:
+        for each in members:
+            context = Context(
+                Actor(PrincipalKind.SYSTEM, "system"), clock.now(), clock.mint(Prefix.CORRELATION), "0" * 32, clock.mint
+            )
+            wish = TaskWish(
+                tenant_id=home[0], project_id=home[1], allocation_id=each["allocation_id"], node_id=each["node_id"],
+                type="process.run", step="bench", arguments={"argv": ["/bin/true"]},
+            )  # fmt: skip
+            begun = time.perf_counter()
+            made = make_task(context, wish)
+            decision = Decision(made.task, made.writes, made.events, made.audits)
+            await apply(database, Acting(home[0]), context, decision)
+            now = clock.now()
+            claimed = await task_claim.claim(database, [(each["node_id"], 1)], now, now + LEASE)
+            taken.append((time.perf_counter() - begun) * 1000)
+            if len(claimed) != 1:
+                raise LookupError(f"the task for {each['node_id']} was claimed by somebody else")
+    finally:
+        await database.close()
+    return Alone(taken)

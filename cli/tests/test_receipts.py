@@ -1,0 +1,152 @@
+"""Receipts verified on one's own machine: what holds, what was bent, and what it says of both."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+Run = Callable[..., Result]
+KINDS = (
+    "processes", "namespaces", "mounts", "links", "sockets", "ports", "cgroups", "files", "containers", "secrets",
+)  # fmt: skip
+
+
+def encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+class Node:
+    """A node that signs receipts."""
+
+    def __init__(self) -> None:
+        self.key = Ed25519PrivateKey.generate()
+        self.bodies: list[bytes] = []
+
+    def sign(self, **other: Any) -> bytes:
+        """One more receipt; its body."""
+        previous = hashlib.sha256(self.bodies[-1]).hexdigest() if self.bodies else "0" * 64
+        document = {
+            "v": 1, "node_id": "nod_1", "sequence": len(self.bodies) + 1, "previous": previous, "task_id": "tsk_1",
+            "task_type": "sandbox.destroy", "tenant_id": "ten_1", "project_id": "prj_1", "allocation_id": "alc_1",
+            "owner": "alc_1", "host": "namespace", "looked_at": 1_700_000_000, "looked": dict.fromkeys(KINDS, 3),
+            "not_looked": [], "found": [], "removed": [], "remaining": [], "truncated": False, "clean": True,
+        } | other  # fmt: skip
+        self.bodies.append(json.dumps(document, sort_keys=True, separators=(",", ":")).encode())
+        return self.bodies[-1]
+
+    def bundle(self, *numbers: int) -> dict[str, Any]:
+        """The bundle of the first of these receipts; those that are not named are somebody else's."""
+        public = self.key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        signed = [
+            {
+                "id": f"rcp_{number}", "body": encoded(self.bodies[number - 1]),
+                "signature": encoded(self.key.sign(b"mooring-receipt-v1\n" + self.bodies[number - 1])),
+            }
+            for number in numbers
+        ]  # fmt: skip
+        chain = [
+            {"sequence": number, "digest": hashlib.sha256(body).hexdigest()}
+            for number, body in enumerate(self.bodies, 1)
+        ]
+        return {
+            "v": 1, "receipt_id": f"rcp_{numbers[0]}", "node_id": "nod_1", "node_name": "one", "host": "namespace",
+            "signing_key": encoded(public), "receipts": signed, "chain": chain,
+        }  # fmt: skip
+
+
+@pytest.fixture
+def node() -> Node:
+    made = Node()
+    for _ in range(4):
+        made.sign()
+    return made
+
+
+@pytest.fixture
+def verify(run: Run, tmp_path: Path) -> Callable[..., Result]:
+    def verify(bundle: object, *options: str) -> Result:
+        path = tmp_path / "bundle.json"
+        path.write_text(json.dumps(bundle), encoding="utf-8")
+        return run("receipts", "verify", str(path), *options)
+
+    return verify
+
+
+def test_a_good_bundle_says_what_it_proves_and_what_it_does_not(verify: Run, node: Node) -> None:
+    result = verify(node.bundle(2, 3))
+    assert result.exit_code == 0
+    assert "rcp_2: verified, clean" in result.stdout
+    assert "number 2 of the chain of node nod_1" in result.stdout
+    assert "nothing is left: it is clean" in result.stdout
+    assert "1 steps of the chain are proven by both of their receipts" in result.stdout
+    assert "1 steps of the chain lead to receipts of others" in result.stdout
+    told = json.loads(verify(node.bundle(2, 3), "-o", "json").stdout)
+    assert (told["verified"], told["clean"], told["sequence"]) == (True, True, 2)
+
+
+def test_the_first_receipt_of_a_chain_needs_no_other(verify: Run, node: Node) -> None:
+    assert verify(node.bundle(1)).exit_code == 0
+
+
+def test_something_left_is_told_and_can_be_asked_for(verify: Run, node: Node) -> None:
+    node.sign(clean=False, remaining=[{"kind": "mounts", "name": "/x"}])
+    result = verify(node.bundle(5))
+    assert (result.exit_code, "NOT clean" in result.stdout, "left: mounts /x" in result.stdout) == (0, True, True)
+    assert verify(node.bundle(5), "--require-clean").exit_code == 1
+
+
+def test_a_simulated_host_is_said_to_be_one(verify: Run, node: Node) -> None:
+    node.sign(host="simulated")
+    assert "The host is simulated" in verify(node.bundle(5)).stdout
+
+
+def bent(bundle: dict[str, Any], **other: Any) -> dict[str, Any]:
+    return bundle | other
+
+
+@pytest.mark.parametrize(
+    ("bend", "why"),
+    [
+        (lambda b: bent(b, signing_key=encoded(b"k" * 32)), "did not sign"),
+        (lambda b: bent(b, node_id="nod_2"), "a receipt of node nod_1"),
+        (lambda b: bent(b, receipt_id="rcp_9"), "is not in it"),
+        (lambda b: bent(b, v=2), "version 2"),
+        (lambda b: bent(b, chain=b["chain"][:1] + b["chain"][2:]), "gap"),
+        (lambda b: bent(b, chain=[]), "another receipt at 2"),
+        (lambda b: bent(b, chain=[{**b["chain"][0], "digest": "1" * 64}, *b["chain"][1:]]), "does not follow"),
+        (lambda b: bent(b, receipts=[{**b["receipts"][0], "body": encoded(b"{}")}]), "did not sign"),
+        (lambda b: bent(b, receipts=[]), "0 receipts"),
+        (lambda b: bent(b, receipts="x"), "no bundle"),
+        (lambda b: {}, "no bundle"),
+    ],
+)
+def test_a_bent_bundle_proves_nothing(
+    verify: Run, node: Node, bend: Callable[[dict[str, Any]], dict[str, Any]], why: str
+) -> None:
+    result = verify(bend(node.bundle(2)))
+    assert result.exit_code == 1
+    assert "NOT VERIFIED" in result.stderr
+    assert why in result.stderr
+
+
+@pytest.mark.parametrize(
+    "lie", [{"remaining": [{"kind": "files", "name": "/x"}]}, {"looked": {}}, {"not_looked": ["ports"]}]
+)
+def test_a_node_that_says_clean_and_is_not_is_not_believed(verify: Run, node: Node, lie: dict[str, Any]) -> None:
+    node.sign(**lie)
+    result = verify(node.bundle(5))
+    assert (result.exit_code, "it says clean" in result.stderr) == (1, True)
+
+
+def test_what_is_no_file_or_no_json_is_told(run: Run, tmp_path: Path) -> None:
+    assert run("receipts", "verify", str(tmp_path / "none")).exit_code == 1
+    path = tmp_path / "text"
+    path.write_text("[1, 2", encoding="utf-8")
+    assert "is not JSON" in run("receipts", "verify", str(path)).stderr

@@ -1,0 +1,52 @@
+"""The endpoint by which a project has something done in an allocation of its own."""
+
+from datetime import timedelta
+from functools import partial
+
+from mooring.api.call import Call
+from mooring.api.route import Declared, route_in
+from mooring.api.schemas.allocation_task import MakeTask
+from mooring.api.schemas.task import TaskView, task_view
+from mooring.commands import task as commands
+from mooring.commands.found import found
+from mooring.commands.work import Answered
+from mooring.core.allocation import AllocationState
+from mooring.core.errors import Code, Refusal
+from mooring.core.ids import Prefix
+from mooring.core.permissions import Scope
+from mooring.core.task_making import TaskWish
+from mooring.storage import allocation as allocations
+
+
+@route_in(
+    (Scope.PROJECT,),
+    "POST",
+    "/allocations/{allocation_id}/tasks",
+    Declared(
+        "task", "create", "task.create", 201, TaskView,
+        errors=(Code.CONFLICT, Code.VALIDATION_FAILED, Code.PERMISSION_DENIED),
+    ),
+)  # fmt: skip
+async def create_allocation_task(call: Call, allocation_id: str, body: MakeTask) -> Answered:
+    """Have something done in an active allocation: write files, run a program, start a service or a container.
+
+    A task is named by its step; making it again under the same step answers with the first one.
+    """
+    project_id = str(call.place.project_id)
+    row = await allocations.find(call.services.database, call.acting, project_id, allocation_id)
+    allocation = found(row, "allocation")
+    if allocation.status != AllocationState.ACTIVE or allocation.node_id is None:
+        raise Refusal(Code.CONFLICT, f"the allocation is {allocation.status}: things are done in an active one")
+    wish = TaskWish(
+        tenant_id=allocation.tenant_id,
+        project_id=project_id,
+        allocation_id=allocation_id,
+        node_id=allocation.node_id,
+        type=body.type,
+        step=body.step or f"by-hand/{call.context.mint(Prefix.CORRELATION)}",
+        label=body.label,
+        arguments=body.arguments,
+        lifetime=timedelta(seconds=body.lifetime_seconds),
+        maker=call.caller.actor.id,
+    )
+    return await commands.make(call.work(partial(task_view, call.caller.authority)), wish)

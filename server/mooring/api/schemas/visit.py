@@ -1,0 +1,86 @@
+"""What the endpoints of visits take and show."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from mooring.api.schemas.fields import Shown, Strict, Time
+from mooring.core.task_making import LABEL_PATTERN
+from mooring.core.task_schema import ARGV_MAX, USER_PATTERN
+from mooring.core.visit import SIZE_MAX, Endpoint, Visit, VisitKind
+
+Argument = Annotated[str, Meta(max_length=16_384)]
+Size = Annotated[int, Meta(ge=1, le=SIZE_MAX)]
+
+
+class EndpointView(Shown):
+    """A port that an app declared, and its address for browsers."""
+
+    id: str
+    project_id: str
+    allocation_id: str
+    owner: str
+    instance_id: str | None
+    name: str
+    port: int
+    protocol: str
+    origin: Annotated[str | None, Meta(description="Where a browser finds it, once a link was opened; http only.")]
+    created_at: Time
+
+
+class RunCommand(Strict):
+    """A command to run in a sandbox, with a terminal."""
+
+    argv: Annotated[list[Argument], Meta(min_length=1, max_length=ARGV_MAX)]
+    user: Annotated[str, Meta(pattern=USER_PATTERN, description="A user of the sandbox who is not root.")] = "app"
+    label: Annotated[str, Meta(pattern=f"^$|{LABEL_PATTERN}", description="The owner within the allocation.")] = ""
+    columns: Size = 80
+    rows: Size = 24
+
+
+class TicketView(Shown):
+    """A ticket for the relay, told once."""
+
+    id: str
+    kind: str
+    relay_url: Annotated[str, Meta(description="Where the ticket is shown: the relay.")]
+    ticket: Annotated[str, Meta(description="Told once.")]
+    expires_at: Time
+
+
+class LinkView(Shown):
+    """A link for a browser; it counts once, and for minutes."""
+
+    id: str
+    kind: str
+    url: Annotated[str, Meta(description="Told once, counts once: it starts a session at this endpoint alone.")]
+    expires_at: Time
+
+
+def endpoint_view(endpoint: Endpoint, origin: str) -> EndpointView:
+    """An endpoint as it is shown."""
+    return EndpointView(
+        id=endpoint.id,
+        project_id=endpoint.project_id,
+        allocation_id=endpoint.allocation_id,
+        owner=endpoint.owner,
+        instance_id=endpoint.instance_id,
+        name=endpoint.name,
+        port=endpoint.port,
+        protocol=endpoint.protocol,
+        origin=origin if endpoint.protocol == "http" else None,
+        created_at=endpoint.created_at,
+    )
+
+
+def ticket_view(made: tuple[Visit, str], relay_url: str) -> TicketView:
+    """A visit with its ticket."""
+    visit, ticket = made
+    return TicketView(id=visit.id, kind=visit.kind, relay_url=relay_url, ticket=ticket, expires_at=visit.expires_at)
+
+
+def link_view(made: tuple[Visit, str], origin: str) -> LinkView:
+    """A visit as a link."""
+    visit, code = made
+    url = f"{origin}/.mooring/open?code={code}"
+    return LinkView(id=visit.id, kind=VisitKind(visit.kind).value, url=url, expires_at=visit.expires_at)

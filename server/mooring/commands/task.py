@@ -1,0 +1,65 @@
+"""Commands on tasks: made once under their name, cancelled, and offered again or ended when time is over."""
+
+from mooring.commands.first_start import system_context
+from mooring.commands.found import found
+from mooring.commands.work import Answered, Services, Work
+from mooring.core.decision import Decision
+from mooring.core.errors import Code, Refusal
+from mooring.core.task import Task
+from mooring.core.task_making import PLATFORM_ONLY, TaskWish, make_task
+from mooring.core.task_moves import cancel as decide_cancel
+from mooring.core.task_moves import lapse
+from mooring.storage import task as tasks
+from mooring.storage.database import PLATFORM
+from mooring.storage.unit_of_work import StaleWrite, apply
+
+BATCH = 100
+"""Tasks that one look moves at the most."""
+
+
+async def make(work: Work[Task], wish: TaskWish) -> Answered:
+    """Make a task, or answer with the one that was made under this name before."""
+
+    async def load() -> Task | None:
+        named = (wish.operation_id, wish.allocation_id, wish.step)
+        return await tasks.find_named(work.database, work.acting, *named)
+
+    def decide(earlier: Task | None) -> Decision[Task]:
+        if earlier is not None:
+            return Decision(earlier)
+        made = make_task(work.context, wish)
+        return Decision(made.task, made.writes, made.events, made.audits)
+
+    return await work.execute(load, decide)
+
+
+async def cancel(work: Work[Task], project_id: str, task_id: str) -> Answered:
+    """Ask for the early end of a task."""
+
+    async def load() -> Task:
+        return found(await tasks.find(work.database, work.acting, project_id, task_id), "task")
+
+    def decide(task: Task) -> Decision[Task]:
+        if task.type in PLATFORM_ONLY:
+            raise Refusal(
+                Code.PERMISSION_DENIED,
+                f"{task.type} is the platform's own: release the allocation instead",
+                {"action": "task.cancel"},
+            )
+        return decide_cancel(work.context, task)
+
+    return await work.execute(load, decide)
+
+
+async def lapse_tasks(services: Services) -> int:
+    """Offer again what lost its lease, and end what is over its time; how many, or a batch's number to look again."""
+    context = system_context(services)
+    decision = lapse(context, await tasks.lapsed(services.database, context.now, BATCH))
+    if not decision.writes:
+        return 0
+    try:
+        await apply(services.database, PLATFORM, context, decision)
+    except StaleWrite:
+        return BATCH  # somebody else moved one of them
+    services.hub.poke(event.type for event in decision.events)
+    return len(decision.result)

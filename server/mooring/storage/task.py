@@ -1,0 +1,68 @@
+"""Tasks: found, listed, and looked at by those who move them.
+
+How tasks are claimed stands in `storage/task_claim.py`, what an agent reports of them in `storage/task_report.py`.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from mooring.core.task import Task
+from mooring.storage.database import PLATFORM, Acting, Database
+
+NAMES: Final = tuple(Task.__slots__)
+COLUMNS: Final = ", ".join(f"t.{name}" for name in NAMES)
+FIND: Final = f"SELECT {COLUMNS} FROM task t WHERE t.project_id = $1 AND t.id = $2"
+OF_OPERATION: Final = f"SELECT {COLUMNS} FROM task t WHERE t.operation_id = $1 AND t.step = $2"
+OF_ALLOCATION: Final = f"""
+SELECT {COLUMNS} FROM task t WHERE t.allocation_id = $1 AND t.step = $2 AND t.operation_id IS NULL"""
+PAGE: Final = f"""
+SELECT {COLUMNS} FROM task t
+ WHERE t.project_id = $1 AND t.id < $2 AND ($4::text IS NULL OR t.status = $4)
+   AND ($5::text IS NULL OR t.allocation_id = $5) AND ($6::text IS NULL OR t.instance_id = $6)
+ ORDER BY t.id DESC LIMIT $3"""
+PAGE_OF_NODE: Final = f"""
+SELECT {COLUMNS} FROM task t
+ WHERE t.node_id = $1 AND t.id < $2 AND ($4::text IS NULL OR t.status = $4) ORDER BY t.id DESC LIMIT $3"""
+LAPSED: Final = f"""
+(SELECT {COLUMNS} FROM task t WHERE t.status = 'claimed' AND t.lease_expires_at < $1
+  ORDER BY t.lease_expires_at LIMIT $2)
+UNION
+(SELECT {COLUMNS} FROM task t WHERE t.status IN ('queued', 'claimed', 'cancelling') AND t.expires_at < $1
+  ORDER BY t.expires_at LIMIT $2)"""
+
+
+async def find(database: Database, acting: Acting, project_id: str, task_id: str) -> Task | None:
+    """One task of a project."""
+    row = await database.fetchrow(acting, FIND, project_id, task_id)
+    return None if row is None else Task(*row)
+
+
+async def find_named(
+    database: Database, acting: Acting, operation_id: str | None, allocation_id: str, step: str
+) -> Task | None:
+    """The task of this name, if it was made: by (operation, step), or without an operation by (allocation, step)."""
+    statement, first = (OF_ALLOCATION, allocation_id) if operation_id is None else (OF_OPERATION, operation_id)
+    row = await database.fetchrow(acting, statement, first, step)
+    return None if row is None else Task(*row)
+
+
+async def page(
+    database: Database,
+    acting: Acting,
+    project_id: str,
+    place: tuple[str, int],
+    wanted: tuple[str | None, str | None, str | None] = (None, None, None),
+) -> list[Task]:
+    """The next older tasks of a project; `wanted` is a status, an allocation and an instance, each optional."""
+    return [Task(*row) for row in await database.fetch(acting, PAGE, project_id, *place, *wanted)]
+
+
+async def page_of_node(database: Database, node_id: str, place: tuple[str, int], status: str | None) -> list[Task]:
+    """The next older tasks of a node, whoever's they are."""
+    return [Task(*row) for row in await database.fetch(PLATFORM, PAGE_OF_NODE, node_id, *place, status)]
+
+
+async def lapsed(database: Database, now: datetime, limit: int) -> Sequence[Task]:
+    """Tasks whose lease is lost, or whose time is over."""
+    return [Task(*row) for row in await database.fetch(PLATFORM, LAPSED, now, limit)]

@@ -1,0 +1,41 @@
+"""Looks after leases: a task whose agent fell silent is offered again, and one whose time is over ends.
+
+Any number of replicas may look side by side: each move names the generation that was seen, so one of them makes it.
+"""
+
+import logging
+import time
+from typing import Final
+
+from mooring.commands.task import BATCH, lapse_tasks
+from mooring.commands.work import Services
+
+PACE_SECONDS: Final = 1.0  # events come by the thousand; one look answers for all of them
+
+log = logging.getLogger("mooring.tasks")
+
+
+class TaskWatch:
+    """Compares leases and deadlines with the time."""
+
+    name = "tasks"
+    look_seconds = 5.0
+
+    def __init__(self, services: Services, *, pace_seconds: float = PACE_SECONDS) -> None:
+        self._services = services
+        self._pace_seconds = pace_seconds
+        self._next_look = 0.0
+
+    async def tick(self) -> float | None:
+        """One look; one that comes too soon is put off."""
+        left = self._next_look - time.monotonic()
+        if left > 0:
+            return left
+        count = await lapse_tasks(self._services)
+        if count:
+            log.info("leases ran out, or tasks were over their time", extra={"tasks": count})
+        self._next_look = time.monotonic() + self._pace_seconds
+        return self._pace_seconds if count >= BATCH else None
+
+    async def close(self) -> None:
+        """Nothing is held between two looks."""
