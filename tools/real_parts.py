@@ -24,7 +24,10 @@ class RealPart:
     packages: tuple[str, ...]
 
 
-PARTS = (RealPart("registry", "server/tests/registry", ("docker-registry",)),)
+PARTS = (
+    RealPart("registry", "server/tests/registry", ("docker-registry",)),
+    RealPart("the catalog's registry", "tests/e2e", ("docker-registry",)),
+)
 
 
 def chosen(arguments: Sequence[str], parts: Sequence[RealPart] = PARTS) -> list[RealPart]:
@@ -38,7 +41,7 @@ def chosen(arguments: Sequence[str], parts: Sequence[RealPart] = PARTS) -> list[
 
 def prepare(arguments: Sequence[str], have: Callable[[Sequence[str]], None] = install) -> None:
     """Have the packages of the parts that are about to be tested; what cannot be had is said, and its tests skip."""
-    packages = [package for part in chosen(arguments) for package in part.packages]
+    packages = list(dict.fromkeys(package for part in chosen(arguments) for package in part.packages))
     try:
         have(packages)
     except PackagesMissing as error:

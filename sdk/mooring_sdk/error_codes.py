@@ -41,6 +41,18 @@ class BodyTooLarge(MooringError):
     code = "body_too_large"
 
 
+class CheckCancelled(MooringError):
+    """The check of the artifact's bytes was cancelled before it had read all of them."""
+
+    code = "check_cancelled"
+
+
+class CheckRunning(MooringError):
+    """The answer needs a check of the artifact's bytes, and that is still under way."""
+
+    code = "check_running"
+
+
 class ClosingRecordMissing(MooringError):
     """The platform refused with `closing_record_missing`."""
 
@@ -299,6 +311,12 @@ class SourcePathRefused(MooringError):
     code = "source_path_refused"
 
 
+class SourceStalled(MooringError):
+    """The source stopped sending in the middle: no byte came for as long as a check waits."""
+
+    code = "source_stalled"
+
+
 class SourceTooLarge(MooringError):
     """The content is larger than the platform takes from this source."""
 
@@ -375,6 +393,8 @@ MooringError.known_codes.update(
             ArtifactUnverified,
             AssertionRefused,
             BodyTooLarge,
+            CheckCancelled,
+            CheckRunning,
             ClosingRecordMissing,
             Conflict,
             ContentExpandsTooFar,
@@ -418,6 +438,7 @@ MooringError.known_codes.update(
             SourceEndless,
             SourceMalformed,
             SourcePathRefused,
+            SourceStalled,
             SourceTooLarge,
             SourceTooSlow,
             SourceUnreachable,
@@ -441,6 +462,8 @@ __all__ = [
     "ArtifactUnverified",
     "AssertionRefused",
     "BodyTooLarge",
+    "CheckCancelled",
+    "CheckRunning",
     "ClosingRecordMissing",
     "Conflict",
     "ContentExpandsTooFar",
@@ -484,6 +507,7 @@ __all__ = [
     "SourceEndless",
     "SourceMalformed",
     "SourcePathRefused",
+    "SourceStalled",
     "SourceTooLarge",
     "SourceTooSlow",
     "SourceUnreachable",

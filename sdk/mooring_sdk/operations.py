@@ -7,6 +7,24 @@ ADD_PLATFORM_SIGNER_KEY = Operation("add_platform_signer_key", "POST", "/api/v1/
 ADD_TENANT_SIGNER_KEY = Operation(
     "add_tenant_signer_key", "POST", "/api/v1/tenants/{tenant_id}/signer-keys", takes_key=True
 )
+CANCEL_PLATFORM_ARTIFACT_CHECK = Operation(
+    "cancel_platform_artifact_check",
+    "POST",
+    "/api/v1/platform/artifacts/{artifact_id}/checks/{check_id}/cancel",
+    takes_key=True,
+)
+CANCEL_PROJECT_ARTIFACT_CHECK = Operation(
+    "cancel_project_artifact_check",
+    "POST",
+    "/api/v1/projects/{project_id}/artifacts/{artifact_id}/checks/{check_id}/cancel",
+    takes_key=True,
+)
+CANCEL_TENANT_ARTIFACT_CHECK = Operation(
+    "cancel_tenant_artifact_check",
+    "POST",
+    "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/checks/{check_id}/cancel",
+    takes_key=True,
+)
 CHANGE_OWN_PASSWORD = Operation("change_own_password", "POST", "/api/v1/whoami/password", takes_key=True)
 CREATE_ENTITLEMENT = Operation(
     "create_entitlement", "POST", "/api/v1/projects/{project_id}/entitlements", takes_key=True
@@ -92,6 +110,9 @@ DELETE_TENANT_MEMBERSHIP = Operation(
 DELETE_TENANT_WEBHOOK = Operation(
     "delete_tenant_webhook", "DELETE", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}", takes_key=True
 )
+DISABLE_ENTITLEMENT = Operation(
+    "disable_entitlement", "POST", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}/disable", takes_key=True
+)
 DISABLE_PLATFORM_USER = Operation(
     "disable_platform_user", "POST", "/api/v1/platform/users/{user_id}/disable", takes_key=True
 )
@@ -103,6 +124,9 @@ DISABLE_SERVICE_ACCOUNT = Operation(
 )
 DISABLE_TENANT_USER = Operation(
     "disable_tenant_user", "POST", "/api/v1/tenants/{tenant_id}/users/{user_id}/disable", takes_key=True
+)
+ENABLE_ENTITLEMENT = Operation(
+    "enable_entitlement", "POST", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}/enable", takes_key=True
 )
 ENABLE_PLATFORM_USER = Operation(
     "enable_platform_user", "POST", "/api/v1/platform/users/{user_id}/enable", takes_key=True
@@ -127,6 +151,9 @@ GET_METRICS = Operation("get_metrics", "GET", "/metrics", is_public=True)
 GET_OPENAPI = Operation("get_openapi", "GET", "/api/v1/openapi.json", is_public=True)
 GET_PLATFORM_APP = Operation("get_platform_app", "GET", "/api/v1/platform/apps/{app_id}")
 GET_PLATFORM_ARTIFACT = Operation("get_platform_artifact", "GET", "/api/v1/platform/artifacts/{artifact_id}")
+GET_PLATFORM_ARTIFACT_CHECK = Operation(
+    "get_platform_artifact_check", "GET", "/api/v1/platform/artifacts/{artifact_id}/checks/{check_id}"
+)
 GET_PLATFORM_ARTIFACT_EVIDENCE = Operation(
     "get_platform_artifact_evidence", "GET", "/api/v1/platform/artifacts/{artifact_id}/evidence"
 )
@@ -147,6 +174,9 @@ GET_PLATFORM_VERSION_HISTORY = Operation(
 GET_PLATFORM_WEBHOOK = Operation("get_platform_webhook", "GET", "/api/v1/platform/webhooks/{webhook_id}")
 GET_PROJECT = Operation("get_project", "GET", "/api/v1/projects/{project_id}")
 GET_PROJECT_ARTIFACT = Operation("get_project_artifact", "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}")
+GET_PROJECT_ARTIFACT_CHECK = Operation(
+    "get_project_artifact_check", "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/checks/{check_id}"
+)
 GET_PROJECT_ARTIFACT_EVIDENCE = Operation(
     "get_project_artifact_evidence", "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/evidence"
 )
@@ -174,6 +204,9 @@ GET_SERVICE_ACCOUNT = Operation(
 GET_TENANT = Operation("get_tenant", "GET", "/api/v1/tenants/{tenant_id}")
 GET_TENANT_APP = Operation("get_tenant_app", "GET", "/api/v1/tenants/{tenant_id}/apps/{app_id}")
 GET_TENANT_ARTIFACT = Operation("get_tenant_artifact", "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}")
+GET_TENANT_ARTIFACT_CHECK = Operation(
+    "get_tenant_artifact_check", "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/checks/{check_id}"
+)
 GET_TENANT_ARTIFACT_EVIDENCE = Operation(
     "get_tenant_artifact_evidence", "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/evidence"
 )
@@ -202,6 +235,9 @@ LINT_MANIFEST = Operation("lint_manifest", "POST", "/api/v1/manifests/lint")
 LIST_CATALOG = Operation("list_catalog", "GET", "/api/v1/apps/catalog")
 LIST_ENTITLEMENTS = Operation("list_entitlements", "GET", "/api/v1/projects/{project_id}/entitlements")
 LIST_PLATFORM_APPS = Operation("list_platform_apps", "GET", "/api/v1/platform/apps")
+LIST_PLATFORM_ARTIFACT_CHECKS = Operation(
+    "list_platform_artifact_checks", "GET", "/api/v1/platform/artifacts/{artifact_id}/checks"
+)
 LIST_PLATFORM_ARTIFACT_SOURCES = Operation("list_platform_artifact_sources", "GET", "/api/v1/platform/artifact-sources")
 LIST_PLATFORM_ARTIFACTS = Operation("list_platform_artifacts", "GET", "/api/v1/platform/artifacts")
 LIST_PLATFORM_AUDIT = Operation("list_platform_audit", "GET", "/api/v1/platform/audit")
@@ -213,6 +249,9 @@ LIST_PLATFORM_SIGNER_KEYS = Operation("list_platform_signer_keys", "GET", "/api/
 LIST_PLATFORM_USERS = Operation("list_platform_users", "GET", "/api/v1/platform/users")
 LIST_PLATFORM_VERSIONS = Operation("list_platform_versions", "GET", "/api/v1/platform/apps/{app_id}/versions")
 LIST_PLATFORM_WEBHOOKS = Operation("list_platform_webhooks", "GET", "/api/v1/platform/webhooks")
+LIST_PROJECT_ARTIFACT_CHECKS = Operation(
+    "list_project_artifact_checks", "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/checks"
+)
 LIST_PROJECT_ARTIFACT_SOURCES = Operation(
     "list_project_artifact_sources", "GET", "/api/v1/projects/{project_id}/artifact-sources"
 )
@@ -230,6 +269,9 @@ LIST_SERVICE_ACCOUNT_KEYS = Operation(
 )
 LIST_SERVICE_ACCOUNTS = Operation("list_service_accounts", "GET", "/api/v1/projects/{project_id}/service-accounts")
 LIST_TENANT_APPS = Operation("list_tenant_apps", "GET", "/api/v1/tenants/{tenant_id}/apps")
+LIST_TENANT_ARTIFACT_CHECKS = Operation(
+    "list_tenant_artifact_checks", "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/checks"
+)
 LIST_TENANT_ARTIFACT_SOURCES = Operation(
     "list_tenant_artifact_sources", "GET", "/api/v1/tenants/{tenant_id}/artifact-sources"
 )
@@ -404,6 +446,9 @@ BY_NAME = {
     for each in (
         ADD_PLATFORM_SIGNER_KEY,
         ADD_TENANT_SIGNER_KEY,
+        CANCEL_PLATFORM_ARTIFACT_CHECK,
+        CANCEL_PROJECT_ARTIFACT_CHECK,
+        CANCEL_TENANT_ARTIFACT_CHECK,
         CHANGE_OWN_PASSWORD,
         CREATE_ENTITLEMENT,
         CREATE_PLATFORM_APP,
@@ -436,9 +481,11 @@ BY_NAME = {
         DELETE_TENANT_ARTIFACT_SOURCE,
         DELETE_TENANT_MEMBERSHIP,
         DELETE_TENANT_WEBHOOK,
+        DISABLE_ENTITLEMENT,
         DISABLE_PLATFORM_USER,
         DISABLE_SERVICE_ACCOUNT,
         DISABLE_TENANT_USER,
+        ENABLE_ENTITLEMENT,
         ENABLE_PLATFORM_USER,
         ENABLE_SERVICE_ACCOUNT,
         ENABLE_TENANT_USER,
@@ -453,6 +500,7 @@ BY_NAME = {
         GET_OPENAPI,
         GET_PLATFORM_APP,
         GET_PLATFORM_ARTIFACT,
+        GET_PLATFORM_ARTIFACT_CHECK,
         GET_PLATFORM_ARTIFACT_EVIDENCE,
         GET_PLATFORM_ARTIFACT_HISTORY,
         GET_PLATFORM_ARTIFACT_IMPACT,
@@ -465,6 +513,7 @@ BY_NAME = {
         GET_PLATFORM_WEBHOOK,
         GET_PROJECT,
         GET_PROJECT_ARTIFACT,
+        GET_PROJECT_ARTIFACT_CHECK,
         GET_PROJECT_ARTIFACT_EVIDENCE,
         GET_PROJECT_ARTIFACT_HISTORY,
         GET_PROJECT_ARTIFACT_IMPACT,
@@ -480,6 +529,7 @@ BY_NAME = {
         GET_TENANT,
         GET_TENANT_APP,
         GET_TENANT_ARTIFACT,
+        GET_TENANT_ARTIFACT_CHECK,
         GET_TENANT_ARTIFACT_EVIDENCE,
         GET_TENANT_ARTIFACT_HISTORY,
         GET_TENANT_ARTIFACT_IMPACT,
@@ -496,6 +546,7 @@ BY_NAME = {
         LIST_CATALOG,
         LIST_ENTITLEMENTS,
         LIST_PLATFORM_APPS,
+        LIST_PLATFORM_ARTIFACT_CHECKS,
         LIST_PLATFORM_ARTIFACT_SOURCES,
         LIST_PLATFORM_ARTIFACTS,
         LIST_PLATFORM_AUDIT,
@@ -507,6 +558,7 @@ BY_NAME = {
         LIST_PLATFORM_USERS,
         LIST_PLATFORM_VERSIONS,
         LIST_PLATFORM_WEBHOOKS,
+        LIST_PROJECT_ARTIFACT_CHECKS,
         LIST_PROJECT_ARTIFACT_SOURCES,
         LIST_PROJECT_ARTIFACTS,
         LIST_PROJECT_AUDIT,
@@ -520,6 +572,7 @@ BY_NAME = {
         LIST_SERVICE_ACCOUNT_KEYS,
         LIST_SERVICE_ACCOUNTS,
         LIST_TENANT_APPS,
+        LIST_TENANT_ARTIFACT_CHECKS,
         LIST_TENANT_ARTIFACT_SOURCES,
         LIST_TENANT_ARTIFACTS,
         LIST_TENANT_AUDIT,

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar
 
+from mooring.commands.artifact_check_crew import CheckCrew
 from mooring.core.decision import Context, Decision, Insert
 from mooring.core.errors import Code, Refusal
 from mooring.core.ids import Prefix
@@ -51,6 +52,7 @@ class Services:
     hub: Hub
     outbound: Outbound
     artifacts: ArtifactReader
+    checks: CheckCrew = field(default_factory=CheckCrew)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Which workers there are."""
 
 from mooring.commands.work import Services
+from mooring.workers.artifact_check import CheckReader
 from mooring.workers.janitor import Janitor
 from mooring.workers.loop import Worker
 from mooring.workers.outbox import OutboxRelay
@@ -8,4 +9,4 @@ from mooring.workers.outbox import OutboxRelay
 
 def roster(services: Services) -> tuple[Worker, ...]:
     """All workers of a platform."""
-    return OutboxRelay(services), Janitor(services)
+    return OutboxRelay(services), CheckReader(services), Janitor(services)
