@@ -19,7 +19,7 @@ set-up:
 	@sh tools/set_up.sh
 
 demo: set-up
-	@.venv/bin/python tools/demo.py $(ARGS)
+	@.venv/bin/python -m tools.demo $(ARGS)
 
 up: set-up
 	@.venv/bin/mooring up $(ARGS)

@@ -3,24 +3,26 @@
 import argparse
 import asyncio
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import msgspec
 
+from bench.catalog import measure_catalog
 from bench.measure import Bench, Effort, Result
 from bench.report import lines_of
 from bench.stand import stand
 
 CONNECTIONS = 8
-FULL = Effort(seconds=4, rounds=3, followers=200, changes=50)
-QUICK = Effort(seconds=0.3, rounds=1, followers=3, changes=2)
+FULL = Effort(seconds=4, rounds=3, followers=200, changes=50, versions=(1_000, 100_000))
+QUICK = Effort(seconds=0.3, rounds=1, followers=3, changes=2, versions=(100, 300))
 QUICK_CONNECTIONS = 1
 
 
 async def measure(connections: int, effort: Effort) -> Result:
-    """Build the stand, measure, and take it down."""
+    """Build the stands, measure, and take them down."""
     async with stand(connections) as built:
-        return await Bench(built, effort).run()
+        result = await Bench(built, effort).run()
+    return replace(result, catalog=await measure_catalog(effort))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -29,6 +29,7 @@ class Effort:
     rounds: int
     followers: int
     changes: int
+    versions: tuple[int, int]  # in the catalog: few, and many
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,25 @@ class Shares:
 
 
 @dataclass(frozen=True)
+class CatalogLine:
+    """One kind of request for the catalog, with few versions and with many."""
+
+    name: str
+    few: Latency
+    many: Latency
+    ratio: float  # of the two p99, in the median round
+
+
+@dataclass(frozen=True)
+class CatalogResult:
+    """What the number of versions does to the catalog."""
+
+    few_versions: int
+    many_versions: int
+    lines: list[CatalogLine]
+
+
+@dataclass(frozen=True)
 class Result:
     """Everything that was measured."""
 
@@ -98,6 +118,7 @@ class Result:
     streams: Latency
     followers: int
     memory: meters.Memory
+    catalog: CatalogResult | None = None  # measured on stands of its own
 
 
 def latency_of(measured: list[float]) -> Latency:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from bench.measure import Comparison, Result
+from bench.measure import CatalogResult, Comparison, Result
 
 GOALS = {"read": 0.30, "mutation": 0.40}
 LOCK_COST_MAX = 0.20
+CATALOG_RATIO_MAX = 2.0
 MIB = 1024 * 1024
 
 
@@ -32,6 +33,19 @@ def lines_of(result: Result) -> Iterator[str]:
     yield f"Event streams, {result.followers} followers: {seen} after the request was sent"
     memory = f"{result.memory.resident_bytes / MIB:.0f} MiB; at most {result.memory.peak_bytes / MIB:.0f} MiB"
     yield f"Memory of the server after the load: {memory}"
+    if result.catalog is not None:
+        yield ""
+        yield from catalog_lines(result.catalog)
+
+
+def catalog_lines(catalog: CatalogResult) -> Iterator[str]:
+    """The catalog with few and with many versions."""
+    counts = f"{f'{catalog.few_versions:,} versions':>18}{f'{catalog.many_versions:,} versions':>18}"
+    yield f"{'Catalog: p50, p99 ms':46}{counts}{'p99 ratio':>11}{'goal':>6}"
+    for line in catalog.lines:
+        few = f"{line.few.p50_ms:.2f}, {line.few.p99_ms:.2f}"
+        many = f"{line.many.p50_ms:.2f}, {line.many.p99_ms:.2f}"
+        yield f"  {line.name:44}{few:>18}{many:>18}{line.ratio:>11.2f}{CATALOG_RATIO_MAX:>6.1f}"
 
 
 def _row(name: str, compared: Comparison, goal: str) -> str:

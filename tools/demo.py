@@ -1,5 +1,8 @@
 """What `make demo` shows: Mooring from nothing to an audited, denied request, through its public API alone.
 
+Where there is a registry to be had, it goes on: an image is made, pushed, signed and promoted until a project may
+launch it as an app, and a policy refuses it with an explanation (`demo_catalog`).
+
 It starts `mooring up` on a database of its own in a temporary directory and on a free port, so that it touches
 nothing and can be run as often as one likes. Everything that it does then carries one correlation id, by which it
 finds its own traces in the audit trail and in the event stream. At the end all of it is stopped and removed; when
@@ -26,7 +29,11 @@ from queue import Empty, Queue
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from mooring.core.errors import Refusal
 from mooring_sdk import Client, ClientSettings, MooringError, ServiceAccountCredentials, errors, models
+from tools.demo_catalog import Shelf, show_catalog
+from tools.demo_registry import RegistryFailed, free_address, registry_program, running_registry
+from tools.demo_telling import DemoFailed, heading, tell
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
@@ -34,11 +41,6 @@ DEMO_SECONDS_MAX = 180
 LISTENS = re.compile(r"Mooring listens on (\S+)")
 FIRST_ADMIN = re.compile(r"First admin: ([^;\s]+)")
 LOG_LINES_SHOWN = 15
-WIDTH = 88
-
-
-class DemoFailed(Exception):
-    """The demo cannot go on; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -50,23 +52,26 @@ class Started:
     code: str
 
 
-def heading(text: str) -> None:
-    """Begin a part of the demo."""
-    print(f"\n── {text} {'─' * max(0, WIDTH - len(text) - 4)}")
+@dataclass(frozen=True)
+class Beside:
+    """Where the demo has its files, and the registry that it can start, if there is one."""
 
-
-def tell(name: str, value: object) -> None:
-    """One fact."""
-    print(f"   {name:<18} {value}")
+    directory: Path
+    registry_address: str
+    registry_program: str | None
+    no_registry_because: str
 
 
 @contextmanager
-def mooring_up(directory: Path) -> Iterator[Started]:
+def mooring_up(beside: Beside) -> Iterator[Started]:
     """Mooring as `mooring up` starts it, stopped at the end."""
+    directory = beside.directory
     code_file = directory / "first-admin-code"
     # What the person has set for a Mooring of his own must not steer this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MOORING_")}
     environment["MOORING_FIRST_ADMIN_CODE_FILE"] = str(code_file)
+    if beside.registry_program is not None:
+        environment["MOORING_REGISTRY_URL"] = f"http://{beside.registry_address}"
     command = [sys.executable, "-m", "mooring_cli", "up", "--data-dir", str(directory / "data"), "--port", "0"]
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -135,10 +140,9 @@ def sign_in(place: Started, settings: ClientSettings, who: tuple[str, str, str |
     return signed_in.token
 
 
-def make_tenant(place: Started, settings: ClientSettings) -> models.TenantCreated:
+def make_tenant(place: Started, settings: ClientSettings, token: str) -> models.TenantCreated:
     """As the first admin of the platform: a tenant with an admin of its own."""
     heading("The platform's first admin makes a tenant")
-    token = sign_in(place, settings, (place.email, place.code, None))
     tell("signed in", f"{place.email}, with the one-time code of the first start")
     with Client(place.url, token=token, settings=settings) as client:
         tenant = client.create_tenant(
@@ -216,14 +220,15 @@ def show_events(client: Client, tenant_id: str, correlation_id: str) -> None:
         raise DemoFailed(f"the event stream does not show {', '.join(sorted(missing))}")
 
 
-def show(place: Started, began: float) -> None:
+def show(place: Started, beside: Beside, began: float) -> None:
     """The whole story."""
     tell("address", place.url)
     tell("ready after", f"{time.monotonic() - began:.1f} s")
     correlation_id = f"demo-{secrets.token_hex(4)}"
     tell("correlation id", f"{correlation_id}, on everything that follows")
     settings = ClientSettings(correlation_id=correlation_id, user_agent="mooring-demo", timeout_seconds=20)
-    tenant = make_tenant(place, settings)
+    admin = sign_in(place, settings, (place.email, place.code, None))
+    tenant = make_tenant(place, settings, admin)
     token = sign_in(place, settings, (tenant.first_admin.email, tenant.one_time_code, tenant.slug))
     with Client(place.url, token=token, settings=settings) as client:
         project = make_project(client, tenant)
@@ -231,6 +236,27 @@ def show(place: Started, began: float) -> None:
         use_service_account(place, settings, credentials, project)
         show_audit(client, tenant.id, correlation_id)
         show_events(client, tenant.id, correlation_id)
+        show_the_catalog(place, beside, admin, Shelf(client, tenant.id, project))
+
+
+def show_the_catalog(place: Started, beside: Beside, admin: str, shelf: Shelf) -> None:
+    """The catalog's part, on a registry that trusts what Mooring signs; or why there is none."""
+    if beside.registry_program is None:
+        heading("Left out: apps and their images")
+        print(f"   This part needs a registry, and {beside.no_registry_because}")
+        return
+    heading("A registry starts, on loopback, as the platform's own")
+    with Client(place.url, token=admin) as client:
+        about = client.get_registry()
+    auth = {
+        "realm": f"{place.url}/api/v1/registry/token", "service": about.service, "issuer": about.issuer,
+        "certificate": about.certificate,
+    }  # fmt: skip
+    directory = beside.directory / "registry"
+    with running_registry(beside.registry_program, directory, beside.registry_address, auth):
+        tell("program", beside.registry_program)
+        tell("address", f"{about.url}; it takes only tokens that this Mooring signs")
+        show_catalog(shelf)
 
 
 def bound() -> None:
@@ -249,19 +275,21 @@ def bound() -> None:
 
 def main() -> int:
     """Run the demo; the exit code."""
+    program, missing = registry_program()  # may install something, which has a time of its own
     began = time.monotonic()
     bound()
     directory = Path(tempfile.mkdtemp(prefix="mooring-demo-"))
+    beside = Beside(directory, free_address(), program, missing)
     # As root the embedded database runs as another account, which must be able to pass through.
     directory.chmod(0o711)
     heading("Mooring starts, on a database of its own")
     try:
-        with mooring_up(directory) as place:
-            show(place, began)
+        with mooring_up(beside) as place:
+            show(place, beside, began)
         heading("Done")
         print("   `make up` starts Mooring and stays: the API reference is then at http://127.0.0.1:7420/docs,")
         print("   and .venv/bin/mooring is the command; `mooring login` is the first thing to say to it.")
-    except (DemoFailed, MooringError, OSError) as error:
+    except (DemoFailed, RegistryFailed, MooringError, Refusal, OSError) as error:
         print(f"\nthe demo failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -266,7 +266,7 @@ def authorization_page() -> str:
         "## Endpoints",
         "",
         "*idempotent*: takes an `Idempotency-Key`, and leaves an audit row. *one-time*: the answer holds something",
-        "that is told once. *platform too*: in a tenant, and also the platform's business.",
+        "that is told once. *platform too*: in a tenant or a project, and also the platform's business.",
         "",
         *table(("method", "path", "action", "place", "remarks"), map(_route_row, sorted(ROUTES, key=_by_path))),
     ]

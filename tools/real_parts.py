@@ -30,6 +30,7 @@ PARTS = (
     RealPart("containers", "agent/tests/containers", CONTAINERS),
     RealPart("browser", "tests/e2e/browser", ("chromium",)),
     RealPart("namespaces", "agent/tests/namespace", ("iproute2", "util-linux")),
+    RealPart("the catalog's registry", "tests/e2e", ("docker-registry",)),
 )
 
 
@@ -44,7 +45,7 @@ def chosen(arguments: Sequence[str], parts: Sequence[RealPart] = PARTS) -> list[
 
 def prepare(arguments: Sequence[str], have: Callable[[Sequence[str]], None] = install) -> None:
     """Have the packages of the parts that are about to be tested; what cannot be had is said, and its tests skip."""
-    packages = [package for part in chosen(arguments) for package in part.packages]
+    packages = list(dict.fromkeys(package for part in chosen(arguments) for package in part.packages))
     try:
         have(packages)
     except PackagesMissing as error:

@@ -35,6 +35,13 @@ def test_a_quick_run_measures_everything_and_reports_it() -> None:
         for side in (compared.api, compared.pgbench):
             assert 0 < side.latency.p50_ms <= side.latency.p99_ms
     assert result.memory.resident_bytes > 0
+    assert result.catalog is not None
+    assert result.catalog.few_versions < result.catalog.many_versions
+    assert len(result.catalog.lines) == 16
+    for line in result.catalog.lines:
+        assert 0 < line.few.p50_ms <= line.few.p99_ms
+        assert 0 < line.many.p50_ms <= line.many.p99_ms
+        assert line.ratio > 0
     report = "\n".join(lines_of(result))
     for promised in (
         "ratio",
@@ -44,6 +51,8 @@ def test_a_quick_run_measures_everything_and_reports_it() -> None:
         "Event streams",
         "Memory of the server",
         "a read go",
+        "Catalog: p50, p99 ms",
+        "project's, a page far behind",
     ):
         assert promised in report
 

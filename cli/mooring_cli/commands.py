@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from mooring_cli import keys, output, values
+from mooring_cli import checks, keys, output, values
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand, MooringGroup, close_to
 from mooring_cli.nouns import Endpoint, Field, Noun, Verb
@@ -20,6 +20,7 @@ PLACE_HELP = {
     "tenant": "The tenant, by id or slug.",
     "platform": "The platform itself.",
 }
+NAMED = ("tenant", "project", "reference", "sibling")
 LIMIT = 100
 PAGE_MAX = 500
 
@@ -94,6 +95,8 @@ def parameters_of(verb: Verb) -> list[click.Parameter]:
     if first.pages:
         about = f"At the most so many; 0 for all. [default: {LIMIT}]"
         parameters.append(click.Option(["--limit"], type=click.IntRange(min=0), default=LIMIT, help=about))
+    if checks.follows(verb):
+        parameters.append(checks.follow_option())
     if mutates(verb):
         about = "Repeats under this key have one effect. [default: a new one]"
         parameters.append(click.Option(["--idempotency-key"], metavar="KEY", help=about))
@@ -154,7 +157,14 @@ def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any
         if key is not None:
             given[values.destination(Field(("public_key",), "text", False))] = key.public
         body = gather(invocation, places, endpoint, path, given) if endpoint.takes_body else None
-        answer = send(invocation, endpoint, path, (values.gather_query(endpoint.query, given), body), given)
+        query = values.gather_query(endpoint.query, given)
+        if given.get("follow"):
+            query = {**query, "wait": 0}
+            answer = checks.followed(
+                invocation, endpoint, path, lambda: send(invocation, endpoint, path, (query, body), given)
+            )
+        else:
+            answer = send(invocation, endpoint, path, (query, body), given)
     show_answer(invocation, noun, verb, endpoint, answer)
     if key is not None:
         keys.explain(invocation, key, path, answer)
@@ -165,16 +175,20 @@ def gather(
 ) -> dict[str, Any]:
     """The body, with names made ids."""
     body = values.gather_body(invocation, endpoint.body, given, given.get("from_file"))
+    for name in endpoint.objects:
+        body.setdefault(name, {})
     for field in endpoint.body:
-        if field.kind in ("tenant", "project", "reference") and isinstance(named := values.get(body, field.path), str):
-            values.put(body, field.path, body_id(places, field, named, path))
+        if field.kind in NAMED and isinstance(named := values.get(body, field.path), str):
+            values.put(body, field.path, body_id(places, field, named, (endpoint, path)))
     return body
 
 
-def body_id(places: Places, field: Field, named: str, path: dict[str, str]) -> str:
-    """The id for a name in a body."""
-    if field.kind == "reference":
-        return places.reference(field.path[-1], named, path)
+def body_id(places: Places, field: Field, named: str, at: tuple[Endpoint, dict[str, str]]) -> str:
+    """The id for a name in a body; a sibling is of the same noun as what the command is about."""
+    endpoint, path = at
+    if field.kind in ("reference", "sibling"):
+        parameter = endpoint.arguments[-1] if field.kind == "sibling" else field.path[-1]
+        return places.reference(parameter, named, path)
     return places.tenant_id(named) if field.kind == "tenant" else places.project_id(named)
 
 

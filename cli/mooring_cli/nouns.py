@@ -11,7 +11,7 @@ class Field(NamedTuple):
     """A value that a command takes: an option for a field of the body or of the query."""
 
     path: tuple[str, ...]  # where it stands in the body; one name for a query
-    kind: str  # text, integer, number, boolean, time, list, json, secret, reference, tenant, project
+    kind: str  # text, integer, number, boolean, time, list, json, secret, reference, sibling, tenant, project
     required: bool
     help: str = ""
     choices: tuple[str, ...] = ()
@@ -36,6 +36,7 @@ class Endpoint(NamedTuple):
     pages: bool = False
     deletes: bool = False
     takes_body: bool = False
+    objects: tuple[str, ...] = ()  # parts of the body that are there even when they are empty
     one_time_secret: bool = False
 
 

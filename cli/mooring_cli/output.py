@@ -18,9 +18,13 @@ import click
 
 FORMS = ("table", "json", "yaml", "name")
 COLUMNS_MAX = 7
+INNER_COLUMNS_MAX = 10
 BOOKKEEPING = {
     "revision", "generation", "etag", "allowed_actions", "tenant_id", "project_id", "org_id", "trace_id", "cursor",
+    "correlation_id", "actor_kind", "source_type", "media_type",
 }  # fmt: skip
+MATTERS = {"status", "promotion", "trust", "enabled", "launchable", "version", "hindrances"}
+"""What a table shows however many fields stand before it."""
 GOOD = {"active", "running", "ready", "healthy", "succeeded", "verified", "released", "delivered", "done"}
 BAD = {"failed", "dead", "deleted", "rejected", "revoked", "release_failed", "denied", "refused", "expired", "hidden"}
 UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
@@ -65,26 +69,43 @@ def name_of(row: Any) -> str:
     return str(row)
 
 
-def columns_of(rows: Sequence[Row]) -> list[str]:
-    """The fields that a person looks for: plain values that somebody filled in, and no bookkeeping."""
+def columns_of(rows: Sequence[Row], most: int = COLUMNS_MAX) -> list[str]:
+    """The fields that a person looks for: values of one line that somebody filled in, and no bookkeeping."""
     found: dict[str, bool] = {}
     for row in rows:
         for name, value in row.items():
-            if name not in BOOKKEEPING and not isinstance(value, dict | list):
-                found[name] = found.get(name, False) or value not in (None, "")
-    return [name for name, is_filled in found.items() if is_filled][:COLUMNS_MAX]
+            if name not in BOOKKEEPING:
+                found[name] = found.get(name, False) or bool(brief(value))
+    filled = [name for name, is_filled in found.items() if is_filled]
+    room = most - len(MATTERS.intersection(filled))
+    others = [name for name in filled if name not in MATTERS][:room]
+    return [name for name in filled if name in MATTERS or name in others]
+
+
+def brief(value: Any) -> str:
+    """A value in a few words for a table; empty where that would not do it justice."""
+    if isinstance(value, dict):
+        return f"{value['version']} ({value['status']})" if {"version", "status"} <= value.keys() else ""
+    if isinstance(value, list):
+        codes = [each["code"] for each in value if isinstance(each, dict) and "code" in each]
+        return ", ".join(codes) if len(codes) == len(value) else ""
+    return "" if value is None or "\n" in str(value) else str(value)
 
 
 def show_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
     """Rows below their headings."""
-    now = datetime.now(UTC)
-    cells = [[cell(name, row.get(name), now) for name in columns] for row in rows]
-    heads = [heading(name) for name in columns]
+    heads, cells = cells_of(rows, columns)
     if on_terminal():
         _rich_table(heads, cells)
         return
     for line in plain_lines(heads, cells):
         click.echo(line)
+
+
+def cells_of(rows: Sequence[Row], columns: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """The headings and the cells of a table."""
+    now = datetime.now(UTC)
+    return [heading(name) for name in columns], [[cell(name, row.get(name), now) for name in columns] for row in rows]
 
 
 def plain_lines(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
@@ -141,13 +162,23 @@ def cell(name: str, value: Any, now: datetime, *, whole: bool = False) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, dict | list) and not whole and (words := brief(value)):
+        return plain(words)
     if isinstance(value, list):
-        return "\n".join(plain(nested(each)) for each in value) or "-"
+        return "\n".join(inner_lines(value)) or "-"
     if isinstance(value, dict):
         return plain(nested(value)) if value else "-"
     if name.endswith("_at") and isinstance(value, str) and (moment := read_time(value)) is not None:
         return f"{relative(moment, now)} ({plain(value)})" if whole else relative(moment, now)
-    return plain(str(value))
+    return "\n".join(plain(line) for line in str(value).splitlines()) if whole else plain(str(value))
+
+
+def inner_lines(items: Sequence[Any]) -> list[str]:
+    """A list inside of a record: things with fields as a small table, anything else an item a line."""
+    if not items or not all(isinstance(each, dict) for each in items):
+        return [plain(nested(each)) for each in items]
+    heads, cells = cells_of(items, [name for name in columns_of(items, INNER_COLUMNS_MAX) if name != "id"])
+    return plain_lines(heads, cells)
 
 
 def nested(value: Any) -> str:

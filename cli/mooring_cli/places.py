@@ -6,16 +6,18 @@ tenant of a user, the platform for those who belong to it. Tenants and projects 
 slug has no underscore, an id has one.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from mooring_cli.failures import NoSuchName
 from mooring_cli.invocation import Invocation, plain_call
-from mooring_cli.nouns import Endpoint
+from mooring_cli.nouns import Endpoint, Noun, Verb
 from mooring_cli.table import NOUNS
 
-NAME_FIELDS = ("slug", "name", "email")
+NAME_FIELDS = ("slug", "name", "email", "version", "digest")
+NAMED_BY_APP = ("entitlement",)  # a project has one for each app
 
 
 class Chosen:
@@ -36,12 +38,14 @@ class Places:
     def __init__(self, invocation: Invocation) -> None:
         self._invocation = invocation
         self._whoami: dict[str, Any] | None = None
+        self._acts_at: str | None = None  # the kind of place of the command itself
 
     def choose(self, endpoints: tuple[Endpoint, ...], chosen: Chosen) -> tuple[Endpoint, dict[str, str]]:
         """The endpoint of the place, and the path parameter that names it."""
         by_scope = {endpoint.scope: endpoint for endpoint in endpoints}
         scope = self._scope(by_scope, chosen)
         endpoint = by_scope[scope]
+        self._acts_at = self._acts_at or scope
         if not endpoint.place:
             return endpoint, {}
         if endpoint.place == "project_id":
@@ -111,23 +115,23 @@ class Places:
         raise NoSuchName(f"there is no tenant {name!r}; mooring tenants list shows them")
 
     def reference(self, parameter: str, value: str, path: dict[str, str]) -> str:
-        """The id of anything that has a list: `service_account_id` may be given by name, `user_id` by address.
+        """The id of anything that has a list: `service_account_id` may be given by name, `user_id` by address,
+        `version_id` by number, `artifact_id` by digest, `entitlement_id` by its app.
 
-        It is looked for in the place that `path` names, or else where the caller works.
+        It is looked for in the place that `path` names, or else where the command acts.
         """
         singular = parameter.removesuffix("_id").replace("_", " ")
-        noun = next((each for each in NOUNS.values() if each.singular == singular), None)
-        listing = next((verb for verb in noun.verbs if verb.name == "list"), None) if noun else None
+        listing = _listing(singular, tuple(NOUNS.values()))
         if ("_" in value and "@" not in value) or listing is None:
             return value
-        chosen = Chosen()
-        if any(endpoint.place in path for endpoint in listing.endpoints if endpoint.place):
-            chosen = Chosen(path.get("project_id"), None if "project_id" in path else path.get("tenant_id"))
-        endpoint, place = self.choose(listing.endpoints, chosen)
-        call = plain_call(endpoint.operation, place, {"limit": 500} if endpoint.pages else {})
-        found = [
-            each for each in self._invocation.client.pages(call) if value in [each.get(field) for field in NAME_FIELDS]
-        ]
+        if parameter == "app_id" and "project_id" in path:  # its project may be entitled to the platform's apps too
+            found = [
+                {"id": each["app_id"]}
+                for each in self._invocation.client.pages(plain_call("list_catalog", query={"limit": 500}))
+                if each["slug"] == value
+            ]
+        else:
+            found = self._named(listing, value, path, ("app_slug",) if singular in NAMED_BY_APP else NAME_FIELDS)
         if len(found) != 1:
             many = (
                 f"{value!r} names {len(found)} of them; give an id"
@@ -137,8 +141,33 @@ class Places:
             raise NoSuchName(many)
         return str(found[0]["id"])
 
+    def _named(self, listing: Verb, value: str, path: dict[str, str], fields: Sequence[str]) -> list[dict[str, Any]]:
+        """Those of a list that have this name in one of the fields."""
+        chosen = Chosen(platform=self._acts_at == "platform" and any(not each.place for each in listing.endpoints))
+        if any(endpoint.place in path for endpoint in listing.endpoints if endpoint.place):
+            chosen = Chosen(path.get("project_id"), None if "project_id" in path else path.get("tenant_id"))
+        endpoint, place = self.choose(listing.endpoints, chosen)
+        around = {name: path[name] for name in endpoint.arguments if name in path}
+        asked: dict[str, Any] = {"limit": 500} if endpoint.pages else {}
+        if value.startswith("sha256:") and any(field.path == ("digest",) for field in endpoint.query):
+            asked["digest"] = value
+        call = plain_call(endpoint.operation, {**place, **around}, asked)
+        return [each for each in self._invocation.client.pages(call) if value in [each.get(field) for field in fields]]
+
     def whoami(self) -> dict[str, Any]:
         """Who the caller is; asked once."""
         if self._whoami is None:
             self._whoami = self._invocation.call("get_whoami")
         return self._whoami
+
+
+def _listing(singular: str, nouns: tuple[Noun, ...]) -> Verb | None:
+    """The verb that lists a noun, however deep below others it stands."""
+    for noun in nouns:
+        if noun.singular == singular:
+            found = next((verb for verb in noun.verbs if verb.name == "list"), None)
+        else:
+            found = _listing(singular, noun.below)
+        if found is not None:
+            return found
+    return None

@@ -427,7 +427,7 @@ NOUNS: dict[str, Noun] = {
                 Noun(
                     "versions",
                     "version",
-                    "Versions: list, get, create, history, promote.",
+                    "Versions: list, get, create, history, promote, replace-manifest.",
                     (
                         Verb(
                             "list",
@@ -597,7 +597,7 @@ NOUNS: dict[str, Noun] = {
                                             False,
                                             "Share of the projects, with at most two decimals.",
                                         ),
-                                        Field(("superseded_by",), "text", False),
+                                        Field(("superseded_by",), "sibling", False),
                                         Field(
                                             ("no_successor_because",),
                                             "text",
@@ -638,7 +638,7 @@ NOUNS: dict[str, Noun] = {
                                             False,
                                             "Share of the projects, with at most two decimals.",
                                         ),
-                                        Field(("superseded_by",), "text", False),
+                                        Field(("superseded_by",), "sibling", False),
                                         Field(
                                             ("no_successor_because",),
                                             "text",
@@ -650,72 +650,63 @@ NOUNS: dict[str, Noun] = {
                                 ),
                             ),
                         ),
-                    ),
-                    (
-                        Noun(
-                            "manifest",
-                            "version",
-                            "Manifest: replace-manifest.",
+                        Verb(
+                            "replace-manifest",
+                            "Replace the manifest of a draft; from staging on it never changes",
+                            "Needs the action `app_version.create`.",
                             (
-                                Verb(
-                                    "replace-manifest",
-                                    "Replace the manifest of a draft; from staging on it never changes",
-                                    "Needs the action `app_version.create`.",
-                                    (
-                                        Endpoint(
-                                            "replace_platform_version_manifest",
-                                            "platform",
-                                            "",
-                                            arguments=(
-                                                "app_id",
-                                                "version_id",
-                                            ),
-                                            body=(
-                                                Field(
-                                                    ("manifest",),
-                                                    "json",
-                                                    True,
-                                                    "A manifest, as `GET /api/v1/schemas/manifest` describes it.",
-                                                ),
-                                                Field(
-                                                    ("revision",),
-                                                    "integer",
-                                                    False,
-                                                    "The revision that was seen; refused when there is a newer one.",
-                                                ),
-                                            ),
-                                            takes_body=True,
+                                Endpoint(
+                                    "replace_platform_version_manifest",
+                                    "platform",
+                                    "",
+                                    arguments=(
+                                        "app_id",
+                                        "version_id",
+                                    ),
+                                    body=(
+                                        Field(
+                                            ("manifest",),
+                                            "json",
+                                            True,
+                                            "A manifest, as `GET /api/v1/schemas/manifest` describes it.",
                                         ),
-                                        Endpoint(
-                                            "replace_tenant_version_manifest",
-                                            "tenant",
-                                            "tenant_id",
-                                            arguments=(
-                                                "app_id",
-                                                "version_id",
-                                            ),
-                                            body=(
-                                                Field(
-                                                    ("manifest",),
-                                                    "json",
-                                                    True,
-                                                    "A manifest, as `GET /api/v1/schemas/manifest` describes it.",
-                                                ),
-                                                Field(
-                                                    ("revision",),
-                                                    "integer",
-                                                    False,
-                                                    "The revision that was seen; refused when there is a newer one.",
-                                                ),
-                                            ),
-                                            takes_body=True,
+                                        Field(
+                                            ("revision",),
+                                            "integer",
+                                            False,
+                                            "The revision that was seen; refused when there is a newer one.",
                                         ),
                                     ),
+                                    takes_body=True,
+                                ),
+                                Endpoint(
+                                    "replace_tenant_version_manifest",
+                                    "tenant",
+                                    "tenant_id",
+                                    arguments=(
+                                        "app_id",
+                                        "version_id",
+                                    ),
+                                    body=(
+                                        Field(
+                                            ("manifest",),
+                                            "json",
+                                            True,
+                                            "A manifest, as `GET /api/v1/schemas/manifest` describes it.",
+                                        ),
+                                        Field(
+                                            ("revision",),
+                                            "integer",
+                                            False,
+                                            "The revision that was seen; refused when there is a newer one.",
+                                        ),
+                                    ),
+                                    takes_body=True,
                                 ),
                             ),
-                            (),
                         ),
                     ),
+                    (),
                 ),
             ),
         ),
@@ -998,13 +989,21 @@ NOUNS: dict[str, Noun] = {
                 Verb(
                     "promote",
                     "Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw",
-                    "Staging fetches and hashes every layer and stores the result. A move towards projects needs that the artifact is\nverified at this moment; `retired` needs that nothing holds its digest.\n\nNeeds the action `artifact.promote`.",
+                    "Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that\ngoes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that\nthe artifact is verified at this moment; `retired` needs that nothing holds its digest.\n\nNeeds the action `artifact.promote`.",
                     (
                         Endpoint(
                             "promote_platform_artifact",
                             "platform",
                             "",
                             arguments=("artifact_id",),
+                            query=(
+                                Field(
+                                    ("wait",),
+                                    "number",
+                                    False,
+                                    "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                                ),
+                            ),
                             body=(
                                 Field(
                                     ("move",),
@@ -1014,7 +1013,7 @@ NOUNS: dict[str, Noun] = {
                                     ("activate", "canary", "deprecate", "retire", "rollback", "stage", "withdraw"),
                                 ),
                                 Field(("reason",), "text", True, "Why: at least 10 characters."),
-                                Field(("superseded_by",), "text", False),
+                                Field(("superseded_by",), "sibling", False),
                                 Field(("no_successor_because",), "text", False, "Why: at least 10 characters."),
                             ),
                             takes_body=True,
@@ -1024,6 +1023,14 @@ NOUNS: dict[str, Noun] = {
                             "project",
                             "project_id",
                             arguments=("artifact_id",),
+                            query=(
+                                Field(
+                                    ("wait",),
+                                    "number",
+                                    False,
+                                    "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                                ),
+                            ),
                             body=(
                                 Field(
                                     ("move",),
@@ -1033,7 +1040,7 @@ NOUNS: dict[str, Noun] = {
                                     ("activate", "canary", "deprecate", "retire", "rollback", "stage", "withdraw"),
                                 ),
                                 Field(("reason",), "text", True, "Why: at least 10 characters."),
-                                Field(("superseded_by",), "text", False),
+                                Field(("superseded_by",), "sibling", False),
                                 Field(("no_successor_because",), "text", False, "Why: at least 10 characters."),
                             ),
                             takes_body=True,
@@ -1043,6 +1050,14 @@ NOUNS: dict[str, Noun] = {
                             "tenant",
                             "tenant_id",
                             arguments=("artifact_id",),
+                            query=(
+                                Field(
+                                    ("wait",),
+                                    "number",
+                                    False,
+                                    "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                                ),
+                            ),
                             body=(
                                 Field(
                                     ("move",),
@@ -1052,7 +1067,7 @@ NOUNS: dict[str, Noun] = {
                                     ("activate", "canary", "deprecate", "retire", "rollback", "stage", "withdraw"),
                                 ),
                                 Field(("reason",), "text", True, "Why: at least 10 characters."),
-                                Field(("superseded_by",), "text", False),
+                                Field(("superseded_by",), "sibling", False),
                                 Field(("no_successor_because",), "text", False, "Why: at least 10 characters."),
                             ),
                             takes_body=True,
@@ -1093,12 +1108,20 @@ NOUNS: dict[str, Noun] = {
                 Verb(
                     "register",
                     "Register a digest, which must be at its source",
-                    "Of an image the manifests are read and hashed, of a blob every byte. It begins as a draft.\n\nNeeds the action `artifact.create`.",
+                    "Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for\nthat: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could\nnot be read is to try again.\n\nNeeds the action `artifact.create`.",
                     (
                         Endpoint(
                             "register_platform_artifact",
                             "platform",
                             "",
+                            query=(
+                                Field(
+                                    ("wait",),
+                                    "number",
+                                    False,
+                                    "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                                ),
+                            ),
                             body=(
                                 Field(("kind",), "json", True, "", ("blob", "oci")),
                                 Field(
@@ -1116,6 +1139,14 @@ NOUNS: dict[str, Noun] = {
                             "register_project_artifact",
                             "project",
                             "project_id",
+                            query=(
+                                Field(
+                                    ("wait",),
+                                    "number",
+                                    False,
+                                    "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                                ),
+                            ),
                             body=(
                                 Field(("kind",), "json", True, "", ("blob", "oci")),
                                 Field(
@@ -1133,6 +1164,14 @@ NOUNS: dict[str, Noun] = {
                             "register_tenant_artifact",
                             "tenant",
                             "tenant_id",
+                            query=(
+                                Field(
+                                    ("wait",),
+                                    "number",
+                                    False,
+                                    "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                                ),
+                            ),
                             body=(
                                 Field(("kind",), "json", True, "", ("blob", "oci")),
                                 Field(
@@ -1151,15 +1190,192 @@ NOUNS: dict[str, Noun] = {
                 Verb(
                     "verify",
                     "Look at the source again, collect the signatures beside it, and conclude",
-                    "What is found is stored, good or bad; `trust` and `doubts` of the answer say what follows.\n\nNeeds the action `artifact.verify`.",
+                    "A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,\ngood or bad; `trust` and `doubts` of the answer say what follows.\n\nNeeds the action `artifact.verify`.",
                     (
-                        Endpoint("verify_platform_artifact", "platform", "", arguments=("artifact_id",)),
-                        Endpoint("verify_project_artifact", "project", "project_id", arguments=("artifact_id",)),
-                        Endpoint("verify_tenant_artifact", "tenant", "tenant_id", arguments=("artifact_id",)),
+                        Endpoint(
+                            "verify_platform_artifact",
+                            "platform",
+                            "",
+                            arguments=("artifact_id",),
+                            query=(
+                                Field(
+                                    ("wait",),
+                                    "number",
+                                    False,
+                                    "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                                ),
+                            ),
+                        ),
+                        Endpoint(
+                            "verify_project_artifact",
+                            "project",
+                            "project_id",
+                            arguments=("artifact_id",),
+                            query=(
+                                Field(
+                                    ("wait",),
+                                    "number",
+                                    False,
+                                    "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                                ),
+                            ),
+                        ),
+                        Endpoint(
+                            "verify_tenant_artifact",
+                            "tenant",
+                            "tenant_id",
+                            arguments=("artifact_id",),
+                            query=(
+                                Field(
+                                    ("wait",),
+                                    "number",
+                                    False,
+                                    "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                                ),
+                            ),
+                        ),
                     ),
                 ),
             ),
-            (),
+            (
+                Noun(
+                    "checks",
+                    "artifact check",
+                    "Checks: list, get, cancel.",
+                    (
+                        Verb(
+                            "list",
+                            "List the checks of an artifact, newest first: those that are under way and those that ended",
+                            "Needs the action `artifact.read`.",
+                            (
+                                Endpoint(
+                                    "list_platform_artifact_checks",
+                                    "platform",
+                                    "",
+                                    arguments=("artifact_id",),
+                                    lists=True,
+                                    pages=True,
+                                ),
+                                Endpoint(
+                                    "list_project_artifact_checks",
+                                    "project",
+                                    "project_id",
+                                    arguments=("artifact_id",),
+                                    lists=True,
+                                    pages=True,
+                                ),
+                                Endpoint(
+                                    "list_tenant_artifact_checks",
+                                    "tenant",
+                                    "tenant_id",
+                                    arguments=("artifact_id",),
+                                    lists=True,
+                                    pages=True,
+                                ),
+                            ),
+                        ),
+                        Verb(
+                            "get",
+                            "Read a check; `wait` with `changed_from` follows its progress, with `until` its end",
+                            "Needs the action `artifact.read`.",
+                            (
+                                Endpoint(
+                                    "get_platform_artifact_check",
+                                    "platform",
+                                    "",
+                                    arguments=(
+                                        "artifact_id",
+                                        "check_id",
+                                    ),
+                                    query=(
+                                        Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                        Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                        Field(
+                                            ("changed_from",),
+                                            "text",
+                                            False,
+                                            "The `etag` that was seen: wait until it is another.",
+                                        ),
+                                    ),
+                                ),
+                                Endpoint(
+                                    "get_project_artifact_check",
+                                    "project",
+                                    "project_id",
+                                    arguments=(
+                                        "artifact_id",
+                                        "check_id",
+                                    ),
+                                    query=(
+                                        Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                        Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                        Field(
+                                            ("changed_from",),
+                                            "text",
+                                            False,
+                                            "The `etag` that was seen: wait until it is another.",
+                                        ),
+                                    ),
+                                ),
+                                Endpoint(
+                                    "get_tenant_artifact_check",
+                                    "tenant",
+                                    "tenant_id",
+                                    arguments=(
+                                        "artifact_id",
+                                        "check_id",
+                                    ),
+                                    query=(
+                                        Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                        Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                        Field(
+                                            ("changed_from",),
+                                            "text",
+                                            False,
+                                            "The `etag` that was seen: wait until it is another.",
+                                        ),
+                                    ),
+                                ),
+                            ),
+                        ),
+                        Verb(
+                            "cancel",
+                            "End a check early. Nothing is concluded from it; verifying begins a new one",
+                            "Needs the action `artifact.verify`.",
+                            (
+                                Endpoint(
+                                    "cancel_platform_artifact_check",
+                                    "platform",
+                                    "",
+                                    arguments=(
+                                        "artifact_id",
+                                        "check_id",
+                                    ),
+                                ),
+                                Endpoint(
+                                    "cancel_project_artifact_check",
+                                    "project",
+                                    "project_id",
+                                    arguments=(
+                                        "artifact_id",
+                                        "check_id",
+                                    ),
+                                ),
+                                Endpoint(
+                                    "cancel_tenant_artifact_check",
+                                    "tenant",
+                                    "tenant_id",
+                                    arguments=(
+                                        "artifact_id",
+                                        "check_id",
+                                    ),
+                                ),
+                            ),
+                        ),
+                    ),
+                    (),
+                ),
+            ),
         ),
         Noun(
             "break-glass",
@@ -1213,10 +1429,10 @@ NOUNS: dict[str, Noun] = {
         Noun(
             "catalog",
             "catalog",
-            "Catalog: list-project.",
+            "Catalog: list.",
             (
                 Verb(
-                    "list-project",
+                    "list",
                     "Browse what a project may launch and, for what it may not, everything that hinders it",
                     "Needs the action `catalog.read`.",
                     (
@@ -1229,6 +1445,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("category",), "text", False, "What kind of app it is."),
                             ),
                             lists=True,
+                            pages=True,
                         ),
                     ),
                 ),
@@ -1282,7 +1499,7 @@ NOUNS: dict[str, Noun] = {
         Noun(
             "entitlements",
             "entitlement",
-            "Entitlements: list, get, create, update, delete.",
+            "Entitlements: list, get, create, update, enable, disable, delete.",
             (
                 Verb(
                     "list",
@@ -1329,16 +1546,61 @@ NOUNS: dict[str, Noun] = {
                                 Field(
                                     ("versions",), "text", False, "Such as `>=1.2.0 <2.0.0`; none for every version."
                                 ),
-                                Field(("rules", "sources", "allow"), "list", False),
-                                Field(("rules", "sources", "deny"), "list", False),
-                                Field(("rules", "regions", "allow"), "list", False),
-                                Field(("rules", "regions", "deny"), "list", False),
-                                Field(("rules", "skus", "allow"), "list", False),
-                                Field(("rules", "skus", "deny"), "list", False),
-                                Field(("rules", "apps", "allow"), "list", False),
-                                Field(("rules", "apps", "deny"), "list", False),
-                                Field(("rules", "signatures"), "text", False),
-                                Field(("rules", "gpus_max"), "integer", False),
+                                Field(
+                                    ("rules", "sources", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "sources", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "regions", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "regions", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "skus", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "skus", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "apps", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "apps", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "signatures"),
+                                    "text",
+                                    False,
+                                    "What has to be signed by a trusted key: `none`, `images` or `everything`.",
+                                ),
+                                Field(("rules", "gpus_max"), "integer", False, "How many GPUs a project may hold."),
                                 Field(
                                     ("agreed_actions",),
                                     "list",
@@ -1366,16 +1628,61 @@ NOUNS: dict[str, Noun] = {
                                 Field(
                                     ("versions",), "text", False, "Such as `>=1.2.0 <2.0.0`; none for every version."
                                 ),
-                                Field(("rules", "sources", "allow"), "list", False),
-                                Field(("rules", "sources", "deny"), "list", False),
-                                Field(("rules", "regions", "allow"), "list", False),
-                                Field(("rules", "regions", "deny"), "list", False),
-                                Field(("rules", "skus", "allow"), "list", False),
-                                Field(("rules", "skus", "deny"), "list", False),
-                                Field(("rules", "apps", "allow"), "list", False),
-                                Field(("rules", "apps", "deny"), "list", False),
-                                Field(("rules", "signatures"), "text", False),
-                                Field(("rules", "gpus_max"), "integer", False),
+                                Field(
+                                    ("rules", "sources", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "sources", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "regions", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "regions", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "skus", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "skus", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "apps", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "apps", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "signatures"),
+                                    "text",
+                                    False,
+                                    "What has to be signed by a trusted key: `none`, `images` or `everything`.",
+                                ),
+                                Field(("rules", "gpus_max"), "integer", False, "How many GPUs a project may hold."),
                                 Field(
                                     ("agreed_actions",),
                                     "list",
@@ -1389,6 +1696,36 @@ NOUNS: dict[str, Noun] = {
                                     "The revision that was seen; refused when there is a newer one.",
                                 ),
                             ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "enable",
+                    "Switch an entitlement on, on the terms that it has",
+                    "Needs the action `entitlement.update`.",
+                    (
+                        Endpoint(
+                            "enable_entitlement",
+                            "project",
+                            "project_id",
+                            arguments=("entitlement_id",),
+                            body=(Field(("reason",), "text", True, "Why; it is kept in the audit trail."),),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "disable",
+                    "Switch an entitlement off; its terms stay, what runs goes on, new instances are refused",
+                    "Needs the action `entitlement.update`.",
+                    (
+                        Endpoint(
+                            "disable_entitlement",
+                            "project",
+                            "project_id",
+                            arguments=("entitlement_id",),
+                            body=(Field(("reason",), "text", True, "Why; it is kept in the audit trail."),),
                             takes_body=True,
                         ),
                     ),
@@ -1735,16 +2072,61 @@ NOUNS: dict[str, Noun] = {
                             "platform",
                             "",
                             body=(
-                                Field(("rules", "sources", "allow"), "list", False),
-                                Field(("rules", "sources", "deny"), "list", False),
-                                Field(("rules", "regions", "allow"), "list", False),
-                                Field(("rules", "regions", "deny"), "list", False),
-                                Field(("rules", "skus", "allow"), "list", False),
-                                Field(("rules", "skus", "deny"), "list", False),
-                                Field(("rules", "apps", "allow"), "list", False),
-                                Field(("rules", "apps", "deny"), "list", False),
-                                Field(("rules", "signatures"), "text", False),
-                                Field(("rules", "gpus_max"), "integer", False),
+                                Field(
+                                    ("rules", "sources", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "sources", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "regions", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "regions", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "skus", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "skus", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "apps", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "apps", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "signatures"),
+                                    "text",
+                                    False,
+                                    "What has to be signed by a trusted key: `none`, `images` or `everything`.",
+                                ),
+                                Field(("rules", "gpus_max"), "integer", False, "How many GPUs a project may hold."),
                                 Field(("reason",), "text", True, "Why; it is kept in the audit trail."),
                                 Field(
                                     ("revision",),
@@ -1754,22 +2136,68 @@ NOUNS: dict[str, Noun] = {
                                 ),
                             ),
                             takes_body=True,
+                            objects=("rules",),
                         ),
                         Endpoint(
                             "update_project_policy",
                             "project",
                             "project_id",
                             body=(
-                                Field(("rules", "sources", "allow"), "list", False),
-                                Field(("rules", "sources", "deny"), "list", False),
-                                Field(("rules", "regions", "allow"), "list", False),
-                                Field(("rules", "regions", "deny"), "list", False),
-                                Field(("rules", "skus", "allow"), "list", False),
-                                Field(("rules", "skus", "deny"), "list", False),
-                                Field(("rules", "apps", "allow"), "list", False),
-                                Field(("rules", "apps", "deny"), "list", False),
-                                Field(("rules", "signatures"), "text", False),
-                                Field(("rules", "gpus_max"), "integer", False),
+                                Field(
+                                    ("rules", "sources", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "sources", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "regions", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "regions", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "skus", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "skus", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "apps", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "apps", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "signatures"),
+                                    "text",
+                                    False,
+                                    "What has to be signed by a trusted key: `none`, `images` or `everything`.",
+                                ),
+                                Field(("rules", "gpus_max"), "integer", False, "How many GPUs a project may hold."),
                                 Field(("reason",), "text", True, "Why; it is kept in the audit trail."),
                                 Field(
                                     ("revision",),
@@ -1779,22 +2207,68 @@ NOUNS: dict[str, Noun] = {
                                 ),
                             ),
                             takes_body=True,
+                            objects=("rules",),
                         ),
                         Endpoint(
                             "update_tenant_policy",
                             "tenant",
                             "tenant_id",
                             body=(
-                                Field(("rules", "sources", "allow"), "list", False),
-                                Field(("rules", "sources", "deny"), "list", False),
-                                Field(("rules", "regions", "allow"), "list", False),
-                                Field(("rules", "regions", "deny"), "list", False),
-                                Field(("rules", "skus", "allow"), "list", False),
-                                Field(("rules", "skus", "deny"), "list", False),
-                                Field(("rules", "apps", "allow"), "list", False),
-                                Field(("rules", "apps", "deny"), "list", False),
-                                Field(("rules", "signatures"), "text", False),
-                                Field(("rules", "gpus_max"), "integer", False),
+                                Field(
+                                    ("rules", "sources", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "sources", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "regions", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "regions", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "skus", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "skus", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "apps", "allow"),
+                                    "list",
+                                    False,
+                                    "Names, or beginnings that end with `*`; without it all.",
+                                ),
+                                Field(
+                                    ("rules", "apps", "deny"),
+                                    "list",
+                                    False,
+                                    "The same; what is denied counts more than what is allowed.",
+                                ),
+                                Field(
+                                    ("rules", "signatures"),
+                                    "text",
+                                    False,
+                                    "What has to be signed by a trusted key: `none`, `images` or `everything`.",
+                                ),
+                                Field(("rules", "gpus_max"), "integer", False, "How many GPUs a project may hold."),
                                 Field(("reason",), "text", True, "Why; it is kept in the audit trail."),
                                 Field(
                                     ("revision",),
@@ -1804,6 +2278,7 @@ NOUNS: dict[str, Noun] = {
                                 ),
                             ),
                             takes_body=True,
+                            objects=("rules",),
                         ),
                     ),
                 ),
@@ -2512,6 +2987,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("first_admin", "display_name"), "text", True, "A name for people."),
                             ),
                             takes_body=True,
+                            objects=("first_admin",),
                             one_time_secret=True,
                         ),
                     ),

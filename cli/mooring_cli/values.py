@@ -55,15 +55,28 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
 
 
 class JsonText(click.ParamType):  # type: ignore[type-arg]
-    """A JSON value."""
+    """A JSON value, or @ and the name of a file in JSON or YAML."""
 
-    name = "json"
+    name = "json|@file"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and value.startswith("@"):
+            from mooring_cli.manifest import read
+
+            return read(value[1:]).values
         try:
             return json.loads(value)
         except ValueError as error:
-            self.fail(f"this is not JSON: {error}", param, ctx)
+            self.fail(f"this is not JSON: {error}; @ and a name reads a file", param, ctx)
+
+
+class PemText(click.ParamType):  # type: ignore[type-arg]
+    """Text in PEM form, or @ and the name of a file with it."""
+
+    name = "pem|@file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return read_text(value[1:]) if value.startswith("@") else str(value)
 
 
 def duration_seconds(text: str) -> int | None:
@@ -75,7 +88,7 @@ def duration_seconds(text: str) -> int | None:
 def option_of(field: Field) -> click.Option:
     """The click option of a field."""
     names = [f"--{field.option}", destination(field)]
-    about = field.help or ("By id or by name." if field.kind in ("tenant", "project", "reference") else "")
+    about = field.help or ("By id or by name." if field.kind in ("tenant", "project", "reference", "sibling") else "")
     text = f"{about} [required]".strip() if field.required else about
     if field.kind == "boolean":
         return click.Option([f"--{field.option}/--no-{field.option}", destination(field)], default=None, help=text)
@@ -100,6 +113,8 @@ def type_of(field: Field) -> "click.ParamType[Any]":
     """How the text of an option is read."""
     if field.kind == "integer":
         return Seconds() if field.path[-1].endswith("_seconds") else click.INT
+    if field.path[-1].endswith("_pem"):
+        return PemText()
     kinds: dict[str, click.ParamType[Any]] = {"number": click.FLOAT, "time": Moment(), "json": JsonText()}
     return kinds.get(field.kind, click.STRING)
 

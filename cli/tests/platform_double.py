@@ -94,7 +94,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(raw)
 
-    do_GET = do_POST = do_PATCH = do_DELETE = handle_any
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any
 
     def log_message(self, format: str, *args: Any) -> None:
         """Be quiet."""

@@ -41,6 +41,18 @@ class BodyTooLarge(MooringError):
     code = "body_too_large"
 
 
+class CheckCancelled(MooringError):
+    """The check of the artifact's bytes was cancelled before it had read all of them."""
+
+    code = "check_cancelled"
+
+
+class CheckRunning(MooringError):
+    """The answer needs a check of the artifact's bytes, and that is still under way."""
+
+    code = "check_running"
+
+
 class ClosingRecordMissing(MooringError):
     """The platform refused with `closing_record_missing`."""
 
@@ -305,6 +317,12 @@ class SourcePathRefused(MooringError):
     code = "source_path_refused"
 
 
+class SourceStalled(MooringError):
+    """The source stopped sending in the middle: no byte came for as long as a check waits."""
+
+    code = "source_stalled"
+
+
 class SourceTooLarge(MooringError):
     """The content is larger than the platform takes from this source."""
 
@@ -381,6 +399,8 @@ MooringError.known_codes.update(
             ArtifactUnverified,
             AssertionRefused,
             BodyTooLarge,
+            CheckCancelled,
+            CheckRunning,
             ClosingRecordMissing,
             Conflict,
             ContentExpandsTooFar,
@@ -425,6 +445,7 @@ MooringError.known_codes.update(
             SourceEndless,
             SourceMalformed,
             SourcePathRefused,
+            SourceStalled,
             SourceTooLarge,
             SourceTooSlow,
             SourceUnreachable,
@@ -448,6 +469,8 @@ __all__ = [
     "ArtifactUnverified",
     "AssertionRefused",
     "BodyTooLarge",
+    "CheckCancelled",
+    "CheckRunning",
     "ClosingRecordMissing",
     "Conflict",
     "ContentExpandsTooFar",
@@ -492,6 +515,7 @@ __all__ = [
     "SourceEndless",
     "SourceMalformed",
     "SourcePathRefused",
+    "SourceStalled",
     "SourceTooLarge",
     "SourceTooSlow",
     "SourceUnreachable",

@@ -167,6 +167,7 @@ class Artifact(msgspec.Struct, kw_only=True, omit_defaults=True):
     promotion: str
     trust: str
     doubts: list[Doubt]
+    check: ArtifactCheck | None
     created_at: datetime
     deprecated_at: datetime | None
     retired_at: datetime | None
@@ -178,6 +179,37 @@ class Artifact(msgspec.Struct, kw_only=True, omit_defaults=True):
     etag: str
     allowed_moves: list[str]
     allowed_actions: list[str]
+
+
+class ArtifactCheck(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A check of an artifact's bytes: how far it is, or what came of it."""
+
+    id: str
+    artifact_id: str
+    name: str
+    subject: str
+    status: str
+    bytes_done: int
+    bytes_total: int | None
+    attempts: int
+    created_at: datetime
+    started_at: datetime | None
+    progressed_at: datetime | None
+    finished_at: datetime | None
+    passed: bool | None
+    failure_code: str | None
+    detail: str
+    findings: list[dict[str, Any]]
+    correlation_id: str
+    etag: str
+    allowed_actions: list[str]
+
+
+class ArtifactCheckPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[ArtifactCheck]
+    next_cursor: str | None = None
 
 
 class ArtifactEvidence(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -388,6 +420,23 @@ class Check(msgspec.Struct, kw_only=True, omit_defaults=True):
     detail: str
 
 
+class CheckName(StrEnum):
+    """What is looked at."""
+
+    CONTENT = "content"
+    SMOKE = "smoke"
+
+
+class CheckState(StrEnum):
+    """The values of CheckState."""
+
+    ACCEPTED = "accepted"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+
+
 class ClaimedTasks(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What there is for the node: tasks, what to end early, what is no longer its own, and announced keys."""
 
@@ -408,6 +457,8 @@ class Code(StrEnum):
     ARTIFACT_UNVERIFIED = "artifact_unverified"
     ASSERTION_REFUSED = "assertion_refused"
     BODY_TOO_LARGE = "body_too_large"
+    CHECK_CANCELLED = "check_cancelled"
+    CHECK_RUNNING = "check_running"
     CLOSING_RECORD_MISSING = "closing_record_missing"
     CONFLICT = "conflict"
     CONTENT_EXPANDS_TOO_FAR = "content_expands_too_far"
@@ -452,6 +503,7 @@ class Code(StrEnum):
     SOURCE_ENDLESS = "source_endless"
     SOURCE_MALFORMED = "source_malformed"
     SOURCE_PATH_REFUSED = "source_path_refused"
+    SOURCE_STALLED = "source_stalled"
     SOURCE_TOO_LARGE = "source_too_large"
     SOURCE_TOO_SLOW = "source_too_slow"
     SOURCE_UNREACHABLE = "source_unreachable"

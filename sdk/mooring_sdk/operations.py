@@ -7,7 +7,25 @@ ADD_PLATFORM_SIGNER_KEY = Operation("add_platform_signer_key", "POST", "/api/v1/
 ADD_TENANT_SIGNER_KEY = Operation(
     "add_tenant_signer_key", "POST", "/api/v1/tenants/{tenant_id}/signer-keys", takes_key=True
 )
+CANCEL_PLATFORM_ARTIFACT_CHECK = Operation(
+    "cancel_platform_artifact_check",
+    "POST",
+    "/api/v1/platform/artifacts/{artifact_id}/checks/{check_id}/cancel",
+    takes_key=True,
+)
+CANCEL_PROJECT_ARTIFACT_CHECK = Operation(
+    "cancel_project_artifact_check",
+    "POST",
+    "/api/v1/projects/{project_id}/artifacts/{artifact_id}/checks/{check_id}/cancel",
+    takes_key=True,
+)
 CANCEL_TASK = Operation("cancel_task", "POST", "/api/v1/projects/{project_id}/tasks/{task_id}/cancel", takes_key=True)
+CANCEL_TENANT_ARTIFACT_CHECK = Operation(
+    "cancel_tenant_artifact_check",
+    "POST",
+    "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/checks/{check_id}/cancel",
+    takes_key=True,
+)
 CHANGE_OWN_PASSWORD = Operation("change_own_password", "POST", "/api/v1/whoami/password", takes_key=True)
 CLAIM_TASKS = Operation("claim_tasks", "POST", "/api/v1/agent/claims")
 CONNECT_ENDPOINT = Operation(
@@ -108,6 +126,9 @@ DELETE_TENANT_MEMBERSHIP = Operation(
 DELETE_TENANT_WEBHOOK = Operation(
     "delete_tenant_webhook", "DELETE", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}", takes_key=True
 )
+DISABLE_ENTITLEMENT = Operation(
+    "disable_entitlement", "POST", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}/disable", takes_key=True
+)
 DISABLE_PLATFORM_USER = Operation(
     "disable_platform_user", "POST", "/api/v1/platform/users/{user_id}/disable", takes_key=True
 )
@@ -121,6 +142,9 @@ DISABLE_TENANT_USER = Operation(
     "disable_tenant_user", "POST", "/api/v1/tenants/{tenant_id}/users/{user_id}/disable", takes_key=True
 )
 DRAIN_NODE = Operation("drain_node", "POST", "/api/v1/platform/nodes/{node_id}/drain", takes_key=True)
+ENABLE_ENTITLEMENT = Operation(
+    "enable_entitlement", "POST", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}/enable", takes_key=True
+)
 ENABLE_PLATFORM_USER = Operation(
     "enable_platform_user", "POST", "/api/v1/platform/users/{user_id}/enable", takes_key=True
 )
@@ -156,6 +180,9 @@ GET_NODE = Operation("get_node", "GET", "/api/v1/platform/nodes/{node_id}")
 GET_OPENAPI = Operation("get_openapi", "GET", "/api/v1/openapi.json", is_public=True)
 GET_PLATFORM_APP = Operation("get_platform_app", "GET", "/api/v1/platform/apps/{app_id}")
 GET_PLATFORM_ARTIFACT = Operation("get_platform_artifact", "GET", "/api/v1/platform/artifacts/{artifact_id}")
+GET_PLATFORM_ARTIFACT_CHECK = Operation(
+    "get_platform_artifact_check", "GET", "/api/v1/platform/artifacts/{artifact_id}/checks/{check_id}"
+)
 GET_PLATFORM_ARTIFACT_EVIDENCE = Operation(
     "get_platform_artifact_evidence", "GET", "/api/v1/platform/artifacts/{artifact_id}/evidence"
 )
@@ -176,6 +203,9 @@ GET_PLATFORM_VERSION_HISTORY = Operation(
 GET_PLATFORM_WEBHOOK = Operation("get_platform_webhook", "GET", "/api/v1/platform/webhooks/{webhook_id}")
 GET_PROJECT = Operation("get_project", "GET", "/api/v1/projects/{project_id}")
 GET_PROJECT_ARTIFACT = Operation("get_project_artifact", "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}")
+GET_PROJECT_ARTIFACT_CHECK = Operation(
+    "get_project_artifact_check", "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/checks/{check_id}"
+)
 GET_PROJECT_ARTIFACT_EVIDENCE = Operation(
     "get_project_artifact_evidence", "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/evidence"
 )
@@ -208,6 +238,9 @@ GET_TASK_SCHEMAS = Operation("get_task_schemas", "GET", "/api/v1/schemas/tasks",
 GET_TENANT = Operation("get_tenant", "GET", "/api/v1/tenants/{tenant_id}")
 GET_TENANT_APP = Operation("get_tenant_app", "GET", "/api/v1/tenants/{tenant_id}/apps/{app_id}")
 GET_TENANT_ARTIFACT = Operation("get_tenant_artifact", "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}")
+GET_TENANT_ARTIFACT_CHECK = Operation(
+    "get_tenant_artifact_check", "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/checks/{check_id}"
+)
 GET_TENANT_ARTIFACT_EVIDENCE = Operation(
     "get_tenant_artifact_evidence", "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/evidence"
 )
@@ -245,6 +278,9 @@ LIST_NODE_TASKS = Operation("list_node_tasks", "GET", "/api/v1/platform/nodes/{n
 LIST_NODES = Operation("list_nodes", "GET", "/api/v1/platform/nodes")
 LIST_PLATFORM_ALLOCATIONS = Operation("list_platform_allocations", "GET", "/api/v1/platform/allocations")
 LIST_PLATFORM_APPS = Operation("list_platform_apps", "GET", "/api/v1/platform/apps")
+LIST_PLATFORM_ARTIFACT_CHECKS = Operation(
+    "list_platform_artifact_checks", "GET", "/api/v1/platform/artifacts/{artifact_id}/checks"
+)
 LIST_PLATFORM_ARTIFACT_SOURCES = Operation("list_platform_artifact_sources", "GET", "/api/v1/platform/artifact-sources")
 LIST_PLATFORM_ARTIFACTS = Operation("list_platform_artifacts", "GET", "/api/v1/platform/artifacts")
 LIST_PLATFORM_AUDIT = Operation("list_platform_audit", "GET", "/api/v1/platform/audit")
@@ -256,6 +292,9 @@ LIST_PLATFORM_SIGNER_KEYS = Operation("list_platform_signer_keys", "GET", "/api/
 LIST_PLATFORM_USERS = Operation("list_platform_users", "GET", "/api/v1/platform/users")
 LIST_PLATFORM_VERSIONS = Operation("list_platform_versions", "GET", "/api/v1/platform/apps/{app_id}/versions")
 LIST_PLATFORM_WEBHOOKS = Operation("list_platform_webhooks", "GET", "/api/v1/platform/webhooks")
+LIST_PROJECT_ARTIFACT_CHECKS = Operation(
+    "list_project_artifact_checks", "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/checks"
+)
 LIST_PROJECT_ARTIFACT_SOURCES = Operation(
     "list_project_artifact_sources", "GET", "/api/v1/projects/{project_id}/artifact-sources"
 )
@@ -278,6 +317,9 @@ LIST_SKUS = Operation("list_skus", "GET", "/api/v1/skus")
 LIST_TASK_SIGNING_KEYS = Operation("list_task_signing_keys", "GET", "/api/v1/platform/task-signing-keys")
 LIST_TASKS = Operation("list_tasks", "GET", "/api/v1/projects/{project_id}/tasks")
 LIST_TENANT_APPS = Operation("list_tenant_apps", "GET", "/api/v1/tenants/{tenant_id}/apps")
+LIST_TENANT_ARTIFACT_CHECKS = Operation(
+    "list_tenant_artifact_checks", "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/checks"
+)
 LIST_TENANT_ARTIFACT_SOURCES = Operation(
     "list_tenant_artifact_sources", "GET", "/api/v1/tenants/{tenant_id}/artifact-sources"
 )
@@ -479,7 +521,10 @@ BY_NAME = {
     for each in (
         ADD_PLATFORM_SIGNER_KEY,
         ADD_TENANT_SIGNER_KEY,
+        CANCEL_PLATFORM_ARTIFACT_CHECK,
+        CANCEL_PROJECT_ARTIFACT_CHECK,
         CANCEL_TASK,
+        CANCEL_TENANT_ARTIFACT_CHECK,
         CHANGE_OWN_PASSWORD,
         CLAIM_TASKS,
         CONNECT_ENDPOINT,
@@ -519,10 +564,12 @@ BY_NAME = {
         DELETE_TENANT_ARTIFACT_SOURCE,
         DELETE_TENANT_MEMBERSHIP,
         DELETE_TENANT_WEBHOOK,
+        DISABLE_ENTITLEMENT,
         DISABLE_PLATFORM_USER,
         DISABLE_SERVICE_ACCOUNT,
         DISABLE_TENANT_USER,
         DRAIN_NODE,
+        ENABLE_ENTITLEMENT,
         ENABLE_PLATFORM_USER,
         ENABLE_SERVICE_ACCOUNT,
         ENABLE_TENANT_USER,
@@ -545,6 +592,7 @@ BY_NAME = {
         GET_OPENAPI,
         GET_PLATFORM_APP,
         GET_PLATFORM_ARTIFACT,
+        GET_PLATFORM_ARTIFACT_CHECK,
         GET_PLATFORM_ARTIFACT_EVIDENCE,
         GET_PLATFORM_ARTIFACT_HISTORY,
         GET_PLATFORM_ARTIFACT_IMPACT,
@@ -557,6 +605,7 @@ BY_NAME = {
         GET_PLATFORM_WEBHOOK,
         GET_PROJECT,
         GET_PROJECT_ARTIFACT,
+        GET_PROJECT_ARTIFACT_CHECK,
         GET_PROJECT_ARTIFACT_EVIDENCE,
         GET_PROJECT_ARTIFACT_HISTORY,
         GET_PROJECT_ARTIFACT_IMPACT,
@@ -577,6 +626,7 @@ BY_NAME = {
         GET_TENANT,
         GET_TENANT_APP,
         GET_TENANT_ARTIFACT,
+        GET_TENANT_ARTIFACT_CHECK,
         GET_TENANT_ARTIFACT_EVIDENCE,
         GET_TENANT_ARTIFACT_HISTORY,
         GET_TENANT_ARTIFACT_IMPACT,
@@ -602,6 +652,7 @@ BY_NAME = {
         LIST_NODES,
         LIST_PLATFORM_ALLOCATIONS,
         LIST_PLATFORM_APPS,
+        LIST_PLATFORM_ARTIFACT_CHECKS,
         LIST_PLATFORM_ARTIFACT_SOURCES,
         LIST_PLATFORM_ARTIFACTS,
         LIST_PLATFORM_AUDIT,
@@ -613,6 +664,7 @@ BY_NAME = {
         LIST_PLATFORM_USERS,
         LIST_PLATFORM_VERSIONS,
         LIST_PLATFORM_WEBHOOKS,
+        LIST_PROJECT_ARTIFACT_CHECKS,
         LIST_PROJECT_ARTIFACT_SOURCES,
         LIST_PROJECT_ARTIFACTS,
         LIST_PROJECT_AUDIT,
@@ -631,6 +683,7 @@ BY_NAME = {
         LIST_TASK_SIGNING_KEYS,
         LIST_TASKS,
         LIST_TENANT_APPS,
+        LIST_TENANT_ARTIFACT_CHECKS,
         LIST_TENANT_ARTIFACT_SOURCES,
         LIST_TENANT_ARTIFACTS,
         LIST_TENANT_AUDIT,

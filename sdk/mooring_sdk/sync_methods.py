@@ -77,6 +77,49 @@ class SyncMethods:
             models.SignerKey,
         )
 
+    def cancel_platform_artifact_check(
+        self,
+        artifact_id: str,
+        check_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactCheck:
+        """End a check early. Nothing is concluded from it; verifying begins a new one.
+
+        Needs the action `artifact.verify`.
+        """
+        return self.call(
+            Call(
+                operations.CANCEL_PLATFORM_ARTIFACT_CHECK,
+                {"artifact_id": artifact_id, "check_id": check_id},
+                {},
+                options=options,
+            ),
+            models.ArtifactCheck,
+        )
+
+    def cancel_project_artifact_check(
+        self,
+        project_id: str,
+        artifact_id: str,
+        check_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactCheck:
+        """End a check early. Nothing is concluded from it; verifying begins a new one.
+
+        Needs the action `artifact.verify`.
+        """
+        return self.call(
+            Call(
+                operations.CANCEL_PROJECT_ARTIFACT_CHECK,
+                {"project_id": project_id, "artifact_id": artifact_id, "check_id": check_id},
+                {},
+                options=options,
+            ),
+            models.ArtifactCheck,
+        )
+
     def cancel_task(
         self,
         project_id: str,
@@ -93,6 +136,28 @@ class SyncMethods:
         return self.call(
             Call(operations.CANCEL_TASK, {"project_id": project_id, "task_id": task_id}, {}, options=options),
             models.Task,
+        )
+
+    def cancel_tenant_artifact_check(
+        self,
+        tenant_id: str,
+        artifact_id: str,
+        check_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactCheck:
+        """End a check early. Nothing is concluded from it; verifying begins a new one.
+
+        Needs the action `artifact.verify`.
+        """
+        return self.call(
+            Call(
+                operations.CANCEL_TENANT_ARTIFACT_CHECK,
+                {"tenant_id": tenant_id, "artifact_id": artifact_id, "check_id": check_id},
+                {},
+                options=options,
+            ),
+            models.ArtifactCheck,
         )
 
     def change_own_password(
@@ -1052,6 +1117,29 @@ class SyncMethods:
             )
         )
 
+    def disable_entitlement(
+        self,
+        project_id: str,
+        entitlement_id: str,
+        *,
+        reason: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Entitlement:
+        """Switch an entitlement off; its terms stay, what runs goes on, new instances are refused.
+
+        Needs the action `entitlement.update`.
+        """
+        return self.call(
+            Call(
+                operations.DISABLE_ENTITLEMENT,
+                {"project_id": project_id, "entitlement_id": entitlement_id},
+                {},
+                given({"reason": reason}),
+                options=options,
+            ),
+            models.Entitlement,
+        )
+
     def disable_platform_user(
         self,
         user_id: str,
@@ -1112,6 +1200,29 @@ class SyncMethods:
         Needs the action `node.drain`.
         """
         return self.call(Call(operations.DRAIN_NODE, {"node_id": node_id}, {}, options=options), models.Node)
+
+    def enable_entitlement(
+        self,
+        project_id: str,
+        entitlement_id: str,
+        *,
+        reason: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Entitlement:
+        """Switch an entitlement on, on the terms that it has.
+
+        Needs the action `entitlement.update`.
+        """
+        return self.call(
+            Call(
+                operations.ENABLE_ENTITLEMENT,
+                {"project_id": project_id, "entitlement_id": entitlement_id},
+                {},
+                given({"reason": reason}),
+                options=options,
+            ),
+            models.Entitlement,
+        )
 
     def enable_platform_user(
         self,
@@ -1595,6 +1706,30 @@ class SyncMethods:
             models.Artifact,
         )
 
+    def get_platform_artifact_check(
+        self,
+        artifact_id: str,
+        check_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactCheck:
+        """Read a check; `wait` with `changed_from` follows its progress, with `until` its end.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_PLATFORM_ARTIFACT_CHECK,
+                {"artifact_id": artifact_id, "check_id": check_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.ArtifactCheck,
+        )
+
     def get_platform_artifact_evidence(
         self,
         artifact_id: str,
@@ -1816,6 +1951,31 @@ class SyncMethods:
                 options=options,
             ),
             models.Artifact,
+        )
+
+    def get_project_artifact_check(
+        self,
+        project_id: str,
+        artifact_id: str,
+        check_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactCheck:
+        """Read a check; `wait` with `changed_from` follows its progress, with `until` its end.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_PROJECT_ARTIFACT_CHECK,
+                {"project_id": project_id, "artifact_id": artifact_id, "check_id": check_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.ArtifactCheck,
         )
 
     def get_project_artifact_evidence(
@@ -2206,6 +2366,31 @@ class SyncMethods:
                 options=options,
             ),
             models.Artifact,
+        )
+
+    def get_tenant_artifact_check(
+        self,
+        tenant_id: str,
+        artifact_id: str,
+        check_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactCheck:
+        """Read a check; `wait` with `changed_from` follows its progress, with `until` its end.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_TENANT_ARTIFACT_CHECK,
+                {"tenant_id": tenant_id, "artifact_id": artifact_id, "check_id": check_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.ArtifactCheck,
         )
 
     def get_tenant_artifact_evidence(
@@ -2858,6 +3043,48 @@ class SyncMethods:
             Call(operations.LIST_PLATFORM_APPS, {}, {"limit": limit}, options=options), models.AppPage, most
         )
 
+    def list_platform_artifact_checks(
+        self,
+        artifact_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactCheckPage:
+        """List the checks of an artifact, newest first: those that are under way and those that ended.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_PLATFORM_ARTIFACT_CHECKS,
+                {"artifact_id": artifact_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.ArtifactCheckPage,
+        )
+
+    def iter_platform_artifact_checks(
+        self,
+        artifact_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.ArtifactCheck, None, None]:
+        """List the checks of an artifact, newest first: those that are under way and those that ended; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_PLATFORM_ARTIFACT_CHECKS,
+                {"artifact_id": artifact_id},
+                {"limit": limit},
+                options=options,
+            ),
+            models.ArtifactCheckPage,
+            most,
+        )
+
     def list_platform_artifact_sources(
         self,
         *,
@@ -3266,6 +3493,50 @@ class SyncMethods:
             Call(operations.LIST_PLATFORM_WEBHOOKS, {}, {"limit": limit}, options=options), models.WebhookPage, most
         )
 
+    def list_project_artifact_checks(
+        self,
+        project_id: str,
+        artifact_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactCheckPage:
+        """List the checks of an artifact, newest first: those that are under way and those that ended.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_PROJECT_ARTIFACT_CHECKS,
+                {"project_id": project_id, "artifact_id": artifact_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.ArtifactCheckPage,
+        )
+
+    def iter_project_artifact_checks(
+        self,
+        project_id: str,
+        artifact_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.ArtifactCheck, None, None]:
+        """List the checks of an artifact, newest first: those that are under way and those that ended; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_PROJECT_ARTIFACT_CHECKS,
+                {"project_id": project_id, "artifact_id": artifact_id},
+                {"limit": limit},
+                options=options,
+            ),
+            models.ArtifactCheckPage,
+            most,
+        )
+
     def list_project_artifact_sources(
         self,
         project_id: str,
@@ -3438,6 +3709,28 @@ class SyncMethods:
                 options=options,
             ),
             models.CatalogEntryPage,
+        )
+
+    def iter_project_catalog(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        search: str | None = None,
+        category: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.CatalogEntry, None, None]:
+        """Browse what a project may launch and, for what it may not, everything that hinders it; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_PROJECT_CATALOG,
+                {"project_id": project_id},
+                {"limit": limit, "search": search, "category": category},
+                options=options,
+            ),
+            models.CatalogEntryPage,
+            most,
         )
 
     def list_project_deliveries(
@@ -3949,6 +4242,50 @@ class SyncMethods:
         return self.pages(
             Call(operations.LIST_TENANT_APPS, {"tenant_id": tenant_id}, {"limit": limit}, options=options),
             models.AppPage,
+            most,
+        )
+
+    def list_tenant_artifact_checks(
+        self,
+        tenant_id: str,
+        artifact_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ArtifactCheckPage:
+        """List the checks of an artifact, newest first: those that are under way and those that ended.
+
+        Needs the action `artifact.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_TENANT_ARTIFACT_CHECKS,
+                {"tenant_id": tenant_id, "artifact_id": artifact_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.ArtifactCheckPage,
+        )
+
+    def iter_tenant_artifact_checks(
+        self,
+        tenant_id: str,
+        artifact_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.ArtifactCheck, None, None]:
+        """List the checks of an artifact, newest first: those that are under way and those that ended; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_TENANT_ARTIFACT_CHECKS,
+                {"tenant_id": tenant_id, "artifact_id": artifact_id},
+                {"limit": limit},
+                options=options,
+            ),
+            models.ArtifactCheckPage,
             most,
         )
 
@@ -4522,14 +4859,16 @@ class SyncMethods:
         *,
         move: str,
         reason: str,
+        wait: float | None = None,
         superseded_by: str | None = None,
         no_successor_because: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
         """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
 
-        Staging fetches and hashes every layer and stores the result. A move towards projects needs that the artifact is
-        verified at this moment; `retired` needs that nothing holds its digest.
+        Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that
+        goes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that
+        the artifact is verified at this moment; `retired` needs that nothing holds its digest.
 
         Needs the action `artifact.promote`.
         """
@@ -4537,7 +4876,7 @@ class SyncMethods:
             Call(
                 operations.PROMOTE_PLATFORM_ARTIFACT,
                 {"artifact_id": artifact_id},
-                {},
+                {"wait": wait},
                 given(
                     {"move": move, "reason": reason},
                     {"superseded_by": superseded_by, "no_successor_because": no_successor_because},
@@ -4591,14 +4930,16 @@ class SyncMethods:
         *,
         move: str,
         reason: str,
+        wait: float | None = None,
         superseded_by: str | None = None,
         no_successor_because: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
         """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
 
-        Staging fetches and hashes every layer and stores the result. A move towards projects needs that the artifact is
-        verified at this moment; `retired` needs that nothing holds its digest.
+        Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that
+        goes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that
+        the artifact is verified at this moment; `retired` needs that nothing holds its digest.
 
         Needs the action `artifact.promote`.
         """
@@ -4606,7 +4947,7 @@ class SyncMethods:
             Call(
                 operations.PROMOTE_PROJECT_ARTIFACT,
                 {"project_id": project_id, "artifact_id": artifact_id},
-                {},
+                {"wait": wait},
                 given(
                     {"move": move, "reason": reason},
                     {"superseded_by": superseded_by, "no_successor_because": no_successor_because},
@@ -4623,14 +4964,16 @@ class SyncMethods:
         *,
         move: str,
         reason: str,
+        wait: float | None = None,
         superseded_by: str | None = None,
         no_successor_because: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
         """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
 
-        Staging fetches and hashes every layer and stores the result. A move towards projects needs that the artifact is
-        verified at this moment; `retired` needs that nothing holds its digest.
+        Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that
+        goes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that
+        the artifact is verified at this moment; `retired` needs that nothing holds its digest.
 
         Needs the action `artifact.promote`.
         """
@@ -4638,7 +4981,7 @@ class SyncMethods:
             Call(
                 operations.PROMOTE_TENANT_ARTIFACT,
                 {"tenant_id": tenant_id, "artifact_id": artifact_id},
-                {},
+                {"wait": wait},
                 given(
                     {"move": move, "reason": reason},
                     {"superseded_by": superseded_by, "no_successor_because": no_successor_because},
@@ -4758,12 +5101,15 @@ class SyncMethods:
         kind: str,
         location: str,
         digest: str,
+        wait: float | None = None,
         labels: dict[str, str] | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
         """Register a digest, which must be at its source.
 
-        Of an image the manifests are read and hashed, of a blob every byte. It begins as a draft.
+        Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for
+        that: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could
+        not be read is to try again.
 
         Needs the action `artifact.create`.
         """
@@ -4771,7 +5117,7 @@ class SyncMethods:
             Call(
                 operations.REGISTER_PLATFORM_ARTIFACT,
                 {},
-                {},
+                {"wait": wait},
                 given({"kind": kind, "location": location, "digest": digest}, {"labels": labels}),
                 options=options,
             ),
@@ -4785,12 +5131,15 @@ class SyncMethods:
         kind: str,
         location: str,
         digest: str,
+        wait: float | None = None,
         labels: dict[str, str] | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
         """Register a digest, which must be at its source.
 
-        Of an image the manifests are read and hashed, of a blob every byte. It begins as a draft.
+        Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for
+        that: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could
+        not be read is to try again.
 
         Needs the action `artifact.create`.
         """
@@ -4798,7 +5147,7 @@ class SyncMethods:
             Call(
                 operations.REGISTER_PROJECT_ARTIFACT,
                 {"project_id": project_id},
-                {},
+                {"wait": wait},
                 given({"kind": kind, "location": location, "digest": digest}, {"labels": labels}),
                 options=options,
             ),
@@ -4812,12 +5161,15 @@ class SyncMethods:
         kind: str,
         location: str,
         digest: str,
+        wait: float | None = None,
         labels: dict[str, str] | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
         """Register a digest, which must be at its source.
 
-        Of an image the manifests are read and hashed, of a blob every byte. It begins as a draft.
+        Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for
+        that: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could
+        not be read is to try again.
 
         Needs the action `artifact.create`.
         """
@@ -4825,7 +5177,7 @@ class SyncMethods:
             Call(
                 operations.REGISTER_TENANT_ARTIFACT,
                 {"tenant_id": tenant_id},
-                {},
+                {"wait": wait},
                 given({"kind": kind, "location": location, "digest": digest}, {"labels": labels}),
                 options=options,
             ),
@@ -5939,16 +6291,18 @@ class SyncMethods:
         self,
         artifact_id: str,
         *,
+        wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
         """Look at the source again, collect the signatures beside it, and conclude.
 
-        What is found is stored, good or bad; `trust` and `doubts` of the answer say what follows.
+        A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,
+        good or bad; `trust` and `doubts` of the answer say what follows.
 
         Needs the action `artifact.verify`.
         """
         return self.call(
-            Call(operations.VERIFY_PLATFORM_ARTIFACT, {"artifact_id": artifact_id}, {}, options=options),
+            Call(operations.VERIFY_PLATFORM_ARTIFACT, {"artifact_id": artifact_id}, {"wait": wait}, options=options),
             models.Artifact,
         )
 
@@ -5957,11 +6311,13 @@ class SyncMethods:
         project_id: str,
         artifact_id: str,
         *,
+        wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
         """Look at the source again, collect the signatures beside it, and conclude.
 
-        What is found is stored, good or bad; `trust` and `doubts` of the answer say what follows.
+        A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,
+        good or bad; `trust` and `doubts` of the answer say what follows.
 
         Needs the action `artifact.verify`.
         """
@@ -5969,7 +6325,7 @@ class SyncMethods:
             Call(
                 operations.VERIFY_PROJECT_ARTIFACT,
                 {"project_id": project_id, "artifact_id": artifact_id},
-                {},
+                {"wait": wait},
                 options=options,
             ),
             models.Artifact,
@@ -5980,11 +6336,13 @@ class SyncMethods:
         tenant_id: str,
         artifact_id: str,
         *,
+        wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
         """Look at the source again, collect the signatures beside it, and conclude.
 
-        What is found is stored, good or bad; `trust` and `doubts` of the answer say what follows.
+        A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,
+        good or bad; `trust` and `doubts` of the answer say what follows.
 
         Needs the action `artifact.verify`.
         """
@@ -5992,7 +6350,7 @@ class SyncMethods:
             Call(
                 operations.VERIFY_TENANT_ARTIFACT,
                 {"tenant_id": tenant_id, "artifact_id": artifact_id},
-                {},
+                {"wait": wait},
                 options=options,
             ),
             models.Artifact,

@@ -98,7 +98,17 @@ class Settings:
     registry_issuer: str = _setting("mooring", "`auth.token.issuer` of that registry: this platform's name in tokens.")
     registry_token_seconds: int = _setting(300, "How long a token for that registry counts; at most 3600.")
     promotion_grace_days: float = _setting(30.0, "How long something stays deprecated before it may be retired.")
-    source_timeout_seconds: float = _setting(120.0, "Longest time that reading an artifact from its source may take.")
+    source_timeout_seconds: float = _setting(
+        120.0, "Longest time that a question to a source may take, and that a check of bytes goes on without any."
+    )
+    check_wait_seconds: float = _setting(
+        20.0, "How long registering, verifying and staging wait for their check before they answer that it goes on."
+    )
+    check_lease_seconds: float = _setting(
+        30.0, "After so long without a word from its holder a check is given to another; at least 3."
+    )
+    check_hours_max: float = _setting(72.0, "Longest time that reading one part of an artifact may take in a check.")
+    checks_at_once: int = _setting(4, "Checks of artifacts that one process reads side by side.")
     source_limit_bytes: int = _setting(1_099_511_627_776, "Largest blob that is read from a source.")
     source_redirect_hosts: str = _setting(
         "", "Hosts (comma-separated, `*.domain` too) that sources of blobs may redirect to besides their own."
@@ -193,6 +203,10 @@ def _check(settings: Settings) -> None:
         raise SettingRefused(f"{PREFIX}REGISTRY_TOKEN_SECONDS must be between 1 and 3600")
     if settings.node_unreachable_seconds < 5:
         raise SettingRefused(f"{PREFIX}NODE_UNREACHABLE_SECONDS must be at least 5")
+    if settings.check_lease_seconds < 3:
+        raise SettingRefused(f"{PREFIX}CHECK_LEASE_SECONDS must be at least 3")
+    if settings.checks_at_once < 1:
+        raise SettingRefused(f"{PREFIX}CHECKS_AT_ONCE must be at least 1")
     if settings.log_level not in ("debug", "info", "warning", "error"):
         raise SettingRefused(f"{PREFIX}LOG_LEVEL must be debug, info, warning or error; it is {settings.log_level!r}")
     if settings.log_format not in ("json", "console"):

@@ -18,6 +18,7 @@ from mooring.api.auth import Authenticator
 from mooring.api.call import Tools
 from mooring.api.homes import Homes
 from mooring.api.limits import RateLimit
+from mooring.commands.artifact_check import hand_back
 from mooring.commands.dispatch import Dispatcher
 from mooring.commands.first_start import make_first_admin, make_signing_key, registry_pair
 from mooring.commands.work import Services
@@ -104,7 +105,7 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
             addresses=[settings.public_url.rstrip("/")] if settings.public_url else [],
             readiness=lambda: _readiness(database, hub),
         )
-        async with _kept(tools), _heard(services), dispatcher:
+        async with _kept(tools), _heard(services), _read(services), dispatcher:
             yield Platform(services, tools, Application(tools), code)
     finally:
         await hub.close()
@@ -113,6 +114,22 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
         await public.close()
         await inside.close()
         passwords.close()
+
+
+@asynccontextmanager
+async def _read(services: Services) -> AsyncIterator[None]:
+    """Read checks of artifacts while the platform is open, then let others go on with them."""
+    try:
+        yield
+    finally:
+        held = await services.checks.close()
+        try:
+            count = await hand_back(services, held)
+        except (Refusal, asyncpg.PostgresError, TimeoutError) as error:
+            log.warning("checks that are read here are left to their leases: %s", error)
+        else:
+            if count:
+                log.info("%d checks are handed back", count)
 
 
 async def _own_registry(services: Services) -> OwnRegistry | None:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from mooring.core import (
     artifact,
+    artifact_check,
     artifact_evidence,
     artifact_hold,
     artifact_promotion,
@@ -17,6 +18,7 @@ from mooring.core.artifact_location import ArtifactSource
 from mooring.core.artifact_promotion import ArtifactFacts, CheckResult, Hold, PromotionWish
 from mooring.core.artifact_trust import Evidence, Trust
 from mooring.core.decision import Context, Decision
+from mooring.core.errors import Code, Refusal
 from mooring.core.ids import Prefix
 from mooring.core.promotion import PROMOTION
 from mooring.core.trust import TrustState
@@ -65,12 +67,37 @@ def _evidence(now: Context) -> Iterator[Decision[Any]]:
     yield artifact_evidence.add_evidence(now, an_artifact(), [found, found], Trust(TrustState.UNVERIFIED))
 
 
+def a_check(status: str) -> artifact_check.ArtifactCheck:
+    name = artifact_check.CheckName.CONTENT
+    accepted = artifact_check.accept_check(NOW, an_artifact(), name, action="artifact.verify").result
+    return replace(accepted, status=status)
+
+
+def _ends(now: Context) -> Iterator[Decision[Any]]:
+    for failure in (None, Refusal(Code.DIGEST_MISMATCH, "it is something else", {"found": DIGEST})):
+        yield artifact_check.end_check(now, a_check("running"), artifact_check.CheckOutcome("read", 1, failure))
+
+
+def _measured(now: Context) -> Iterator[Decision[Any]]:
+    unread = replace(an_artifact(), size_bytes=0)
+    found = artifact_evidence.Found(evidence=a_look())
+    for trust in (VERIFIED, Trust(TrustState.UNVERIFIED)):
+        made = artifact_evidence.add_evidence(now, unread, [found], trust)
+        yield artifact_evidence.measured(made, unread, 1)
+
+
 DRIVEN_ARTIFACTS: Final[dict[str, Callable[[Context], Decision[Any] | Iterator[Decision[Any]]]]] = {
     "artifact.register_artifact": lambda now: artifact.register_artifact(now, PLACE, WISH),
-    "artifact_evidence.add_check": lambda now: artifact_evidence.add_check(
-        now, an_artifact(), CheckResult("smoke", DIGEST, True)
+    "artifact_check.accept_check": lambda now: artifact_check.accept_check(
+        now, an_artifact(), artifact_check.CheckName.SMOKE, action="artifact.promote"
     ),
+    "artifact_check.cancel_check": lambda now: artifact_check.cancel_check(now, a_check("running"), WHY),
+    "artifact_check.end_check": _ends,
+    "artifact_check.hand_back_check": lambda now: artifact_check.hand_back_check(now, a_check("running")),
+    "artifact_check.lose_check": lambda now: artifact_check.lose_check(now, a_check("running")),
+    "artifact_check.start_check": lambda now: artifact_check.start_check(now, a_check("accepted"), now.now),
     "artifact_evidence.add_evidence": _evidence,
+    "artifact_evidence.measured": _measured,
     "artifact_evidence.add_presence": lambda now: artifact_evidence.add_presence(
         artifact.register_artifact(now, PLACE, WISH), a_look()
     ),

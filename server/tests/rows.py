@@ -81,6 +81,7 @@ class Ground:
     allocation_id: str = ""
     instance_id: str = ""
     app_id: str = ""
+    artifact_id: str = ""
 
     @property
     def acting(self) -> Acting:
@@ -93,6 +94,8 @@ class Ground:
 
     async def birth(self, noun: str, **columns: object) -> str:
         """A new row of the noun, in the first state of each of its machines."""
+        if noun == "artifact_check" and "artifact_id" not in columns:
+            columns["artifact_id"] = await self.birth("artifact")
         row = self.row(noun) | columns
         await self.write(Insert(noun, row, machines_of(noun)), acting=self.home(noun))
         return str(row["id"])
@@ -116,6 +119,8 @@ class Ground:
             row["tenant_id"] = self.tenant_id
         if noun == "artifact":
             row |= artifact_columns(f"sha256:{hashlib.sha256(str(row['id']).encode()).hexdigest()}")
+        if noun == "artifact_check":
+            row |= check_columns() | {"artifact_id": self.artifact_id}
         if noun == "app_version":
             row |= version_columns(self.app_id, f"1.0.{next(_NUMBERS)}")
         if noun not in ("node", "artifact", "app_version"):
@@ -199,6 +204,7 @@ async def make_ground(database: Database, slug: str = "acme") -> Ground:
         allocation_id=await bare.birth("allocation"),
         instance_id=await bare.birth("instance"),
         app_id=await bare.app(),
+        artifact_id=await bare.birth("artifact"),
     )
 
 
@@ -242,6 +248,14 @@ def task_columns(allocation_id: str, node_id: str, step: str) -> dict[str, objec
         "allocation_id": allocation_id, "node_id": node_id, "owner": allocation_id, "step": step,
         "type": "process.run", "arguments": {"argv": ["true"]}, "maker": "system", "correlation_id": "cor_test",
         "trace_id": "a" * 32, "expires_at": LATER,
+    }  # fmt: skip
+
+
+def check_columns(name: str = "smoke") -> dict[str, object]:
+    """What a check has that nobody begins: it is due in a far future."""
+    return {
+        "name": name, "subject": f"sha256:{'0' * 64}", "due_at": LATER, "trace_id": "a" * 32,
+        "correlation_id": CLOCK.mint(Prefix.CORRELATION), "actor_kind": "system", "actor_id": "system",
     }  # fmt: skip
 
 

@@ -294,6 +294,23 @@ async def _new_receipt(home: Home, scope: Scope) -> dict[str, str]:
     return {"receipt_id": await a_receipt(ground)}
 
 
+async def _new_check(home: Home, scope: Scope) -> dict[str, str]:
+    """One more artifact with a check that is accepted and due in a far future, so that nobody begins it."""
+    artifact = await _new_artifact(home, scope)
+    database = home.world.running.platform.services.database
+    ground = Ground(database, home.tenant.id, home.project_id)
+    row = ground.row("artifact_check") | artifact
+    if scope is not Scope.PROJECT:
+        row["project_id"] = None
+    if scope is Scope.PLATFORM:
+        row["tenant_id"] = None
+    acting = PLATFORM if scope is Scope.PLATFORM else ground.acting
+    made = Insert("artifact_check", row, machines_of("artifact_check"))
+    audited = Audited("test", "test", None, acting.tenant_id)
+    await apply(database, acting, context(), Decision(result=None, writes=(made,), audits=(audited,)))
+    return artifact | {"check_id": str(row["id"])}
+
+
 MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
     "user_id": Home.new_user,
     "membership_id": Home.new_membership,
@@ -302,6 +319,7 @@ MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
     "token_id": Home.new_token,
     "webhook_id": Home.new_webhook,
     "artifact_id": _new_artifact,
+    "check_id": _new_check,
     "source_id": _new_source,
     "signer_key_id": _new_signer_key,
     "delivery_id": Home.new_delivery,

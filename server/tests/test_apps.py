@@ -6,6 +6,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from mooring.core.artifact_check import ARTIFACT_CHECK, CheckState
 from mooring.core.decision import Audited, Decision, Insert, Move
 from mooring.core.ids import Prefix
 from mooring.core.promotion import PROMOTION, PromotionState
@@ -13,7 +14,7 @@ from mooring.core.trust import TRUST
 from mooring.storage.database import PLATFORM, Acting
 from mooring.storage.unit_of_work import apply
 from server.tests.conftest import Tenant, World
-from server.tests.rows import CLOCK, artifact_columns, context, path
+from server.tests.rows import CLOCK, artifact_columns, check_columns, context, path
 from server.tests.targets import a_manifest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -80,9 +81,16 @@ class Shop:
         if smoked:
             check = {
                 "id": CLOCK.mint(Prefix.ARTIFACT_CHECK), "tenant_id": self.tenant.id, "artifact_id": row["id"],
-                "name": "smoke", "subject": digest, "passed": True, "detail": "", "created_at": CLOCK.now(),
+                "created_at": CLOCK.now(), **check_columns(), "subject": digest,
             }  # fmt: skip
-            await self.write(Insert("artifact_check", check))
+            await self.write(Insert("artifact_check", check, (ARTIFACT_CHECK,)))
+            started = {"started_at": CLOCK.now(), "lease_expires_at": CLOCK.now()}
+            passed = {"finished_at": CLOCK.now(), "passed": True}
+            for generation, edge in enumerate(path(ARTIFACT_CHECK, CheckState.SUCCEEDED)):
+                columns = passed if generation else started
+                await self.write(
+                    Move("artifact_check", check["id"], ARTIFACT_CHECK, edge, generation, self.tenant.id, set=columns)
+                )
         return str(row["id"])
 
     async def write(self, write: Insert | Move) -> None:

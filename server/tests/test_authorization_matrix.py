@@ -117,7 +117,7 @@ def expected(each: Route, standing: Standing) -> Access:
         Scope.PROJECT: standing.project,
         Scope.NODE: standing.node,
     }[each.scope]
-    if each.scope is Scope.TENANT and each.platform_too and standing.platform:
+    if each.platform_too and standing.platform:
         held = standing.platform
     if held is None:
         return Access.HIDDEN
@@ -269,7 +269,8 @@ async def prepared(cast: Cast, each: Route, who: tuple[str, str]) -> tuple[dict[
         else:
             ids["token_id"] = await cast.own_token(name, token)
     if each.verb == "enable":
-        await home.post(each.scope, each.path.format(**ids).removesuffix("/enable") + "/disable")
+        path, body = each.path.format(**ids).removesuffix("/enable") + "/disable", await body_of(each, home)
+        await home.post(each.scope, path, None if body is None else json.loads(body))
     return ids, await body_of(each, home)
 
 

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from mooring.core.channel import is_in_canary
+from mooring.core.permissions import Scope
 from mooring.storage.database import PLATFORM
 from server.tests.conftest import World
 from server.tests.targets import Home, a_manifest, make_account
@@ -119,12 +120,66 @@ async def test_only_people_who_administer_change_entitlements(shop: Shop) -> Non
     path = f"/api/v1/projects/{shop.project_id}/entitlements"
     assert (await client.get(path)).status_code == 200
     assert problem(await client.post(path, json=body)) == (403, "permission_denied")
+    one = f"{path}/{(await entitle(shop)).json()['id']}"
+    for switch in ("enable", "disable"):
+        assert problem(await client.post(f"{one}/{switch}", json={"reason": REASON})) == (403, "permission_denied")
+    operator = shop.world.client(await home.new_person(Scope.PLATFORM, "platform_operator"))
+    assert (await operator.get(one)).json()["allowed_actions"] == []
+    assert problem(await operator.post(f"{one}/disable", json={"reason": REASON})) == (403, "permission_denied")
     other = await shop.world.tenant("other")
     stranger = shop.world.client(other.token)
     assert problem(await stranger.post(path, json=body)) == (404, "not_found")
     project = await shop.world.project(other, "theirs")
     foreign = await stranger.post(f"/api/v1/projects/{project}/entitlements", json=body)
     assert problem(foreign) == (404, "not_found")
+
+
+async def test_an_entitlement_is_switched_off_and_on_again_with_its_terms(shop: Shop) -> None:
+    made = (await entitle(shop, versions=">=1.0.0", agreed_actions=["runtime.claim"])).json()
+    one = f"/api/v1/projects/{shop.project_id}/entitlements/{made['id']}"
+    why = {"reason": REASON}
+    off = (await shop.client.post(f"{one}/disable", json=why)).json()
+    assert (off["enabled"], off["revision"]) == (False, 1)
+    on = (await shop.client.post(f"{one}/enable", json=why)).json()
+    changing = {"revision", "etag", "updated_at"}
+    assert {key: on[key] for key in on.keys() - changing} == {key: made[key] for key in made.keys() - changing}
+    assert problem(await shop.client.post(f"{one}/disable", json={})) == (422, "validation_failed")
+
+
+async def test_admins_of_the_platform_entitle_any_project_and_its_tenant_reads_who_did(shop: Shop) -> None:
+    path = f"/api/v1/projects/{shop.project_id}/entitlements"
+    body, why = {"app_id": shop.app["id"], "reason": REASON}, {"reason": "the contract is over"}
+    admin = shop.world.admin
+    made = await admin.post(path, json=body, headers={"Idempotency-Key": "once"})
+    assert (made.status_code, made.json()["allowed_actions"]) == (201, ["entitlement.update"])
+    again = await admin.post(path, json=body, headers={"Idempotency-Key": "once"})
+    assert (again.json(), again.headers["Idempotency-Replayed"]) == (made.json(), "true")
+    one = f"{path}/{made.json()['id']}"
+    assert (await admin.post(f"{one}/disable", json=why)).json()["enabled"] is False
+    assert (await shop.client.get(one)).json() == (await admin.get(one)).json()
+    rows = (await shop.client.get(f"{shop.place}/audit?action=entitlement.update")).json()["items"]
+    mine = (await admin.get("/api/v1/whoami")).json()["id"]
+    assert [(row["actor_id"], row["project_id"], row["reason"]) for row in rows] == [
+        (mine, shop.project_id, why["reason"]), (mine, shop.project_id, REASON),
+    ]  # fmt: skip
+    assert (await admin.delete(one)).status_code == 204
+    other = await shop.world.tenant("other")
+    project = await shop.world.project(other, "theirs")
+    unseen = await admin.post(f"/api/v1/projects/{project}/entitlements", json=body)
+    assert problem(unseen) == (404, "not_found"), "an app of another tenant's"
+    gone = "prj_" + "0" * 26
+    assert problem(await admin.get(f"/api/v1/projects/{gone}/entitlements")) == (404, "not_found")
+    assert problem(await admin.get(f"/api/v1/projects/{shop.project_id}/catalog")) == (404, "not_found")
+    assert problem(await admin.get(f"/api/v1/projects/{shop.project_id}")) == (404, "not_found")
+
+
+async def test_a_deleted_project_is_nobody_s_for_the_platform_too(shop: Shop) -> None:
+    path = f"/api/v1/projects/{await shop.world.project(shop.tenant, 'brief')}"
+    assert (await shop.world.admin.get(f"{path}/entitlements")).json()["items"] == []
+    assert (await shop.client.delete(path)).status_code == 204
+    assert problem(await shop.world.admin.get(f"{path}/entitlements")) == (404, "not_found")
+    body = {"app_id": shop.app["id"], "reason": REASON}
+    assert problem(await shop.world.admin.post(f"{path}/entitlements", json=body)) == (404, "not_found")
 
 
 async def test_the_catalog_says_what_may_be_launched_and_everything_that_hinders(shop: Shop) -> None:

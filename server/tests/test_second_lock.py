@@ -20,6 +20,7 @@ from mooring.api.routes import ROUTES
 from mooring.core.decision import Insert
 from mooring.core.ids import Prefix
 from mooring.core.permissions import Access, Authority, Scope
+from mooring.core.promotion import PROMOTION, PromotionState
 from mooring.settings import Settings
 from mooring.storage.database import PLATFORM, TENANT_ROLE, Acting, Database
 from server.tests.conftest import World, running_platform
@@ -159,8 +160,6 @@ async def _artifact_rows(ground: Ground) -> None:
     of_artifact = place | {"artifact_id": artifact_id}
     rows: dict[str, dict[str, object]] = {
         "artifact_evidence": of_artifact | {"kind": "presence", "digest": digest, "observed_at": now},
-        "artifact_check": of_artifact
-        | {"name": "smoke", "subject": digest, "passed": True, "detail": "", "created_at": now},
         "artifact_source": place | {"name": "any", "pattern": "https://any.example/*", "created_at": now},
         "signer_key": place
         | {"name": "any", "algorithm": "ed25519", "public_key": "k", "fingerprint": "f", "created_at": now},
@@ -190,6 +189,7 @@ async def _app_rows(ground: Ground) -> None:
     """A row of all that stands around an app, and one more app and version that nothing names."""
     now, place = CLOCK.now(), {"tenant_id": ground.tenant_id}
     successor = await ground.birth("app_version")
+    await ground.subject("app_version", PROMOTION, PromotionState.CANARY)  # so that the app is on the catalog's shelf
     version_id = await ground.birth("app_version", digests=["sha256:" + "1" * 64], superseded_by=successor)
     dated: dict[str, object] = {"created_at": now, "updated_at": now}
     rows: dict[str, dict[str, object]] = {
@@ -204,7 +204,7 @@ async def _app_rows(ground: Ground) -> None:
     }  # fmt: skip
     for noun, row in rows.items():
         await ground.write(Insert(noun, {"id": CLOCK.mint(prefix_of(noun)), **place, **row}))
-    unused = await ground.app("spare", "unused", "Other words")  # none in common: they are unique in an app
+    unused = await ground.app("spare", "unused", "Other words")  # not on the shelf: words are unique in an app
     await ground.birth("app_version", app_id=unused)
 
 

@@ -75,8 +75,9 @@ def split_path(operation: Operation) -> tuple[str, list[str]]:
             parts = parts[len(head) :]
             place = head[-1].strip("{}") if len(head) > 1 else ""
             break
-    if len(parts) > 1 and parts[-1].replace("-", "_") == operation.verb:
-        parts = parts[:-1]
+    last = parts[-1].replace("-", "_")
+    if len(parts) > 1 and (operation.verb == last or operation.verb.endswith(f"_{last}")):
+        parts = parts[:-1]  # the verb says it already: `…/verify`, or `…/manifest` of `replace_manifest`
     return place, [part for part in parts if not part.startswith("{")]
 
 
@@ -114,6 +115,7 @@ def _endpoint(document: Document, operation: Operation, place: str) -> str:
         "pages": operation.pages,
         "deletes": operation.method == "DELETE",
         "takes_body": takes_body,
+        "objects": _required_objects(document, operation.body) if operation.body is not None else (),
         "one_time_secret": operation.one_time_secret,
     }
     given = "".join(f", {name}={_literal(value)}" for name, value in flags.items() if value)
@@ -146,6 +148,11 @@ def _body_fields(document: Document, schema: Schema, path: tuple[str, ...] = ())
     return tuple(fields)
 
 
+def _required_objects(document: Document, schema: Schema) -> tuple[str, ...]:
+    """Objects that a body must have even where none of their fields is given."""
+    return tuple(value.name for value in document.fields(schema) if value.required and document.is_object(value.schema))
+
+
 def _query_field(document: Document, value: Value) -> Text:
     return _field(document, value, (value.name,))
 
@@ -166,6 +173,8 @@ def _kind(document: Document, value: Value, schema: Schema) -> str:
         return "secret"
     if value.name in ("tenant_id", "project_id"):
         return value.name.removesuffix("_id")
+    if value.name == "superseded_by":
+        return "sibling"
     if value.name.endswith("_id") and schema.get("type") == "string":
         return "reference"
     kind = schema.get("type")

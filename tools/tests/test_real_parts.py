@@ -31,7 +31,7 @@ def test_the_packages_are_had_before_the_tests_run() -> None:
 
     prepare((), wanted.extend)
 
-    assert wanted == [package for part in PARTS for package in part.packages]
+    assert sorted(wanted) == sorted({package for part in PARTS for package in part.packages})
 
 
 def test_what_cannot_be_had_is_said_and_does_not_stop_the_tests(capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,7 +144,7 @@ class Application:
         observed.caller = caller
         self._rate.take(caller.actor.id if caller is not ANONYMOUS else f"address {remote}")
         parameters = dict(zip(route.path_parameters, values, strict=True))
-        place = _place(route, parameters)
+        place = await self._place(route, parameters, caller)
         observed.place = place
         clock = self._tools.services.clock
         context = Context(caller.actor, clock.now(), traced.correlation_id, traced.trace_id, clock.mint)
@@ -170,6 +170,13 @@ class Application:
             allowed = sorted(methods)
             raise Refusal(Code.METHOD_NOT_ALLOWED, f"this path takes {', '.join(allowed)}", {"allowed": allowed})
         return route, values
+
+    async def _place(self, route: Route, parameters: dict[str, str], caller: Caller) -> Place:
+        """Where the request acts; whose a project is, is looked up for the platform's people, who name no tenant."""
+        tenant_id, project_id = parameters.get("tenant_id"), parameters.get("project_id")
+        if route.platform_too and project_id is not None and caller.authority.platform:
+            tenant_id = await self._tools.projects.home_of(project_id, deleted_too=route.mutates)
+        return Place(route.scope, tenant_id, project_id, route.platform_too)
 
     async def _caller(self, route: Route, token: str | None, origin: Origin, traced: trace.Traced) -> Caller:
         if route.scope is Scope.PUBLIC:
@@ -278,10 +285,6 @@ def _remote(scope: Scope_) -> str | None:
     """The caller's address, where there is one."""
     client = scope.get("client")
     return client[0] if client else None
-
-
-def _place(route: Route, parameters: dict[str, str]) -> Place:
-    return Place(route.scope, parameters.get("tenant_id"), parameters.get("project_id"), route.platform_too)
 
 
 def _acting(place: Place, caller: Caller) -> Acting:

@@ -31,6 +31,12 @@ class Homes:
         if event.type == EventType.PROJECT_DELETED:
             self._home.pop(event.subject_id, None)
 
+    async def home_of(self, project_id: str, *, deleted_too: bool = False) -> str | None:
+        """The tenant that a project belongs to, for the platform's own people, who may name any."""
+        if not is_id(project_id, Prefix.PROJECT):
+            return None
+        return self._home.get(project_id) or await projects.home_of(self._database, project_id, deleted_too=deleted_too)
+
     async def is_foreign(self, caller: Caller, place: Place, *, deleted_too: bool = False) -> bool:
         """Whether the place is a project that the caller's tenant does not have.
 
@@ -38,6 +44,8 @@ class Homes:
         """
         if place.project_id is None or place.project_id in caller.authority.projects:
             return False
+        if caller.tenant_id is None:  # the platform's people: `home_of` has said whose it is, if it is anybody's
+            return place.tenant_id is None
         if not is_id(place.project_id, Prefix.PROJECT):  # may hold what the database does not even take, such as NUL
             return True
         if self._home.get(place.project_id) == caller.tenant_id:

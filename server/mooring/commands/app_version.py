@@ -6,6 +6,7 @@ check of each of its artifacts passed. Their results are stored with the move.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from mooring.commands.artifact_judgement import judged
@@ -113,7 +114,8 @@ async def _facts(work: Work[Any], version: AppVersion, wish: PromotionWish) -> V
     if wish.superseded_by is not None and is_id(wish.superseded_by, Prefix.APP_VERSION):
         successor = await versions.find(work.database, work.acting, version.app_id, wish.superseded_by)
     holds = await versions.holds(work.database, work.acting, version.id)
-    return VersionFacts(parts, checks, holds, successor)
+    grace_period = timedelta(days=work.services.settings.promotion_grace_days)
+    return VersionFacts(parts, checks, holds, successor, grace_period)
 
 
 async def _app(work: Work[Any], app_id: str) -> App:

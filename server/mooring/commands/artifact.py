@@ -1,13 +1,15 @@
 """Commands on artifacts: publish, register, verify, revoke.
 
-The source is asked before the transaction, once, however often the decision is taken anew.
+The source is asked before the transaction, once, however often the decision is taken anew. What takes long, reading
+every byte, is not done here: a check is accepted with the change that needs it, and read by `artifact_check`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
-from mooring.commands.artifact_judgement import Yardstick, location_of, yardstick
+from mooring.commands.artifact_judgement import Yardstick, yardstick
 from mooring.commands.found import found
 from mooring.commands.work import Answered, Work
 from mooring.core.artifact import (
@@ -19,31 +21,22 @@ from mooring.core.artifact import (
     read_source,
     register_artifact,
 )
-from mooring.core.artifact_evidence import Found, Verified, add_evidence, add_presence, presence
-from mooring.core.artifact_location import SourceType, read_location
-from mooring.core.artifact_trust import Evidence, EvidenceKind, SignatureFault, Trust, revoke_artifact
-from mooring.core.decision import Audited, Decision, Happened
+from mooring.core.artifact_check import ArtifactCheck, CheckName, CheckState, accept_check, cancel_check, require_room
+from mooring.core.artifact_evidence import Verified, add_evidence, add_presence, presence
+from mooring.core.artifact_location import ArtifactSource, Location, read_location
+from mooring.core.artifact_trust import Evidence, Trust, revoke_artifact
+from mooring.core.decision import Audited, Context, Decision, Happened
 from mooring.core.errors import Code, Refusal
 from mooring.core.events import EventType
-from mooring.core.ids import Prefix
 from mooring.core.permissions import Place
 from mooring.core.policy import Request
+from mooring.core.promotion import PromotionState
 from mooring.core.trust import TrustState
-from mooring.gateways.artifact_reader import Seen, namespace
-from mooring.gateways.cosign import Verdict
-from mooring.gateways.cosign_claims import Reason
-from mooring.gateways.cosign_keys import read_trusted_key
+from mooring.gateways.artifact_reader import Seen, Stated, namespace
 from mooring.gateways.registry_token import Access
 from mooring.storage import artifact as artifacts
+from mooring.storage import artifact_check as checks
 from mooring.storage import project as projects
-
-FAULT_OF: Final = {
-    Reason.UNKNOWN_KEY: SignatureFault.UNKNOWN_KEY,
-    Reason.OTHER_DIGEST: SignatureFault.OTHER_DIGEST,
-    Reason.OTHER_REPOSITORY: SignatureFault.OTHER_REPOSITORY,
-    Reason.NO_REPOSITORY: SignatureFault.NO_REPOSITORY,
-}
-"""Why a signature does not count; every other reason is that it is malformed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +75,16 @@ async def publish(work: Work[PublishIntent], place: Place, name: str) -> Answere
 
 
 async def register(work: Work[Verified], place: Place, wish: ArtifactWish) -> Answered:
-    """Register a digest that is at its source; of a blob every byte is read and hashed."""
+    """Register a digest that is at its source: an image with its manifests read, a blob with a check of its bytes."""
+    if wish.kind is ArtifactKind.BLOB:
+        return await _register_blob(work, place, wish)
     owner = _owner(work, place)
     location = read_source(wish.kind, wish.location)
     digest = read_digest(wish.digest)
     seen: list[Seen] = []
 
     async def load() -> tuple[Yardstick, Seen]:
-        await _require_project(work, place)
-        measure = await yardstick(work.services, work.acting, place.project_id)
-        source = measure.allowed_source(location, owner)
-        denied = measure.policy.decide(Request(source=location.text)).refusal()
-        if denied is not None:
-            raise denied
+        measure, source = await _readable(work, place, location)
         if not seen:
             seen.append(await work.services.artifacts.look(wish.kind, location, digest, source))
         return measure, seen[0]
@@ -110,6 +100,55 @@ async def register(work: Work[Verified], place: Place, wish: ArtifactWish) -> An
     return await work.execute(load, decide)
 
 
+@dataclass(frozen=True, slots=True)
+class _Blob:
+    """What is known of a blob before its bytes are read."""
+
+    measure: Yardstick
+    stated: Stated | None = None
+    earlier: Artifact | None = None  # it was registered before, and its bytes were never all read
+    check: ArtifactCheck | None = None  # which is under way
+
+
+async def _register_blob(work: Work[Verified], place: Place, wish: ArtifactWish) -> Answered:
+    """Register a blob whose source says that it has it; what is there is found out by a check.
+
+    Whoever registers again what could not be read tries again.
+    """
+    owner = _owner(work, place)
+    location = read_source(wish.kind, wish.location)
+    digest = read_digest(wish.digest)
+    stated: list[Stated] = []
+
+    async def load() -> _Blob:
+        measure, source = await _readable(work, place, location)
+        earlier = await artifacts.find_at(work.database, work.acting, place.project_id, (location.text, digest))
+        if earlier is not None and earlier.promotion == PromotionState.DRAFT and earlier.trust != TrustState.REVOKED:
+            last = await checks.last(work.database, work.acting, earlier.id, CheckName.CONTENT)
+            if last is not None and last.status != CheckState.SUCCEEDED:
+                await _require_room(work, last)
+                return _Blob(measure, None, earlier, last if last.is_under_way else None)
+        await _require_room(work)
+        if not stated:
+            stated.append(await work.services.artifacts.state(wish.kind, location, digest, source))
+        return _Blob(measure, stated[0])
+
+    def decide(blob: _Blob) -> Decision[Verified]:
+        if blob.earlier is not None or blob.stated is None:
+            return _asked(work, found(blob.earlier, "artifact"), (blob.measure, []), blob.check, "artifact.create")
+        there = blob.stated
+        size = there.size_bytes if there.is_hashed else None
+        asked = replace(wish, size_bytes=size or 0, media_type=there.media_type)
+        made = register_artifact(work.context, owner, asked)
+        check = accept_check(
+            work.context, made.result, CheckName.CONTENT, action="artifact.create", bytes_total=there.size_bytes
+        )
+        whole = Decision(made.result, (*made.writes, *check.writes), made.events, made.audits)
+        return _verified(whole, blob.measure.judge(made.result, []), (), check.result)
+
+    return await work.execute(load, decide)
+
+
 def visibility_of(place: Place) -> Visibility:
     """Who sees what is registered in a place."""
     if place.project_id is not None:
@@ -118,134 +157,119 @@ def visibility_of(place: Place) -> Visibility:
 
 
 async def verify(work: Work[Verified], place: Place, artifact_id: str) -> Answered:
-    """Look at the source again, collect signatures, store what was found, and conclude."""
-    looked: list[Found] = []
+    """Ask for a check that looks at the source again, or join the one that is under way."""
 
-    async def load() -> tuple[Artifact, list[Found], list[Evidence], Yardstick]:
+    async def load() -> tuple[Artifact, list[Evidence], Yardstick, ArtifactCheck | None]:
         artifact = await own_artifact(work, place, artifact_id)
         measure = await yardstick(work.services, work.acting, place.project_id)
-        if not looked and artifact.trust != TrustState.REVOKED:
-            looked.extend(await _look(work, artifact, measure))
-        known = await artifacts.signatures(work.database, work.acting, artifact.id)
-        fresh = [each for each in looked if _mark(each) not in known]
         stored = await artifacts.evidence(work.database, work.acting, [artifact.id])
-        return artifact, fresh, stored[artifact.id], measure
+        last = await checks.last(work.database, work.acting, artifact.id, CheckName.CONTENT)
+        await _require_room(work, last)
+        return artifact, stored[artifact.id], measure, last if last is not None and last.is_under_way else None
 
-    def decide(snapshot: tuple[Artifact, list[Found], list[Evidence], Yardstick]) -> Decision[Verified]:
-        artifact, fresh, stored, measure = snapshot
-        evidence = [*stored, *(each.evidence for each in fresh)]
-        trust = measure.judge(artifact, evidence)
-        return _verified(add_evidence(work.context, artifact, fresh, trust), trust, tuple(evidence))
+    def decide(snapshot: tuple[Artifact, list[Evidence], Yardstick, ArtifactCheck | None]) -> Decision[Verified]:
+        artifact, stored, measure, under_way = snapshot
+        if artifact.trust == TrustState.REVOKED:
+            trust = measure.judge(artifact, stored)
+            return _verified(add_evidence(work.context, artifact, [], trust), trust, tuple(stored))
+        return _asked(work, artifact, (measure, stored), under_way, "artifact.verify")
 
-    return await work.execute(load, decide)
+    try:
+        return await work.execute(load, decide)
+    except Refusal as refusal:
+        if refusal.code is not Code.CHECK_RUNNING:
+            raise
+        return await work.execute(load, decide)  # somebody else asked at the same moment: join that one
 
 
 async def revoke(work: Work[Verified], place: Place, artifact_id: str, reason: str) -> Answered:
     """Withdraw an artifact for ever."""
 
-    async def load() -> tuple[Artifact, list[Evidence], Yardstick]:
+    async def load() -> tuple[Artifact, list[Evidence], Yardstick, list[ArtifactCheck]]:
         artifact = await own_artifact(work, place, artifact_id)
         stored = await artifacts.evidence(work.database, work.acting, [artifact.id])
-        return artifact, stored[artifact.id], await yardstick(work.services, work.acting, place.project_id)
+        under_way = await checks.under_way(work.database, work.acting, artifact.id)
+        measure = await yardstick(work.services, work.acting, place.project_id)
+        return artifact, stored[artifact.id], measure, under_way
 
-    def decide(snapshot: tuple[Artifact, list[Evidence], Yardstick]) -> Decision[Verified]:
-        artifact, evidence, measure = snapshot
+    def decide(snapshot: tuple[Artifact, list[Evidence], Yardstick, list[ArtifactCheck]]) -> Decision[Verified]:
+        artifact, evidence, measure, under_way = snapshot
         decision = revoke_artifact(work.context, artifact, reason)
+        decision = without_checks(work.context, decision, under_way, "the artifact was revoked")
         return _verified(decision, measure.judge(decision.result, evidence), tuple(evidence))
 
     return await work.execute(load, decide)
 
 
 async def own_artifact(work: Work[Any], place: Place, artifact_id: str) -> Artifact:
-    """An artifact that belongs to this very place."""
-    return found(await artifacts.find_own(work.database, work.acting, place.project_id, artifact_id), "artifact")
+    """An artifact that belongs to this very place; of one that is only seen from here, it is said whose it is."""
+    own = await artifacts.find_own(work.database, work.acting, place.project_id, artifact_id)
+    if own is not None:
+        return own
+    seen = found(await artifacts.find(work.database, work.acting, place.project_id, artifact_id), "artifact")
+    owner = "platform" if seen.tenant_id is None else "tenant"
+    detail = f"this place reads the artifact, and the {owner} has it: it is changed there"
+    raise Refusal(Code.NOT_FOUND, detail, {"noun": "artifact", "owner": owner})
 
 
-async def _look(work: Work[Any], artifact: Artifact, measure: Yardstick) -> list[Found]:
-    """What is at the source now: the bytes, and signatures beside them."""
-    location = location_of(artifact)
-    allowed, source = measure.source(location, (artifact.tenant_id, artifact.project_id))
-    if not allowed:
-        return []  # nobody reads from there any more; the conclusion says so
-    reader, context = work.services.artifacts, work.context
-    try:
-        seen = await reader.look(ArtifactKind(artifact.kind), location, artifact.digest, source)
-    except Refusal as refusal:
-        return [Found(evidence=_absence(work, artifact, refusal))]
-    there = [Found(evidence=presence(context, artifact, seen.digest, seen.size_bytes))]
-    if location.source_type is not SourceType.OCI:
-        return there
-    keys = [
-        read_trusted_key(key.public_key, key.id) for key in measure.keys if key.tenant_id in (None, artifact.tenant_id)
-    ]
-    try:
-        verdict = await reader.signatures(location, artifact.digest, source, keys, context.now)
-    except Refusal as refusal:
-        if artifact.kind != ArtifactKind.BLOB or refusal.code is not Code.ARTIFACT_NOT_FOUND_AT_SOURCE:
-            raise
-        return there  # a blob without a manifest: nothing can refer to it
-    return there + _signatures(work, artifact, verdict)
-
-
-def _absence(work: Work[Any], artifact: Artifact, refusal: Refusal) -> Evidence:
-    """The evidence that a refused look is; what says nothing about the bytes is no evidence and goes up."""
-    if refusal.code is Code.ARTIFACT_NOT_FOUND_AT_SOURCE:
-        return presence(work.context, artifact, None, None)
-    if refusal.code is Code.DIGEST_MISMATCH:
-        other = refusal.details.get("found")
-        if isinstance(other, str) and other.startswith("sha256:"):
-            return presence(work.context, artifact, other, None)
-        if isinstance(other, int):
-            return presence(work.context, artifact, artifact.digest, other)
-    raise refusal
-
-
-def _signatures(work: Work[Any], artifact: Artifact, verdict: Verdict) -> list[Found]:
-    made = [
-        Found(
-            evidence=_signature(work, artifact, each.artifact_digest, each.repository, each.key_fingerprint),
-            form=each.form.value,
-            found_in=each.found_in,
-            payload=each.payload,
-            signature=each.signature,
-        )
-        for each in verdict.evidence
-    ]
-    for failure in verdict.failures:
-        fault = FAULT_OF.get(failure.reason, SignatureFault.MALFORMED)
-        bad = replace(_signature(work, artifact, artifact.digest, None, None), fault=fault)
-        made.append(Found(evidence=bad, form=failure.form.value, found_in=failure.where))
-    return made
-
-
-def _signature(
-    work: Work[Any], artifact: Artifact, digest: str, repository: str | None, fingerprint: str | None
-) -> Evidence:
-    return Evidence(
-        id=work.context.mint(Prefix.ARTIFACT_EVIDENCE),
-        artifact_id=artifact.id,
-        kind=EvidenceKind.SIGNATURE,
-        digest=digest,
-        observed_at=work.context.now,
-        repository=repository,
-        key_fingerprint=fingerprint,
+def without_checks(
+    context: Context, decision: Decision[Artifact], under_way: Sequence[ArtifactCheck], why: str
+) -> Decision[Artifact]:
+    """A decision after which nobody needs these checks any more."""
+    ended = [cancel_check(context, each, why) for each in under_way]
+    return replace(
+        decision,
+        writes=(*decision.writes, *(write for each in ended for write in each.writes)),
+        events=(*decision.events, *(event for each in ended for event in each.events)),
+        audits=(*decision.audits, *(audit for each in ended for audit in each.audits)),
     )
 
 
-def _mark(found_: Found) -> tuple[str | None, ...] | None:
-    """By what a signature that is stored already is known; a presence is always new."""
-    each = found_.evidence
-    if each.kind is not EvidenceKind.SIGNATURE:
-        return None
-    return (each.key_fingerprint, each.fault, found_.found_in, each.digest, each.repository)
+def _asked(
+    work: Work[Any],
+    artifact: Artifact,
+    known: tuple[Yardstick, list[Evidence]],
+    under_way: ArtifactCheck | None,
+    action: str,
+) -> Decision[Verified]:
+    """A check of what the source has, new or joined."""
+    measure, evidence = known
+    place = (artifact.tenant_id, artifact.project_id)
+    if under_way is None:
+        asked = accept_check(work.context, artifact, CheckName.CONTENT, action=action)
+    else:
+        told = {"check": under_way.name, "check_id": under_way.id, "joined": True}
+        asked = Decision(under_way, audits=(Audited(action, "artifact", artifact.id, *place, after=told),))
+    shown = Verified(artifact, measure.judge(artifact, evidence), tuple(evidence), asked.result)
+    return Decision(shown, asked.writes, asked.events, asked.audits)
 
 
-def _verified(decision: Decision[Artifact], trust: Trust, evidence: tuple[Evidence, ...]) -> Decision[Verified]:
-    return Decision(Verified(decision.result, trust, evidence), decision.writes, decision.events, decision.audits)
+async def _readable(work: Work[Any], place: Place, location: Location) -> tuple[Yardstick, ArtifactSource | None]:
+    """What is measured by here, and the source by which this location is read; a Refusal where it is not."""
+    await _require_project(work, place)
+    measure = await yardstick(work.services, work.acting, place.project_id)
+    source = measure.allowed_source(location, _owner(work, place))
+    denied = measure.policy.decide(Request(source=location.text)).refusal()
+    if denied is not None:
+        raise denied
+    return measure, source
+
+
+def _verified(
+    decision: Decision[Artifact], trust: Trust, evidence: tuple[Evidence, ...], check: ArtifactCheck | None = None
+) -> Decision[Verified]:
+    shown = Verified(decision.result, trust, evidence, check)
+    return Decision(shown, decision.writes, decision.events, decision.audits)
 
 
 def _owner(work: Work[Any], place: Place) -> tuple[str | None, str | None]:
     return work.acting.tenant_id, place.project_id
+
+
+async def _require_room(work: Work[Any], last: ArtifactCheck | None = None) -> None:
+    """Refuse a check too many; to join the one that is under way takes no room."""
+    if last is None or not last.is_under_way:
+        require_room(await checks.count_under_way(work.database, work.acting))
 
 
 async def _require_project(work: Work[Any], place: Place) -> None:

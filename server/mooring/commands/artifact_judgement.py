@@ -18,6 +18,7 @@ from mooring.core.policy import Chain
 from mooring.core.policy_change import layers_of
 from mooring.gateways.artifact_reader import ArtifactReader, namespace
 from mooring.storage import artifact as artifacts
+from mooring.storage import artifact_check as checks
 from mooring.storage import artifact_source as sources
 from mooring.storage import policy as policies
 from mooring.storage import signer_key as signer_keys
@@ -82,8 +83,13 @@ async def judged(
     if not found:
         return []
     measure = await yardstick(services, acting, project_id)
-    evidence = await artifacts.evidence(services.database, acting, [each.id for each in found])
-    return [Verified(each, measure.judge(each, evidence[each.id]), tuple(evidence[each.id])) for each in found]
+    ids = [each.id for each in found]
+    evidence = await artifacts.evidence(services.database, acting, ids)
+    newest = await checks.newest(services.database, acting, ids)
+    return [
+        Verified(each, measure.judge(each, evidence[each.id]), tuple(evidence[each.id]), newest.get(each.id))
+        for each in found
+    ]
 
 
 def location_of(artifact: Artifact) -> Location:

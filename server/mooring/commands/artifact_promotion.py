@@ -1,37 +1,49 @@
 """Commands that move artifacts through their promotion, and that hold what is used.
 
-Before a move towards projects the artifact is judged anew; before staging it is checked, and the result is kept
-whether the move is made or not.
+Before a move towards projects the artifact is judged anew. Staging needs a smoke check that passed not long ago: where
+there is none it asks for one and waits a moment; whoever has a large artifact stages it again when that has ended.
 """
 
 from datetime import timedelta
 from typing import Any, Final
 
-from mooring.commands.artifact import own_artifact
-from mooring.commands.artifact_judgement import Yardstick, location_of, yardstick
+from mooring.commands.artifact import own_artifact, without_checks
+from mooring.commands.artifact_check import settle
+from mooring.commands.artifact_judgement import yardstick
 from mooring.commands.work import Answered, Work
-from mooring.core.artifact import Artifact, ArtifactKind
-from mooring.core.artifact_evidence import Verified, add_check
+from mooring.core.artifact import Artifact
+from mooring.core.artifact_check import (
+    ArtifactCheck,
+    CheckName,
+    accept_check,
+    counts_for_staging,
+    require_room,
+    running,
+)
+from mooring.core.artifact_evidence import Verified
 from mooring.core.artifact_hold import ArtifactHold, drop_holds, take_holds
-from mooring.core.artifact_location import SourceType
-from mooring.core.artifact_promotion import ArtifactFacts, CheckResult, Hold, PromotionWish, move_artifact
+from mooring.core.artifact_promotion import ArtifactFacts, Hold, PromotionWish, move_artifact
 from mooring.core.artifact_trust import Evidence, Trust, record_trust
 from mooring.core.decision import Decision
-from mooring.core.errors import Refusal
 from mooring.core.promotion import PROMOTION, PromotionState, PromotionTrigger
-from mooring.gateways.registry_smoke import OF_CONTENT
 from mooring.storage import artifact as artifacts
+from mooring.storage import artifact_check as checks
 from mooring.storage.unit_of_work import apply
 
 TOWARDS_PROJECTS: Final = frozenset({PromotionTrigger.STAGE, PromotionTrigger.CANARY, PromotionTrigger.ACTIVATE})
 """The moves after which more may use an artifact: they need that it is trusted now."""
 
-Snapshot = tuple[Artifact, Trust, tuple[Evidence, ...], ArtifactFacts]
+OUT: Final = frozenset({PromotionTrigger.WITHDRAW, PromotionTrigger.RETIRE})
+"""The moves after which nobody needs to know more about an artifact."""
+
+Snapshot = tuple[Artifact, Trust, tuple[Evidence, ...], ArtifactFacts, list[ArtifactCheck]]
 
 
-async def promote(work: Work[Verified], place: Any, artifact_id: str, wish: PromotionWish) -> Answered:
-    """Make one move."""
-    checked: list[Refusal | None] = []
+async def promote(
+    work: Work[Verified], place: Any, artifact_id: str, wish: PromotionWish, wait_seconds: float
+) -> Answered:
+    """Make one move; staging waits so long for its check."""
+    checked: list[ArtifactCheck] = []
 
     async def load() -> Snapshot:
         artifact = await own_artifact(work, place, artifact_id)
@@ -43,18 +55,18 @@ async def promote(work: Work[Verified], place: Any, artifact_id: str, wish: Prom
             refusal = trust.refusal(artifact)
             if refusal is not None:
                 raise refusal
+            if wish.trigger is PromotionTrigger.STAGE and not checked:
+                checked.append(await _smoked(work, artifact, wait_seconds))  # before anything is concluded from it
             artifact = await _settled(work, artifact, trust)
-        if wish.trigger is PromotionTrigger.STAGE:
-            if not checked:
-                checked.append(await _check(work, artifact, measure))
-            if checked[0] is not None:
-                raise checked[0]
-        return artifact, trust, tuple(evidence), await _facts(work, place, artifact, wish)
+        under_way = await checks.under_way(work.database, work.acting, artifact.id) if wish.trigger in OUT else []
+        return artifact, trust, tuple(evidence), await _facts(work, place, artifact, wish), under_way
 
     def decide(snapshot: Snapshot) -> Decision[Verified]:
-        artifact, trust, evidence, facts = snapshot
+        artifact, trust, evidence, facts, under_way = snapshot
         made = move_artifact(work.context, artifact, wish, facts)
-        return Decision(Verified(made.result, trust, evidence), made.writes, made.events, made.audits)
+        made = without_checks(work.context, made, under_way, f"the artifact is {made.result.promotion}")
+        check = checked[0] if checked else None
+        return Decision(Verified(made.result, trust, evidence, check), made.writes, made.events, made.audits)
 
     return await work.execute(load, decide)
 
@@ -103,27 +115,18 @@ async def _facts(work: Work[Any], place: Any, artifact: Artifact, wish: Promotio
     )
 
 
-async def _check(work: Work[Any], artifact: Artifact, measure: Yardstick) -> Refusal | None:
-    """Run the smoke check and store its result; why it failed, or none."""
-    location = location_of(artifact)
-    source = measure.allowed_source(location, (artifact.tenant_id, artifact.project_id))
-    reader, findings, refusal = work.services.artifacts, [], None
-    if location.source_type is SourceType.OCI and artifact.kind == ArtifactKind.OCI:
-        result = await reader.smoke(location, artifact.digest, source)
-        refusal = result.refusal()
-        findings = [
-            {"name": each.name, "subject": each.subject, "outcome": each.outcome.value, "detail": each.detail}
-            for each in result.checks
-        ]
-    else:
-        try:
-            await reader.look(ArtifactKind(artifact.kind), location, artifact.digest, source)
-        except Refusal as failed:
-            if failed.code not in OF_CONTENT:
-                raise
-            refusal = failed
-    detail = "every byte was fetched and hashed" if refusal is None else refusal.detail
-    check = CheckResult("smoke", artifact.digest, refusal is None, detail)
-    decision = add_check(work.context, artifact, check, findings)
-    await apply(work.database, work.acting, work.context, decision, origin=work.origin)
-    return refusal
+async def _smoked(work: Work[Any], artifact: Artifact, wait_seconds: float) -> ArtifactCheck:
+    """A smoke check that allows staging; a Refusal when it failed, or goes on for longer than is waited."""
+    last = await checks.last(work.database, work.acting, artifact.id, CheckName.SMOKE)
+    if last is not None and counts_for_staging(last, work.context.now):
+        return last
+    if last is None or not last.is_under_way:
+        require_room(await checks.count_under_way(work.database, work.acting))
+        decision = accept_check(work.context, artifact, CheckName.SMOKE, action="artifact.promote")
+        await apply(work.database, work.acting, work.context, decision, origin=work.origin)
+        last = decision.result
+    ended = await settle(work.services, last.id, wait_seconds)
+    refusal = running(ended) if ended.is_under_way else ended.refusal()
+    if refusal is not None:
+        raise refusal
+    return ended

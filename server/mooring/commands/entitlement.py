@@ -14,6 +14,7 @@ from mooring.core.entitlement import (
     change_entitlement,
     create_entitlement,
     delete_entitlement,
+    switch_entitlement,
 )
 from mooring.core.ids import Prefix
 from mooring.storage import app as apps
@@ -49,7 +50,7 @@ async def create(work: Work[Agreed], project_id: str, app_id: str, wish: Entitle
 async def update(
     work: Work[Agreed], project_id: str, entitlement_id: str, wish: EntitlementWish, revision_seen: int | None
 ) -> Answered:
-    """On, off, or on other terms."""
+    """All terms anew."""
 
     async def load() -> tuple[Entitlement, list[str]]:
         entitlement = await _load(work, project_id, entitlement_id)
@@ -57,6 +58,18 @@ async def update(
 
     return await work.execute(
         load, lambda seen: _agreed(change_entitlement(work.context, seen[0], wish, revision_seen), seen[1])
+    )
+
+
+async def switch(work: Work[Agreed], project_id: str, entitlement_id: str, enabled: bool, reason: str) -> Answered:
+    """On or off, and nothing else."""
+
+    async def load() -> tuple[Entitlement, list[str]]:
+        entitlement = await _load(work, project_id, entitlement_id)
+        return entitlement, await _required(work, entitlement.app_id)
+
+    return await work.execute(
+        load, lambda seen: _agreed(switch_entitlement(work.context, seen[0], enabled, reason), seen[1])
     )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar
 
+from mooring.commands.artifact_check_crew import CheckCrew
 from mooring.core.decision import Context, Decision, Insert
 from mooring.core.errors import Code, Refusal
 from mooring.core.ids import Prefix
@@ -53,6 +54,7 @@ class Services:
     outbound: Outbound
     artifacts: ArtifactReader
     presence: Presence = field(default_factory=Presence)
+    checks: CheckCrew = field(default_factory=CheckCrew)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,17 @@
-"""What a look at an artifact's source leaves behind: evidence, and the results of checks.
+"""What a look at an artifact's source leaves behind: evidence, which is only ever added.
 
-Both are only ever added. The conclusion from the evidence is drawn in `artifact_trust`; here it is written down, with
-the conclusion's own move where it changed.
+The conclusion from the evidence is drawn in `artifact_trust`; here it is written down, with the conclusion's own move
+where it changed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
 from mooring.core.artifact import Artifact
-from mooring.core.artifact_promotion import CheckResult
+from mooring.core.artifact_check import ArtifactCheck
 from mooring.core.artifact_trust import Evidence, EvidenceKind, Trust, record_trust
-from mooring.core.decision import Audited, Context, Decision, Insert
+from mooring.core.decision import Audited, Change, Context, Decision, Insert, Move
 from mooring.core.ids import Prefix
 
 
@@ -33,6 +33,7 @@ class Verified:
     artifact: Artifact
     trust: Trust
     evidence: tuple[Evidence, ...] = ()
+    check: ArtifactCheck | None = None  # the newest, where it was looked for
 
 
 def presence(context: Context, artifact: Artifact, digest: str | None, size_bytes: int | None) -> Evidence:
@@ -85,22 +86,17 @@ def add_presence(decision: Decision[Artifact], seen: Evidence) -> Decision[Artif
     return replace(decision, writes=(*decision.writes, insert))
 
 
-def add_check(
-    context: Context, artifact: Artifact, check: CheckResult, findings: Sequence[Mapping[str, object]] = ()
-) -> Decision[CheckResult]:
-    """Store the result of a check, passed or not."""
-    row: dict[str, object] = {
-        "id": context.mint(Prefix.ARTIFACT_CHECK), "tenant_id": artifact.tenant_id, "artifact_id": artifact.id,
-        "name": check.name, "subject": check.subject, "passed": check.passed, "detail": check.detail,
-        "findings": [dict(each) for each in findings], "created_at": context.now,
-    }  # fmt: skip
-    told = {"check": check.name, "passed": check.passed, "detail": check.detail}
-    place = (artifact.tenant_id, artifact.project_id)
-    return Decision(
-        result=check,
-        writes=(Insert("artifact_check", row),),
-        audits=(Audited("artifact.promote", "artifact", artifact.id, *place, after=told),),
-    )
+def measured(decision: Decision[Artifact], artifact: Artifact, size_bytes: int) -> Decision[Artifact]:
+    """A decision about an artifact, with the size that reading all of it told; it is stated once."""
+    if artifact.size_bytes == size_bytes:
+        return decision
+    stated = {"size_bytes": size_bytes}
+    moves = [write for write in decision.writes if isinstance(write, Move) and write.noun == "artifact"]
+    own = moves[0] if moves else Change("artifact", artifact.id, artifact.revision, {})
+    others = tuple(write for write in decision.writes if write is not own)
+    revision = artifact.revision + (0 if moves else 1)
+    after = replace(decision.result, size_bytes=size_bytes, revision=revision)
+    return replace(decision, result=after, writes=(*others, replace(own, set={**own.set, **stated})))
 
 
 @dataclass(frozen=True, slots=True)

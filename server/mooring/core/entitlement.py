@@ -119,12 +119,19 @@ def create_entitlement(
 def change_entitlement(
     context: Context, entitlement: Entitlement, wish: EntitlementWish, revision_seen: int | None
 ) -> Decision[Entitlement]:
-    """On, off, or on other terms. Switched off, what runs goes on; new instances are refused."""
+    """All terms anew. Switched off, what runs goes on; new instances are refused."""
     require_revision(entitlement.revision, revision_seen)
     terms = {**_terms(context, entitlement.app_slug, wish), "updated_at": context.now}
     after = replace(entitlement, revision=entitlement.revision + 1, **terms)
     change = Change("entitlement", entitlement.id, entitlement.revision, terms)
     return _decision(after, change, _told(entitlement), wish)
+
+
+def switch_entitlement(context: Context, entitlement: Entitlement, enabled: bool, reason: str) -> Decision[Entitlement]:
+    """On or off, on the terms that it has: so what was agreed to is still there when it is switched on again."""
+    overlay = Overlay(entitlement.versions, read_rules(entitlement.rules))
+    wish = EntitlementWish(enabled, overlay, tuple(entitlement.agreed_actions), reason)
+    return change_entitlement(context, entitlement, wish, None)
 
 
 def delete_entitlement(context: Context, entitlement: Entitlement) -> Decision[Entitlement]:

@@ -21,6 +21,8 @@ class Code(StrEnum):
     ARTIFACT_UNVERIFIED = "artifact_unverified"
     ASSERTION_REFUSED = "assertion_refused"
     BODY_TOO_LARGE = "body_too_large"
+    CHECK_CANCELLED = "check_cancelled"
+    CHECK_RUNNING = "check_running"
     CLOSING_RECORD_MISSING = "closing_record_missing"
     CONFLICT = "conflict"
     CONTENT_EXPANDS_TOO_FAR = "content_expands_too_far"
@@ -65,6 +67,7 @@ class Code(StrEnum):
     SOURCE_ENDLESS = "source_endless"
     SOURCE_MALFORMED = "source_malformed"
     SOURCE_PATH_REFUSED = "source_path_refused"
+    SOURCE_STALLED = "source_stalled"
     SOURCE_TOO_LARGE = "source_too_large"
     SOURCE_TOO_SLOW = "source_too_slow"
     SOURCE_UNREACHABLE = "source_unreachable"
@@ -121,6 +124,18 @@ CATALOGUE: Mapping[Code, Entry] = {
         "Body too large",
         "The request's body, or one of its headers, is larger than the limit.",
         "Send less; `details.limit_bytes` says how much is taken.",
+    ),
+    Code.CHECK_CANCELLED: Entry(
+        "Check cancelled",
+        "The check of the artifact's bytes was cancelled before it had read all of them.",
+        "Verify the artifact, or repeat the request, to begin a new check.",
+    ),
+    Code.CHECK_RUNNING: Entry(
+        "Check running",
+        "The answer needs a check of the artifact's bytes, and that is still under way.",
+        "Wait for the check that `details.check_id` names (`GET …/checks/{check_id}?wait=60&until=succeeded,failed`), "
+        "then repeat the request.",
+        retryable=True,
     ),
     Code.CLOSING_RECORD_MISSING: Entry(
         "Closing record missing",
@@ -349,6 +364,13 @@ CATALOGUE: Mapping[Code, Entry] = {
         "Source path refused",
         "A file was named that is not a plain file below the directory that the platform opens for this.",
         "Name a path below that directory, without symbolic links.",
+    ),
+    Code.SOURCE_STALLED: Entry(
+        "Source stalled",
+        "The source stopped sending in the middle: no byte came for as long as a check waits.",
+        "Verify the artifact again when the source is well; "
+        "`MOORING_SOURCE_TIMEOUT_SECONDS` says how long silence is borne.",
+        retryable=True,
     ),
     Code.SOURCE_TOO_LARGE: Entry(
         "Source too large",

@@ -45,6 +45,7 @@ class EventType(StrEnum):
     ARTIFACT_REGISTERED = "catalog.artifact.registered"
     ARTIFACT_PROMOTED = "catalog.artifact.promoted"
     ARTIFACT_TRUST_CHANGED = "catalog.artifact.trust_changed"
+    ARTIFACT_CHECK_ENDED = "catalog.artifact_check.ended"
     ARTIFACT_SOURCE_CHANGED = "catalog.artifact_source.changed"
     SIGNER_KEY_CHANGED = "catalog.signer_key.changed"
     ENTITLEMENT_CHANGED = "catalog.entitlement.changed"
@@ -107,6 +108,7 @@ MEANING: Final[Mapping[EventType, str]] = {
     EventType.ARTIFACT_REGISTERED: "An artifact was registered under its digest.",
     EventType.ARTIFACT_PROMOTED: "An artifact moved through its promotion; `data` says from where to where and why.",
     EventType.ARTIFACT_TRUST_CHANGED: "What the evidence says about an artifact changed; `data` says how and why.",
+    EventType.ARTIFACT_CHECK_ENDED: "The check of an artifact's bytes succeeded, failed or was cancelled; `data` says.",
     EventType.ARTIFACT_SOURCE_CHANGED: "A source was put on the list or taken off it; `data.change` says which.",
     EventType.SIGNER_KEY_CHANGED: "A signer key was added or removed; trust is derived with it from now on.",
     EventType.ENTITLEMENT_CHANGED: "A project's right to launch an app was given, narrowed or taken.",

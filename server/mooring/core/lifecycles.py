@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from mooring.core.allocation import ALLOCATION
+from mooring.core.artifact_check import ARTIFACT_CHECK
 from mooring.core.attachment import ATTACHMENT
 from mooring.core.instance import INSTANCE
 from mooring.core.machine import AnyMachine
@@ -22,6 +23,7 @@ from mooring.core.trust import TRUST
 LIFECYCLES: tuple[AnyMachine, ...] = (
     PROMOTION,
     TRUST,
+    ARTIFACT_CHECK,
     ALLOCATION,
     INSTANCE,
     MEMBER,

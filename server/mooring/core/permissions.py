@@ -236,7 +236,7 @@ class Place:
     scope: Scope
     tenant_id: str | None = None
     project_id: str | None = None
-    platform_too: bool = False  # a tenant's route that is also the platform's business, such as reading the tenant
+    platform_too: bool = False  # in a tenant, and also the platform's business, such as reading the tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,9 @@ class Authority:
             if self._is_home(place):
                 return self.tenant | self._tenant_wide()
             return self.platform if place.platform_too else _NOTHING
-        if place.scope is Scope.PROJECT and place.project_id is not None and not self._is_foreign(place):
+        if place.scope is Scope.PROJECT and place.project_id is not None:
+            if self._is_foreign(place):
+                return self.platform if place.platform_too else _NOTHING
             here = self.projects.get(place.project_id)
             if here is None:
                 return self.tenant
@@ -300,7 +302,9 @@ class Authority:
         if place.scope is Scope.TENANT:
             return self._is_home(place) or (place.platform_too and bool(self.platform))
         if place.scope is Scope.PROJECT:
-            return not self._is_foreign(place) and (bool(self.tenant) or place.project_id in self.projects)
+            if self._is_foreign(place):
+                return place.platform_too and bool(self.platform)
+            return bool(self.tenant) or place.project_id in self.projects
         return True  # that the platform's own collections exist is no secret
 
 

@@ -4,11 +4,15 @@ A place is read within the reach of the source that allows it: a tenant's source
 otherwise, reach the public internet alone; a platform's source that reaches private networks is dialled wherever its
 host is. The platform's own registry is read with tokens that the platform issues to itself, and its repositories
 begin with the place that they belong to, so that nobody registers another's.
+
+There are two ways of reading. A question (is the digest there, what do its manifests say, who signed it) has so long
+and no longer, since somebody waits for the answer. The bytes themselves, which may be hundreds of gigabytes, are read
+by a check: that has as long as bytes come, and ends when none do.
 """
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -22,15 +26,19 @@ from mooring.gateways.cosign import Verdict
 from mooring.gateways.cosign_keys import TrustedKey
 from mooring.gateways.registry import RegistryClient, RegistryPlace
 from mooring.gateways.registry_manifest import Descriptor, Manifest
-from mooring.gateways.registry_smoke import SmokeResult, smoke
+from mooring.gateways.registry_smoke import SmokeLimits, SmokeResult, smoke
 from mooring.gateways.registry_token import RegistryTokenIssuer
-from mooring.gateways.source_refusals import not_found, too_slow
-from mooring.gateways.source_stream import Dialer, Patience
+from mooring.gateways.source_refusals import not_found, too_large, too_slow
+from mooring.gateways.source_stream import Dialer, Patience, Sink
 from mooring.settings import Settings
 
 IMAGES_MAX: Final = 32
 BLOB_MEDIA_TYPE: Final = "application/octet-stream"
 PLATFORM_NAMESPACE: Final = "platform"
+ATTEMPTS_MIDWAY: Final = 12
+ANSWER_SECONDS_MAX: Final = 30.0
+UNSTATED: Final = frozenset({Code.REGISTRY_AUTH_REFUSED, Code.SOURCE_MALFORMED})
+"""How a source may take the question for a size: an address that was signed for reading answers nothing else."""
 T = TypeVar("T")
 
 
@@ -41,6 +49,30 @@ class Seen:
     digest: str
     size_bytes: int
     media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What a source says of a digest before its bytes are read."""
+
+    media_type: str
+    size_bytes: int | None
+    is_hashed: bool = False  # the size follows from manifests that were hashed; else the source may say anything
+
+
+class Tally:
+    """How many bytes were read: the sink of a check."""
+
+    def __init__(self) -> None:
+        self.bytes_done = 0
+
+    async def take(self, chunk: bytes) -> None:
+        """Count what came; nothing is kept."""
+        self.bytes_done += len(chunk)
+
+    async def told(self, bytes_done: int) -> None:
+        """Take over what somebody else counted."""
+        self.bytes_done = bytes_done
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +97,15 @@ class ArtifactReader:
         self.own = own
         self._seconds = settings.source_timeout_seconds
         self._patience = Patience(total_seconds=settings.source_timeout_seconds, attempts=2)
+        self._patience_of_checks = Patience(
+            total_seconds=settings.check_hours_max * 3_600,
+            answer_seconds=min(ANSWER_SECONDS_MAX, settings.source_timeout_seconds),
+            window_seconds=settings.source_timeout_seconds / 2,
+            attempts=2,
+            attempts_midway=ATTEMPTS_MIDWAY,
+            silence_seconds=settings.source_timeout_seconds,
+        )
+        self._limit_bytes = settings.source_limit_bytes
         self._blobs = BlobSourceSettings(
             s3_endpoint=settings.source_bucket_endpoint,
             huggingface_endpoint=settings.source_huggingface_endpoint,
@@ -86,45 +127,88 @@ class ArtifactReader:
 
     async def look(self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None) -> Seen:
         """Find the bytes of a digest: an image's manifests, or every byte of a blob; a Refusal when they are not it."""
-        return await self._bounded(self._look(kind, location, digest, source), location)
+        return await self._bounded(self._look(kind, location, digest, (source, self._patience, Tally().take)), location)
+
+    async def state(self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None) -> Stated:
+        """What the source says of a digest; a Refusal when it says that it does not have it."""
+        return await self._bounded(self._state(kind, location, digest, source), location)
+
+    async def read(
+        self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None, tally: Tally
+    ) -> Seen:
+        """As `look`, however many bytes there are, as long as they come."""
+        return await self._look(kind, location, digest, (source, self._patience_of_checks, tally.take))
 
     async def signatures(
         self, location: Location, digest: str, source: ArtifactSource | None, keys: Sequence[TrustedKey], now: datetime
     ) -> Verdict:
         """All signatures of a digest beside it in its registry."""
-        client, repository = self._registry(location, source)
+        client, repository = self._registry(location, source, self._patience)
         return await self._bounded(cosign.verify(client, repository, digest, keys, now=now), location)
 
-    async def smoke(self, location: Location, digest: str, source: ArtifactSource | None) -> SmokeResult:
-        """The smoke check of what lies in a registry."""
-        client, repository = self._registry(location, source)
-        return await self._bounded(smoke(client, repository, digest), location)
+    async def smoke(self, location: Location, digest: str, source: ArtifactSource | None, tally: Tally) -> SmokeResult:
+        """The smoke check of what lies in a registry, as long as bytes come."""
+        client, repository = self._registry(location, source, self._patience_of_checks)
+        limits = SmokeLimits(total_bytes=self._limit_bytes)
+        return await smoke(client, repository, digest, limits=limits, progress=tally.told)
 
-    async def _look(self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None) -> Seen:
+    async def _state(
+        self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None
+    ) -> Stated:
         if location.source_type is not SourceType.OCI:
-            reader = BlobSource(self._blobs, self._dialer(source))
-            received = await reader.read(read_place(location.text), digest=digest)
-            return Seen(received.digest, received.size_bytes, BLOB_MEDIA_TYPE)
-        client, repository = self._registry(location, source)
+            return await self._state_of_blob(location, source)
+        client, repository = self._registry(location, source, self._patience)
         try:
             manifest = await client.manifest(repository, digest)
         except Refusal as refusal:
             if kind is not ArtifactKind.BLOB or refusal.code is not Code.ARTIFACT_NOT_FOUND_AT_SOURCE:
                 raise
-            return await self._plain_blob(client, repository, digest)
+            return Stated(BLOB_MEDIA_TYPE, (await self._descriptor(client, repository, digest)).size)
+        return Stated(manifest.media_type, await self._size(client, repository, manifest), is_hashed=True)
+
+    async def _state_of_blob(self, location: Location, source: ArtifactSource | None) -> Stated:
+        try:
+            size = await BlobSource(self._blobs, self._dialer(source)).size(read_place(location.text))
+        except Refusal as refusal:
+            if refusal.code not in UNSTATED or location.source_type is SourceType.FILE:
+                raise
+            return Stated(BLOB_MEDIA_TYPE, None)
+        if size is not None and size > self._limit_bytes:
+            raise too_large(_host(location), size, self._limit_bytes)
+        return Stated(BLOB_MEDIA_TYPE, size)
+
+    async def _look(
+        self,
+        kind: ArtifactKind,
+        location: Location,
+        digest: str,
+        how: tuple[ArtifactSource | None, Patience, Sink],
+    ) -> Seen:
+        source, patience, sink = how
+        if location.source_type is not SourceType.OCI:
+            reader = BlobSource(replace(self._blobs, patience=patience), self._dialer(source))
+            received = await reader.read(read_place(location.text), sink, digest=digest)
+            return Seen(received.digest, received.size_bytes, BLOB_MEDIA_TYPE)
+        client, repository = self._registry(location, source, patience)
+        try:
+            manifest = await client.manifest(repository, digest)
+        except Refusal as refusal:
+            if kind is not ArtifactKind.BLOB or refusal.code is not Code.ARTIFACT_NOT_FOUND_AT_SOURCE:
+                raise
+            received = await client.read_blob(repository, await self._descriptor(client, repository, digest), sink)
+            return Seen(received.digest, received.size_bytes, BLOB_MEDIA_TYPE)
         if kind is ArtifactKind.BLOB:
             for part in manifest.layers:
-                await client.read_blob(repository, part)
+                await client.read_blob(repository, part, sink)
         return Seen(manifest.digest, await self._size(client, repository, manifest), manifest.media_type)
 
     @staticmethod
-    async def _plain_blob(client: RegistryClient, repository: str, digest: str) -> Seen:
+    async def _descriptor(client: RegistryClient, repository: str, digest: str) -> Descriptor:
+        """Of a blob that no manifest names."""
         size = await client.blob_size(repository, digest)
         if size is None:
             raise not_found(client.host, digest)
-        wanted = Descriptor(media_type=BLOB_MEDIA_TYPE, digest=digest, size=size)
-        received = await client.read_blob(repository, wanted)
-        return Seen(received.digest, received.size_bytes, BLOB_MEDIA_TYPE)
+        return Descriptor(media_type=BLOB_MEDIA_TYPE, digest=digest, size=size)
 
     async def _size(self, client: RegistryClient, repository: str, manifest: Manifest) -> int:
         """All bytes that a digest stands for, as its manifests state them."""
@@ -142,12 +226,15 @@ class ArtifactReader:
             total += await self._size(client, repository, part)
         return total
 
-    def _registry(self, location: Location, source: ArtifactSource | None) -> tuple[RegistryClient, str]:
+    def _registry(
+        self, location: Location, source: ArtifactSource | None, patience: Patience
+    ) -> tuple[RegistryClient, str]:
         authority, _, repository = location.rest.partition("/")
+        limit = self._limit_bytes
         if self.own is not None and self.is_own(location):
-            place = RegistryPlace(self.own.url, credentials=self.own.issuer, patience=self._patience)
+            place = RegistryPlace(self.own.url, credentials=self.own.issuer, blob_limit_bytes=limit, patience=patience)
             return RegistryClient(place, self._inside), repository
-        place = RegistryPlace(f"https://{authority}", patience=self._patience)
+        place = RegistryPlace(f"https://{authority}", blob_limit_bytes=limit, patience=patience)
         return RegistryClient(place, self._dialer(source)), repository
 
     def _dialer(self, source: ArtifactSource | None) -> Dialer:
@@ -162,8 +249,12 @@ class ArtifactReader:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            host = location.rest.partition("/")[0] if location.source_type is not SourceType.FILE else "file"
-            raise too_slow(host, f"it took more than {self._seconds:g} s") from error
+            raise too_slow(_host(location), f"it took more than {self._seconds:g} s") from error
+
+
+def _host(location: Location) -> str:
+    """Who is meant in messages."""
+    return location.rest.partition("/")[0] if location.source_type is not SourceType.FILE else "file"
 
 
 def namespace(tenant_id: str | None, project_id: str | None) -> str:

@@ -29,6 +29,15 @@ def too_slow(host: str, what: str) -> Refusal:
     return Refusal(Code.SOURCE_TOO_SLOW, f"{host} is too slow: {what}", {"host": host})
 
 
+def stalled(host: str, seconds: float) -> Refusal:
+    """Nothing came any more."""
+    return Refusal(
+        Code.SOURCE_STALLED,
+        f"{host} stopped sending: no byte came in {seconds:g} s",
+        {"host": host, "seconds": seconds},
+    )
+
+
 def malformed(host: str, what: str) -> Refusal:
     """What came is not what the protocol says."""
     return Refusal(Code.SOURCE_MALFORMED, f"{host} answered with {what}", {"host": host})

@@ -31,6 +31,7 @@ from mooring.gateways.source_refusals import (
     malformed,
     mismatch,
     redirect_refused,
+    stalled,
     status_refusal,
     too_large,
     too_slow,
@@ -76,6 +77,8 @@ class Patience:
     window_bytes: int = 65_536
     attempts: int = 4
     pause_seconds: float = 0.5  # before the second attempt; doubled before each further one
+    attempts_midway: int = 0  # more of them once bytes have come, counted anew after each that brought some; 0: no more
+    silence_seconds: float = 0.0  # how long a transfer may go on without `window_bytes` more; 0: as the rest says
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +155,26 @@ class _Taken:
         self.hash = hashlib.new(self.algorithm)
         self.size = 0
         self.content_type: str | None = None
+        self._marked = 0
+        self._marked_at = asyncio.get_running_loop().time()
 
     async def take(self, chunk: bytes, sink: Sink | None) -> None:
         self.hash.update(chunk)
         self.size += len(chunk)
         if sink is not None:
             await sink(chunk)
+
+    def mark(self, enough_bytes: int) -> bool:
+        """Whether enough came since this was last so."""
+        if self.size - self._marked < enough_bytes:
+            return False
+        self._marked, self._marked_at = self.size, asyncio.get_running_loop().time()
+        return True
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long it is since enough came."""
+        return asyncio.get_running_loop().time() - self._marked_at
 
     def received(self) -> Received:
         return Received(f"{self.algorithm}:{self.hash.hexdigest()}", self.size, self.content_type)
@@ -201,7 +218,7 @@ class SourceReader:
         def resumable() -> bool:
             return taken.size == 0 or wanted.digest is not None
 
-        received = await self._within(attempt, self._patience.attempts, host, resumable)
+        received = await self._within(attempt, self._patience.attempts, host, resumable, taken)
         _compare(wanted, received, host)
         return received
 
@@ -211,15 +228,19 @@ class SourceReader:
         attempts: int,
         host: str,
         resumable: Callable[[], bool] = lambda: True,
+        taken: _Taken | None = None,
     ) -> T:
         """The result of the first attempt that is not interrupted, all of them within the total time."""
+        number = 0
         try:
             async with asyncio.timeout(self._patience.total_seconds) as limit:
-                for number in range(1, attempts + 1):
+                while True:
+                    number += 1
                     try:
                         return await attempt()
                     except _Interrupted as interrupted:
-                        if number == attempts or not resumable():
+                        number, most = self._counted(number, attempts, taken)
+                        if number >= most or not resumable():
                             raise interrupted.refusal from interrupted
                         pause = max(interrupted.pause_seconds, self._patience.pause_seconds * 2 ** (number - 1))
                     await asyncio.sleep(min(pause, PAUSE_SECONDS_MAX))
@@ -227,7 +248,16 @@ class SourceReader:
             if not limit.expired():
                 raise
             raise too_slow(host, f"it took more than {self._patience.total_seconds:g} s") from error
-        raise AssertionError("unreachable: there is at least one attempt")
+
+    def _counted(self, number: int, attempts: int, taken: _Taken | None) -> tuple[int, int]:
+        """Which attempt this was since the last that brought something, and how many there may be."""
+        patience = self._patience
+        if taken is None or not taken.size or not patience.attempts_midway:
+            return number, attempts
+        if taken.mark(patience.window_bytes):
+            return 1, patience.attempts_midway
+        is_silent = 0 < patience.silence_seconds <= taken.silent_seconds
+        return number, number if is_silent else patience.attempts_midway
 
     async def _read_whole(self, call: Call) -> Answer:
         async with self._open(call) as answer:
@@ -276,6 +306,8 @@ class SourceReader:
             except TimeoutError as error:
                 if not limit.expired():
                     raise
+                if patience.silence_seconds and loop.time() - begun >= patience.window_seconds / 2:
+                    raise _Interrupted(stalled(host, patience.silence_seconds)) from error
                 slow = too_slow(host, f"less than {patience.window_bytes} bytes in {patience.window_seconds:g} s")
                 raise _Interrupted(slow) from error
             if chunk is None:

@@ -30,6 +30,7 @@ _SEEN: Final = "(a.tenant_id IS NULL OR (a.tenant_id = $1 AND (a.project_id IS N
 _OWN: Final = "a.tenant_id IS NOT DISTINCT FROM $1 AND a.project_id IS NOT DISTINCT FROM $2"
 FIND: Final = f"SELECT {_COLUMNS} FROM artifact a WHERE {_SEEN} AND a.id = $3"
 FIND_OWN: Final = f"SELECT {_COLUMNS} FROM artifact a WHERE {_OWN} AND a.id = $3"
+FIND_AT: Final = f"SELECT {_COLUMNS} FROM artifact a WHERE {_OWN} AND a.location = $3 AND a.digest = $4"
 FIND_MANY: Final = f"""
 SELECT {_COLUMNS} FROM artifact a WHERE {_SEEN} AND a.digest = ANY ($3::text[]) ORDER BY a.digest, a.id"""
 LIST: Final = f"""
@@ -47,7 +48,8 @@ SIGNATURES: Final = """
 SELECT key_fingerprint, fault, found_in, digest, repository FROM artifact_evidence
  WHERE artifact_id = $1 AND kind = 'signature'"""
 CHECKS: Final = """
-SELECT name, subject, passed, detail FROM artifact_check WHERE artifact_id = $1 ORDER BY id DESC LIMIT 50"""
+SELECT name, subject, passed, detail FROM artifact_check
+ WHERE artifact_id = $1 AND status IN ('succeeded', 'failed') ORDER BY id DESC LIMIT 50"""
 HOLDS: Final = """
 SELECT h.digest, h.holder_noun, h.holder_id, h.version_id FROM artifact_hold h
  WHERE h.digest = $1
@@ -107,6 +109,14 @@ async def find_own(database: Database, acting: Acting, project_id: str | None, a
     return None if row is None else artifact_of(row)
 
 
+async def find_at(
+    database: Database, acting: Acting, project_id: str | None, named: tuple[str, str]
+) -> Artifact | None:
+    """The artifact of exactly this place with this location and digest."""
+    row = await database.fetchrow(acting, FIND_AT, acting.tenant_id, project_id, *named)
+    return None if row is None else artifact_of(row)
+
+
 async def find_many(
     database: Database, acting: Acting, digests: Sequence[str], project_id: str | None = None
 ) -> list[Artifact]:
@@ -145,7 +155,7 @@ async def signatures(database: Database, acting: Acting, artifact_id: str) -> se
 
 
 async def checks(database: Database, acting: Acting, artifact_id: str) -> list[CheckResult]:
-    """The stored checks, oldest first."""
+    """The checks that ended with a result, oldest first."""
     rows = await database.fetch(acting, CHECKS, artifact_id)
     return [CheckResult(*row) for row in reversed(rows)]
 

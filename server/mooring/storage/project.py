@@ -6,11 +6,12 @@ from typing import Final
 import asyncpg
 
 from mooring.core.project import Project, ProjectContents
-from mooring.storage.database import Acting, Database
+from mooring.storage.database import PLATFORM, Acting, Database
 
 _COLUMNS: Final = "id, tenant_id, slug, display_name, revision, created_at, deleted_at"
 FIND: Final = f"SELECT {_COLUMNS} FROM project WHERE id = $1 AND deleted_at IS NULL"
 WAS_THERE: Final = "SELECT EXISTS (SELECT FROM project WHERE id = $1)"
+HOME: Final = "SELECT tenant_id FROM project WHERE id = $1 AND (deleted_at IS NULL OR $2)"
 LIST: Final = f"""
 SELECT {_COLUMNS} FROM project WHERE tenant_id = $1 AND deleted_at IS NULL AND id > $2 ORDER BY id LIMIT $3"""
 LIST_SOME: Final = f"""
@@ -34,6 +35,12 @@ async def find(database: Database, acting: Acting, project_id: str) -> Project |
 async def was_there(database: Database, acting: Acting, project_id: str) -> bool:
     """Whether there is such a project, or was until it was deleted."""
     return bool(await database.fetchval(acting, WAS_THERE, project_id))
+
+
+async def home_of(database: Database, project_id: str, *, deleted_too: bool = False) -> str | None:
+    """The tenant of a project, as the platform sees it: asked before it is known for whom to act."""
+    home: str | None = await database.fetchval(PLATFORM, HOME, project_id, deleted_too)
+    return home
 
 
 async def page(database: Database, acting: Acting, after: str, limit: int) -> list[Project]:

@@ -1,6 +1,7 @@
 """Which workers there are."""
 
 from mooring.commands.work import Services
+from mooring.workers.artifact_check import CheckReader
 from mooring.workers.janitor import Janitor
 from mooring.workers.loop import Worker
 from mooring.workers.nodes import NodeWatch
@@ -11,4 +12,11 @@ from mooring.workers.tasks import TaskWatch
 
 def roster(services: Services) -> tuple[Worker, ...]:
     """All workers of a platform."""
-    return OutboxRelay(services), Janitor(services), Runtime(services), NodeWatch(services), TaskWatch(services)
+    return (
+        OutboxRelay(services),
+        CheckReader(services),
+        Janitor(services),
+        Runtime(services),
+        NodeWatch(services),
+        TaskWatch(services),
+    )

@@ -13,6 +13,7 @@ from mooring.core.entitlement import (
     Overlay,
     change_entitlement,
     create_entitlement,
+    switch_entitlement,
     why_not_entitled,
 )
 from mooring.core.errors import Code, Refusal
@@ -119,6 +120,18 @@ def test_it_is_switched_off_and_on_and_changed() -> None:
     assert refused.value.code is Code.REVISION_CONFLICT
 
 
+def test_a_switch_keeps_the_terms() -> None:
+    overlay = Overlay(">=2.0.0", Rules(gpus_max=4))
+    before = create_entitlement(context(), "ent_1", APP, wish(overlay=overlay)).result
+    off = switch_entitlement(context(), before, False, REASON).result
+    assert (off.enabled, off.revision) == (False, 1)
+    on = switch_entitlement(context(), off, True, REASON)
+    assert replace(on.result, revision=0, updated_at=before.updated_at) == before
+    (audited,) = on.audits
+    assert audited.reason == REASON
+    assert audited.before == {**(audited.after or {}), "enabled": False}
+
+
 @pytest.mark.parametrize("kind", [kind for kind in PrincipalKind if kind is not PrincipalKind.USER])
 def test_only_people_change_entitlements(kind: PrincipalKind) -> None:
     denied = (Code.PERMISSION_DENIED, {"action": "entitlement.update"})
@@ -127,6 +140,8 @@ def test_only_people_change_entitlements(kind: PrincipalKind) -> None:
     assert (refused.value.code, refused.value.details) == denied
     with pytest.raises(Refusal) as refused:
         change_entitlement(context(ACCOUNT, kind), entitlement(), wish(), None)
+    with pytest.raises(Refusal, match="only people"):
+        switch_entitlement(context(ACCOUNT, kind), entitlement(), False, REASON)
     assert (refused.value.code, refused.value.details) == denied
 
 

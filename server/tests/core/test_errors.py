@@ -32,7 +32,8 @@ def test_what_may_be_retried_is_a_matter_of_the_moment() -> None:
     retryable = {code for code in Code if CATALOGUE[code].retryable}
 
     moment = {Code.CONFLICT, Code.INTERNAL, Code.RATE_LIMITED, Code.TEMPORARILY_UNAVAILABLE}
-    assert retryable == moment | {Code.SOURCE_TOO_SLOW, Code.SOURCE_UNREACHABLE}
+    of_sources = {Code.SOURCE_STALLED, Code.SOURCE_TOO_SLOW, Code.SOURCE_UNREACHABLE}
+    assert retryable == moment | of_sources | {Code.CHECK_RUNNING}
     assert all(STATUS[code] >= 500 or STATUS[code] in (409, 429) for code in retryable)
 
 

@@ -39,6 +39,14 @@ TRANSCRIPT: dict[str, str] = {
         verified revoke revoked
         rejected revoke revoked
     """,
+    "artifact_check": """
+        accepted start running
+        running lose_lease accepted
+        running succeed succeeded
+        running fail failed
+        accepted cancel cancelled
+        running cancel cancelled
+    """,
     "allocation": """
         requested provision provisioning
         provisioning activate active
@@ -148,6 +156,7 @@ TRANSCRIPT: dict[str, str] = {
 FINAL: dict[str, set[str]] = {
     "promotion": {"retired"},
     "trust": {"revoked"},
+    "artifact_check": {"succeeded", "failed", "cancelled"},
     "allocation": {"released"},
     "instance": {"stopped"},
     "member": {"removed"},

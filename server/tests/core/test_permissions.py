@@ -37,6 +37,8 @@ PLACES = {
     "own tenant, platform too": Place(Scope.TENANT, TENANT, platform_too=True),
     "foreign tenant, platform too": Place(Scope.TENANT, OTHER_TENANT, platform_too=True),
     "own project": Place(Scope.PROJECT, TENANT, PROJECT),
+    "own project, platform too": Place(Scope.PROJECT, TENANT, PROJECT, platform_too=True),
+    "foreign project, platform too": Place(Scope.PROJECT, OTHER_TENANT, FOREIGN_PROJECT, platform_too=True),
     "other project": Place(Scope.PROJECT, TENANT, OTHER_PROJECT),
     "foreign project": Place(Scope.PROJECT, OTHER_TENANT, FOREIGN_PROJECT),
     "own project under a foreign tenant": Place(Scope.PROJECT, OTHER_TENANT, PROJECT),
@@ -145,6 +147,13 @@ def test_every_role_belongs_to_one_kind_of_place() -> None:
         ("platform_admin", "tenant.update", "foreign tenant, platform too", Access.ALLOWED),
         ("platform_admin", "tenant.update", "foreign tenant", Access.HIDDEN),
         ("platform_admin", "instance.read", "own project", Access.HIDDEN),
+        ("platform_admin", "entitlement.update", "foreign project, platform too", Access.ALLOWED),
+        ("platform_admin", "entitlement.update", "own project", Access.HIDDEN),
+        ("platform_operator", "entitlement.update", "own project, platform too", Access.DENIED),
+        ("tenant_admin", "entitlement.update", "own project, platform too", Access.ALLOWED),
+        ("tenant_admin", "entitlement.update", "foreign project, platform too", Access.HIDDEN),
+        ("project_admin", "entitlement.update", "own project, platform too", Access.DENIED),
+        ("service account", "entitlement.update", "own project, platform too", Access.DENIED),
         ("platform_operator", "tenant.update", "own tenant, platform too", Access.DENIED),
         ("platform_operator", "tenant.create", "platform", Access.DENIED),
         ("service account", "instance.read", "own project", Access.ALLOWED),
@@ -221,6 +230,7 @@ def test_what_counts_somewhere_was_given_for_there(held: list[Binding]) -> None:
     assert whole.at(PLACES["own project"]) == tenant_keys | project_keys
     assert whole.at(PLACES["own tenant"]) - {"tenant.read"} == tenant_keys - {"tenant.read"}
     assert whole.at(PLACES["platform"]) == whole.at(PLACES["foreign tenant, platform too"]) == platform_keys
+    assert whole.at(PLACES["foreign project, platform too"]) == platform_keys
     for foreign in ("foreign tenant", "foreign project", "own project under a foreign tenant"):
         assert whole.at(PLACES[foreign]) == frozenset()
     assert whole.at(PLACES["own things"]) >= SELF_ACTIONS
@@ -292,7 +302,7 @@ def cedar_policies() -> cedarpy.PolicySet:
     ]
     for role in Role:
         if ROLE_SCOPE[role] is Scope.PLATFORM:
-            elsewhere = "resource is Tenant && context.platform_too && principal.home != resource"
+            elsewhere = "context.platform_too && principal.home != resource.tenant"
             where = f'resource == Platform::"it" || ({elsewhere})'
         elif ROLE_SCOPE[role] is Scope.TENANT:
             where = "(resource is Tenant || resource is Project) && principal.home == resource.tenant"
@@ -370,5 +380,5 @@ def test_an_independent_engine_decides_every_cell_in_the_same_way() -> None:
         if ours is not answer.allowed:
             differing.append((caller, place, key, ours))
     assert differing == []
-    assert len(cells) == 7 * 9 * len(ACTIONS)
+    assert len(cells) == 7 * 11 * len(ACTIONS)
     assert 0 < sum(answer.allowed for answer in answers) < len(cells)

@@ -23,6 +23,7 @@ from mooring.gateways.clock import SystemClock
 from server.tests.agents import joined
 from server.tests.processes.served import PASSWORD, Tenant, sign_in
 from server.tests.processes.wire import Caller
+from server.tests.rows import CLOCK
 from server.tests.targets import a_manifest, fresh_public_pem
 
 MUTATIONS = {route.name: route for route in ROUTES if route.mutates}
@@ -55,6 +56,15 @@ FAILED_TEARDOWN = (
     ("fail_teardown", "releasing", "release_failed"),
 )
 """How an allocation comes to where its teardown is tried again."""
+BIRTH = """
+INSERT INTO transition
+  (machine, subject_id, generation, tenant_id, source, trigger, target, occurred_at, correlation_id)
+VALUES ('artifact_check', $1, 0, $2, '', 'birth', 'accepted', now(), 'tests')"""
+WAITING_CHECK = """
+INSERT INTO artifact_check (id, tenant_id, project_id, artifact_id, name, subject, status, due_at, created_at,
+                            correlation_id, trace_id, actor_kind, actor_id)
+VALUES ($1, $2, $3, $4, 'smoke', 'sha256:' || repeat('0', 64), 'accepted', '2100-01-01', now(),
+        'tests', repeat('a', 32), 'system', 'system')"""
 ROLES = {Scope.PLATFORM: "platform_operator", Scope.TENANT: "tenant_admin", Scope.PROJECT: "project_viewer"}
 
 
@@ -204,6 +214,16 @@ class Stage:
             "regions": ["local"], "allowed_gpu_counts": [1], "price_minor_per_gpu_hour": 100, "currency": "EUR",
         }  # fmt: skip
 
+    async def _waiting_check(self, artifact_id: str, scope: Scope) -> str:
+        """A check that nobody begins: it is due in a far future."""
+        tenant_id = None if scope is Scope.PLATFORM else self.tenant.id
+        place = (tenant_id, self.project_id if scope is Scope.PROJECT else None)
+        check_id = CLOCK.mint(Prefix.ARTIFACT_CHECK)
+        async with self._connection.transaction():
+            await self._connection.execute(BIRTH, check_id, place[0] or "platform")
+            await self._connection.execute(WAITING_CHECK, check_id, *place, artifact_id)
+        return check_id
+
     async def _dead_letter(self, scope: Scope) -> None:
         """A worker makes one only after hours of attempts: here it is written down."""
         await self._connection.execute(DIE, await self._delivery(scope))
@@ -251,6 +271,8 @@ class Stage:
         if name == "version_id":
             path = f"{place}/apps/{others['app_id']}/versions"
             return str((await self._post(path, {"manifest": a_manifest(self._slug)}, token=token))["id"])
+        if name == "check_id":
+            return await self._waiting_check(others["artifact_id"], route.scope)
         if name in ("artifact_id", "source_id", "signer_key_id"):
             return await self._catalog_subject(name, place, token)
         if name == "token_id":
@@ -283,6 +305,7 @@ class Stage:
             "CreateVersion": {"manifest": a_manifest(self._slug)},
             "ReplaceManifest": {"manifest": a_manifest(self._slug) | {"release_notes": self._new("notes")}},
             "PromoteVersion": {"move": "withdraw", "reason": "the tests take it back"},
+            "SwitchEntitlement": {"reason": "the tests switch it"},
             "UpdateEntitlement": {"enabled": False, "reason": "the tests switch it off"},
             "CreateKey": {"public_key": new_public_key()},
             "CreateProject": {"slug": self._new("made"), "display_name": "Made"},

@@ -3,7 +3,11 @@
 A place reads the platform's artifacts, its tenant's and its own; it changes its own.
 """
 
-from mooring.api.call import Call
+from dataclasses import replace
+
+import msgspec
+
+from mooring.api.call import Call, encode_json
 from mooring.api.page import Page, PageQuery, page, start
 from mooring.api.route import Declared, route_in
 from mooring.api.schemas.artifact import (
@@ -23,13 +27,16 @@ from mooring.api.schemas.artifact import (
     impact_view,
     publish_view,
 )
+from mooring.api.schemas.artifact_check import Answer, CheckWaitQuery
 from mooring.api.wait import WaitQuery, waited
 from mooring.commands import artifact as commands
+from mooring.commands import artifact_check as check_commands
 from mooring.commands import artifact_promotion as promotions
 from mooring.commands.artifact_judgement import judged
 from mooring.commands.found import found
 from mooring.commands.work import Answered, Work
 from mooring.core.artifact import Artifact, ArtifactWish
+from mooring.core.artifact_check import CONCLUSIONS
 from mooring.core.artifact_evidence import Verified
 from mooring.core.artifact_promotion import PromotionWish
 from mooring.core.errors import Code
@@ -42,9 +49,11 @@ ONE = PATH + "/{artifact_id}"
 OF_SOURCES = (
     Code.ADDRESS_REFUSED, Code.ARTIFACT_NOT_FOUND_AT_SOURCE, Code.DIGEST_MISMATCH, Code.POLICY_DENIED,
     Code.REDIRECT_REFUSED, Code.REGISTRY_AUTH_REFUSED, Code.SOURCE_DENIED, Code.SOURCE_ENDLESS, Code.SOURCE_MALFORMED,
-    Code.SOURCE_PATH_REFUSED, Code.SOURCE_TOO_LARGE, Code.SOURCE_TOO_SLOW, Code.SOURCE_UNREACHABLE,
+    Code.SOURCE_PATH_REFUSED, Code.SOURCE_STALLED, Code.SOURCE_TOO_LARGE, Code.SOURCE_TOO_SLOW, Code.SOURCE_UNREACHABLE,
 )  # fmt: skip
 """What can be wrong with a source."""
+OF_CHECKS = (Code.CHECK_CANCELLED, Code.CHECK_RUNNING, Code.LIMIT_REACHED)
+"""Why a check that a request asks for is not there yet."""
 OF_TRUST = (
     Code.ARTIFACT_REVOKED, Code.ARTIFACT_UNVERIFIED, Code.SIGNATURE_INVALID, Code.SIGNATURE_KEY_UNKNOWN,
     Code.SIGNATURE_MISSING, Code.SIGNATURE_REPLAYED,
@@ -66,6 +75,27 @@ async def _judged(call: Call, artifact_id: str) -> Verified:
     return (await judged(call.services, call.acting, call.place.project_id, [artifact]))[0]
 
 
+def _seconds(call: Call, query: CheckWaitQuery) -> float:
+    return call.services.settings.check_wait_seconds if query.wait is None else query.wait
+
+
+async def _settled(call: Call, answered: Answered, query: CheckWaitQuery, *, registering: bool = False) -> Answered:
+    """The answer as it is once the check that was asked for has ended, or the caller has waited long enough.
+
+    A repetition under the same key waits for the same check. What a check says about the bytes is the answer of a
+    verification; a registration is refused by it.
+    """
+    named = msgspec.json.decode(answered.body, type=Answer)
+    if named.check is None:
+        return answered
+    check = await check_commands.settle(call.services, named.check.id, _seconds(call, query))
+    refusal = check.refusal()
+    if refusal is not None and (registering or refusal.code not in CONCLUSIONS):
+        raise refusal
+    view = artifact_view(call.caller.authority, await _judged(call, named.id))
+    return replace(answered, body=encode_json(view))
+
+
 @route_in(PLACES, "GET", PATH, Declared("artifact", "list", "artifact.read", answer=Page[ArtifactView]))
 async def list_artifacts(call: Call, query: ArtifactQuery) -> Page[ArtifactView]:
     """List the artifacts that this place sees: the platform's, its tenant's and its own."""
@@ -83,19 +113,23 @@ async def list_artifacts(call: Call, query: ArtifactQuery) -> Page[ArtifactView]
     "POST",
     PATH,
     Declared(
-        "artifact", "register", "artifact.create", 201, ArtifactView, errors=(Code.NAME_TAKEN, *OF_SOURCES),
+        "artifact", "register", "artifact.create", 201, ArtifactView,
+        errors=(*OF_CHECKS, Code.NAME_TAKEN, *OF_SOURCES),
     ),
 )  # fmt: skip
-async def register_artifact(call: Call, body: RegisterArtifact) -> Answered:
+async def register_artifact(call: Call, body: RegisterArtifact, query: CheckWaitQuery) -> Answered:
     """Register a digest, which must be at its source.
 
-    Of an image the manifests are read and hashed, of a blob every byte. It begins as a draft.
+    Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for
+    that: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could
+    not be read is to try again.
     """
     wish = ArtifactWish(
         kind=body.kind, location=body.location, digest=body.digest, size_bytes=0,
         visibility=commands.visibility_of(call.place), labels=body.labels,
     )  # fmt: skip
-    return await commands.register(_showing(call), call.place, wish)
+    answered = await commands.register(_showing(call), call.place, wish)
+    return await _settled(call, answered, query, registering=True)
 
 
 @route_in(
@@ -136,14 +170,18 @@ async def get_artifact_evidence(call: Call, artifact_id: str) -> ArtifactEvidenc
     PLACES,
     "POST",
     ONE + "/verify",
-    Declared("artifact", "verify", "artifact.verify", answer=ArtifactView, errors=OF_SOURCES),
-)
-async def verify_artifact(call: Call, artifact_id: str) -> Answered:
+    Declared(
+        "artifact", "verify", "artifact.verify", answer=ArtifactView,
+        errors=(*OF_CHECKS, *OF_SOURCES),
+    ),
+)  # fmt: skip
+async def verify_artifact(call: Call, artifact_id: str, query: CheckWaitQuery) -> Answered:
     """Look at the source again, collect the signatures beside it, and conclude.
 
-    What is found is stored, good or bad; `trust` and `doubts` of the answer say what follows.
+    A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,
+    good or bad; `trust` and `doubts` of the answer say what follows.
     """
-    return await commands.verify(_showing(call), call.place, artifact_id)
+    return await _settled(call, await commands.verify(_showing(call), call.place, artifact_id), query)
 
 
 @route_in(
@@ -154,20 +192,22 @@ async def verify_artifact(call: Call, artifact_id: str) -> Answered:
         "artifact", "promote", "artifact.promote", answer=ArtifactView,
         errors=(
             Code.GRACE_PERIOD, Code.HOLD_PRESENT, Code.ILLEGAL_TRANSITION, Code.PROMOTION_REFUSED, Code.SMOKE_FAILED,
-            Code.CONTENT_EXPANDS_TOO_FAR, Code.VERSION_AHEAD_OF_ARTIFACT, *OF_TRUST, *OF_SOURCES,
+            *OF_CHECKS, Code.CONTENT_EXPANDS_TOO_FAR,
+            Code.VERSION_AHEAD_OF_ARTIFACT, *OF_TRUST, *OF_SOURCES,
         ),
     ),
 )  # fmt: skip
-async def promote_artifact(call: Call, artifact_id: str, body: PromoteArtifact) -> Answered:
+async def promote_artifact(call: Call, artifact_id: str, body: PromoteArtifact, query: CheckWaitQuery) -> Answered:
     """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
 
-    Staging fetches and hashes every layer and stores the result. A move towards projects needs that the artifact is
-    verified at this moment; `retired` needs that nothing holds its digest.
+    Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that
+    goes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that
+    the artifact is verified at this moment; `retired` needs that nothing holds its digest.
     """
     wish = PromotionWish(
         body.move, body.reason, superseded_by=body.superseded_by, no_successor_because=body.no_successor_because
     )
-    return await promotions.promote(_showing(call), call.place, artifact_id, wish)
+    return await promotions.promote(_showing(call), call.place, artifact_id, wish, _seconds(call, query))
 
 
 @route_in(

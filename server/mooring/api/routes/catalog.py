@@ -25,7 +25,7 @@ async def list_catalog(call: Call, query: CatalogQuery) -> Page[CatalogApp]:
     "GET",
     "/projects/{project_id}/catalog",
     Scope.PROJECT,
-    Declared("catalog", "list_project", "catalog.read", answer=Page[CatalogEntryView]),
+    Declared("catalog", "list", "catalog.read", answer=Page[CatalogEntryView]),
 )
 async def list_project_catalog(call: Call, query: CatalogQuery) -> Page[CatalogEntryView]:
     """Browse what a project may launch and, for what it may not, everything that hinders it."""

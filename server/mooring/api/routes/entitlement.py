@@ -1,4 +1,8 @@
-"""Endpoints of entitlements: which apps a project may launch, and on which terms. Only people change them."""
+"""Endpoints of entitlements: which apps a project may launch, and on which terms. Only people change them.
+
+They are the platform's business too: what a project may launch is agreed between its tenant and whoever runs the
+platform, so an admin of either switches it on and off, and the tenant's audit trail says who did.
+"""
 
 from mooring.api.call import Call
 from mooring.api.page import Page, PageQuery, page, start
@@ -6,6 +10,7 @@ from mooring.api.route import Declared, route_in
 from mooring.api.schemas.entitlement import (
     CreateEntitlement,
     EntitlementView,
+    SwitchEntitlement,
     UpdateEntitlement,
     entitlement_view,
     wish_of,
@@ -28,7 +33,12 @@ def _showing(call: Call) -> Work[Agreed]:
     return call.work(lambda made: entitlement_view(call.caller.authority, made.entitlement, made.required_actions))
 
 
-@route_in(PLACES, "GET", PATH, Declared("entitlement", "list", "entitlement.read", answer=Page[EntitlementView]))
+@route_in(
+    PLACES,
+    "GET",
+    PATH,
+    Declared("entitlement", "list", "entitlement.read", answer=Page[EntitlementView], platform_too=True),
+)
 async def list_entitlements(call: Call, query: PageQuery) -> Page[EntitlementView]:
     """List what a project was entitled to; what it may launch in the end is in its catalog."""
     database, project_id = call.services.database, str(call.place.project_id)
@@ -47,7 +57,7 @@ async def list_entitlements(call: Call, query: PageQuery) -> Page[EntitlementVie
     "POST",
     PATH,
     Declared(
-        "entitlement", "create", "entitlement.update", 201, EntitlementView,
+        "entitlement", "create", "entitlement.update", 201, EntitlementView, platform_too=True,
         errors=(Code.GRANT_EXCEEDS_CEILING, Code.NAME_TAKEN),
     ),
 )  # fmt: skip
@@ -60,7 +70,9 @@ async def create_entitlement(call: Call, body: CreateEntitlement) -> Answered:
     return await commands.create(_showing(call), str(call.place.project_id), body.app_id, wish_of(body))
 
 
-@route_in(PLACES, "GET", ONE, Declared("entitlement", "get", "entitlement.read", answer=EntitlementView))
+@route_in(
+    PLACES, "GET", ONE, Declared("entitlement", "get", "entitlement.read", answer=EntitlementView, platform_too=True)
+)
 async def get_entitlement(call: Call, entitlement_id: str, query: WaitQuery) -> EntitlementView:
     """Read an entitlement."""
     database, project_id = call.services.database, str(call.place.project_id)
@@ -78,7 +90,7 @@ async def get_entitlement(call: Call, entitlement_id: str, query: WaitQuery) -> 
     "PUT",
     ONE,
     Declared(
-        "entitlement", "update", "entitlement.update", answer=EntitlementView,
+        "entitlement", "update", "entitlement.update", answer=EntitlementView, platform_too=True,
         errors=(Code.GRANT_EXCEEDS_CEILING, Code.REVISION_CONFLICT),
     ),
 )  # fmt: skip
@@ -88,7 +100,29 @@ async def update_entitlement(call: Call, entitlement_id: str, body: UpdateEntitl
     return await commands.update(_showing(call), project_id, entitlement_id, wish_of(body), body.revision)
 
 
-@route_in(PLACES, "DELETE", ONE, Declared("entitlement", "delete", "entitlement.update", 204))
+@route_in(
+    PLACES,
+    "POST",
+    ONE + "/enable",
+    Declared("entitlement", "enable", "entitlement.update", answer=EntitlementView, platform_too=True),
+)
+async def enable_entitlement(call: Call, entitlement_id: str, body: SwitchEntitlement) -> Answered:
+    """Switch an entitlement on, on the terms that it has."""
+    return await commands.switch(_showing(call), str(call.place.project_id), entitlement_id, True, body.reason)
+
+
+@route_in(
+    PLACES,
+    "POST",
+    ONE + "/disable",
+    Declared("entitlement", "disable", "entitlement.update", answer=EntitlementView, platform_too=True),
+)
+async def disable_entitlement(call: Call, entitlement_id: str, body: SwitchEntitlement) -> Answered:
+    """Switch an entitlement off; its terms stay, what runs goes on, new instances are refused."""
+    return await commands.switch(_showing(call), str(call.place.project_id), entitlement_id, False, body.reason)
+
+
+@route_in(PLACES, "DELETE", ONE, Declared("entitlement", "delete", "entitlement.update", 204, platform_too=True))
 async def delete_entitlement(call: Call, entitlement_id: str) -> Answered:
     """Take an entitlement away; what runs goes on, new instances are refused."""
     return await commands.delete(call.work(lambda _: None), str(call.place.project_id), entitlement_id)

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from mooring.api.page import Cursor, Limit
+from mooring.api.schemas.artifact_check import ArtifactCheckView, check_view
 from mooring.api.schemas.fields import Shown, Strict, Time, allowed
 from mooring.commands.artifact import PublishIntent
 from mooring.core.artifact import LABEL_LENGTH_MAX, LABELS_MAX, Artifact, ArtifactKind, Visibility
@@ -116,6 +117,10 @@ class ArtifactView(Shown):
     promotion: PromotionState
     trust: TrustState
     doubts: list[DoubtView]
+    check: Annotated[
+        ArtifactCheckView | None,
+        Meta(description="The newest check of its bytes; null where there is none, and where it is not looked for."),
+    ]
     created_at: Time
     deprecated_at: Time | None
     retired_at: Time | None
@@ -254,6 +259,7 @@ def artifact_view(authority: Authority, verified: Verified) -> ArtifactView:
         promotion=state,
         trust=trust.state,
         doubts=_doubts(verified),
+        check=None if verified.check is None else check_view(authority, verified.check),
         created_at=artifact.created_at,
         deprecated_at=artifact.deprecated_at,
         retired_at=artifact.retired_at,

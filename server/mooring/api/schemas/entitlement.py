@@ -42,6 +42,12 @@ class UpdateEntitlement(Strict):
     revision: Revision | None = None
 
 
+class SwitchEntitlement(Strict):
+    """Why it is switched."""
+
+    reason: Reason
+
+
 class EntitlementView(Shown):
     """A project's right to launch an app, beside what the newest offered version requires."""
 
@@ -71,7 +77,7 @@ def wish_of(body: CreateEntitlement | UpdateEntitlement) -> EntitlementWish:
 
 def entitlement_view(authority: Authority, entitlement: Entitlement, required_actions: list[str]) -> EntitlementView:
     """An entitlement as the caller sees it."""
-    place = Place(Scope.PROJECT, entitlement.tenant_id, entitlement.project_id)
+    place = Place(Scope.PROJECT, entitlement.tenant_id, entitlement.project_id, platform_too=True)
     return EntitlementView(
         id=entitlement.id,
         tenant_id=entitlement.tenant_id,

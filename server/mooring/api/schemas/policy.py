@@ -12,15 +12,28 @@ from mooring.core.policy import GPUS_MAX, LISTS, SIGNATURES_NAME, Layer, Names, 
 from mooring.core.policy_change import NAMES_MAX, Policy
 
 Pattern = Annotated[str, Meta(min_length=1, max_length=1000)]
-Patterns = Annotated[list[Pattern], Meta(max_length=NAMES_MAX)]
+Allowed = Annotated[
+    list[Pattern], Meta(max_length=NAMES_MAX, description="Names, or beginnings that end with `*`; without it all.")
+]
+Denied = Annotated[
+    list[Pattern], Meta(max_length=NAMES_MAX, description="The same; what is denied counts more than what is allowed.")
+]
+Signatures = Annotated[
+    str,
+    Meta(
+        pattern="^(none|images|everything)$",
+        description="What has to be signed by a trusted key: `none`, `images` or `everything`.",
+    ),
+]
+GpusMax = Annotated[int, Meta(ge=0, le=GPUS_MAX, description="How many GPUs a project may hold.")]
 AskedName = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class NamesRule(Strict):
     """What is allowed (none: all) and what is denied, which counts more; a name may end with `*`."""
 
-    allow: Patterns | None = None
-    deny: Patterns = msgspec.field(default_factory=list)
+    allow: Allowed | None = None
+    deny: Denied = msgspec.field(default_factory=list)
 
 
 class RulesBody(Strict):
@@ -30,8 +43,8 @@ class RulesBody(Strict):
     regions: NamesRule | None = None
     skus: NamesRule | None = None
     apps: NamesRule | None = None
-    signatures: Annotated[str, Meta(pattern="^(none|images|everything)$")] | None = None
-    gpus_max: Annotated[int, Meta(ge=0, le=GPUS_MAX)] | None = None
+    signatures: Signatures | None = None
+    gpus_max: GpusMax | None = None
 
 
 class PutPolicy(Strict):

@@ -1,0 +1,49 @@
+"""Reads artifacts: takes up checks that are due and that nobody reads, and takes them from holders that were lost.
+
+The process that accepts a check begins it when it has room. What comes here is the rest: checks that found no room,
+and those whose holder died. Nothing is kept in memory that is not in the database: a worker that dies leaves leases,
+one that stops hands them back.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from typing import Final
+
+from mooring.commands.artifact_check import begin, give_up_lost
+from mooring.commands.work import Services
+from mooring.storage import artifact_check as checks
+
+PACE_SECONDS: Final = 0.2  # events come by the thousand; one look answers for all of them
+
+log = logging.getLogger("mooring.check")
+
+
+class CheckReader:
+    """Takes up checks; any number of workers may do so side by side."""
+
+    name = "artifact_check"
+    look_seconds = 2.0
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._last_look = 0.0
+
+    async def tick(self) -> float | None:
+        """Give up on lost holders, then begin what there is room for."""
+        await asyncio.sleep(max(0.0, self._last_look + PACE_SECONDS - time.monotonic()))
+        self._last_look = time.monotonic()
+        services = self._services
+        lost = await give_up_lost(services)
+        if lost:
+            log.warning("%d checks of lost processes are due again, or failed", lost)
+        if services.checks.room(services.settings.checks_at_once):
+            due = await checks.due(services.database, services.clock.now())
+            # Several workers see the same list: who begins at its head would always meet the others there.
+            for check in random.sample(due, len(due)):
+                begin(services, check)
+        return None
+
+    async def close(self) -> None:
+        """What is read goes on until the platform is closed, which hands it back."""

@@ -1,0 +1,59 @@
+"""Checks of artifacts by the command: a large file is followed from its registration to its staging."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.workshop import WHY, Workshop, workshop
+
+pytestmark = [pytest.mark.real_part("registry"), pytest.mark.real_part("postgresql")]
+
+SIZE_BYTES = 512 * 1024**2
+PIECE = bytes(1024**2)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the platform reads files, with a large one that takes no room."""
+    directory = tmp_path_factory.mktemp("files")
+    with (directory / "weights").open("wb") as file:
+        file.truncate(SIZE_BYTES)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory, files: Path) -> Iterator[Workshop]:
+    with workshop(tmp_path_factory.mktemp("checks"), MOORING_SOURCE_FILE_DIRECTORY=str(files)) as made:
+        made.did("artifact-sources", "create", "--name", "files", "--pattern", "file:*", context="platform")
+        made.settle("harbour")
+        yield made
+
+
+def register(shop: Workshop, digest: str, *further: str) -> tuple[str, ...]:
+    return ("artifacts", "register", "--kind", "blob", "--location", "file:weights", "--digest", digest, *further)
+
+
+def test_a_large_file_is_followed_from_its_registration_to_its_staging(shop: Workshop) -> None:
+    hashed = hashlib.sha256()
+    for _ in range(SIZE_BYTES // len(PIECE)):
+        hashed.update(PIECE)
+    digest = f"sha256:{hashed.hexdigest()}"
+    ran = shop.run(*register(shop, digest, "--follow"))
+    assert (ran.data["trust"], ran.data["size_bytes"]) == ("verified", SIZE_BYTES)
+    assert "content check succeeded  100 %  512.0 MiB of 512.0 MiB" in ran.err
+    staged = shop.run("artifacts", "promote", digest, "--move", "stage", "--reason", WHY, "--follow")
+    assert staged.data["promotion"] == "staged", staged.err
+    listed = shop.did("artifacts", "checks", "list", digest)
+    assert [(each["name"], each["status"]) for each in listed] == [("smoke", "succeeded"), ("content", "succeeded")]
+    newest = shop.did("artifacts", "checks", "get", digest, listed[0]["id"])
+    assert newest["bytes_done"] == SIZE_BYTES
+    ended = ("artifacts", "checks", "cancel", digest, listed[0]["id"])
+    assert shop.refused(*ended) == "illegal_transition"
+
+
+def test_a_wrong_digest_ends_the_command_with_the_checks_own_error(shop: Workshop) -> None:
+    wrong = f"sha256:{'0' * 64}"
+    assert shop.refused(*register(shop, wrong, "--follow")) == "digest_mismatch"
+    assert shop.did("artifacts", "get", wrong)["trust"] == "rejected"

@@ -1,0 +1,249 @@
+"""A developer's workshop for tests of the catalog: a whole Mooring, a real registry as its own, and the command.
+
+The registry is Debian's docker-registry, set up as an operator does it: Mooring says what the registry has to trust,
+the registry is started with that, and Mooring is told where it is. Everything that is asked of Mooring then goes
+through `mooring …` as a process of its own; only pushing and signing are done here, as a developer's tools do them.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from mooring.core.address import Reach, read_networks
+from mooring.gateways.cosign_keys import SigningKey
+from mooring.gateways.cosign_sign import sign_as_tag
+from mooring.gateways.outbound import Outbound
+from mooring.gateways.registry import RegistryClient, RegistryPlace
+from mooring.gateways.registry_push import RegistryPusher
+from mooring_cli.main import mooring
+from server.tests.registry.images import archive, image, layer, push
+from server.tests.registry.registry_process import RunningRegistry, running_registry
+from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
+
+WHY = "the walk through the catalog asks for it"
+LOOPBACK = Reach(allowed=read_networks("127.0.0.0/8"))
+COMMAND_SECONDS_MAX = 120
+_numbers = count(1)
+
+
+@dataclass(frozen=True)
+class Given:
+    """The token that publishing gave, for whatever the registry asks."""
+
+    fixed: str
+
+    def token(self, repository: str, actions: Sequence[str]) -> str:
+        return self.fixed
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of one run of the command."""
+
+    words: tuple[str, ...]
+    exit_code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        """The output as JSON."""
+        assert self.exit_code == 0, f"{' '.join(self.words)}: {self.err}"
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> Any:
+        """The error as JSON."""
+        assert self.exit_code != 0, f"{' '.join(self.words)}: {self.out}"
+        return json.loads(self.err.splitlines()[-1])["error"]
+
+    @property
+    def code(self) -> str:
+        """The error's code."""
+        return str(self.error["code"])
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """An image that was pushed and registered."""
+
+    id: str
+    digest: str
+    repository: str
+    location: str
+    token: str
+
+
+@dataclass
+class Workshop:
+    """Mooring, its registry, a tenant with a project, and the command in the hands of their admins."""
+
+    mooring: Mooring
+    registry: RunningRegistry
+    home: Path
+    context: str = "platform"
+    tenant_id: str = ""
+    project_id: str = ""
+    user_id: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    is_quick: bool = False  # what only prepares is run inside of the test: a process each time takes longer
+
+    def run(self, *words: str, stdin: str = "", context: str | None = None) -> Ran:
+        """Run the command as a process, with an empty home of its own, and JSON as its form."""
+        done = subprocess.run(
+            [sys.executable, "-m", "mooring_cli", *self._words(words, context)],
+            input=stdin, capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS_MAX,
+            env={"HOME": str(self.home), "PATH": os.environ["PATH"], **self.environment}, cwd=self.home,
+        )  # fmt: skip
+        return Ran(words, done.returncode, done.stdout, done.stderr)
+
+    def did(self, *words: str, context: str | None = None) -> Any:
+        """What a command says that must succeed."""
+        return self._ran(words, context).data
+
+    def _ran(self, words: tuple[str, ...], context: str | None = None) -> Ran:
+        if not self.is_quick:
+            return self.run(*words, context=context)
+        unset = {name: None for name in os.environ if name.startswith(("MOORING_", "XDG_"))}
+        here = {**unset, "HOME": str(self.home), **self.environment}
+        result = CliRunner().invoke(mooring, self._words(words, context), env=here)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Ran(words, result.exit_code, result.stdout, result.stderr)
+
+    def _words(self, words: tuple[str, ...], context: str | None) -> list[str]:
+        chosen = [] if "login" in words else ["--context", context or self.context]
+        return [*(f"{word}" for word in words), "--no-input", "-o", "json", *chosen]
+
+    def refused(self, *words: str, context: str | None = None) -> str:
+        """The error code of a command that must be refused."""
+        return self.run(*words, context=context).code
+
+    def sign_in(self, context: str, email: str, code: str, tenant: str | None = None) -> None:
+        """Sign in for the first time, and keep it as a context."""
+        where = () if tenant is None else ("--tenant", tenant)
+        ran = self.run(
+            "login", "--context", context, "--url", self.mooring.url, *where, "--email", email,
+            "--one-time-code-stdin", stdin=f"{code}\n{PASSWORD}\n",
+        )  # fmt: skip
+        assert ran.exit_code == 0, ran.err
+
+    def settle(self, slug: str) -> None:
+        """A tenant with an admin and a project; from now on the command acts there."""
+        made = self.did(
+            "tenants", "create", "--slug", slug, "--display-name", slug.title(), "--first-admin-email",
+            f"ada@{slug}.test", "--first-admin-display-name", "Ada", context="platform",
+        )  # fmt: skip
+        self.sign_in(slug, f"ada@{slug}.test", made["one_time_code"], slug)
+        self.context, self.tenant_id, self.user_id = slug, made["id"], made["first_admin"]["id"]
+        self.project_id = self.did("projects", "create", "--slug", "vision", "--display-name", "Vision")["id"]
+
+    def restarted(self, **settings: str) -> None:
+        """Stop Mooring and start it again with other settings."""
+        self.mooring.stop()
+        self.mooring.environment |= settings
+        self.mooring.start()
+
+    # The developer's own tools
+
+    def pushed(self, name: str = "") -> Pushed:
+        """A new image, made on the spot, pushed with the token that publishing gives, and registered."""
+        number = next(_numbers)
+        intent = self.did("artifacts", "publish", "--name", name or f"image-{number}")
+        content = [layer(archive({"bin/program": f"program {number}".encode()}))]
+
+        async def send(pusher: RegistryPusher) -> str:
+            return await push(pusher, intent["repository"], image(content))
+
+        digest = asyncio.run(self._pushing(intent["registry_token"], send))
+        made = self.did("artifacts", "register", "--kind", "oci", "--location", intent["location"], "--digest", digest)
+        return Pushed(made["id"], digest, intent["repository"], intent["location"], intent["registry_token"])
+
+    def signed(self, pushed: Pushed, key: SigningKey, name: str | None = None) -> None:
+        """Add a signature; with another name it is one that was made for elsewhere."""
+
+        async def send(pusher: RegistryPusher) -> None:
+            await sign_as_tag(pusher, pushed.repository, pushed.digest, key, name=name)
+
+        asyncio.run(self._pushing(pushed.token, send))
+
+    async def _pushing(self, token: str, send: Any) -> Any:
+        dialer = Outbound(LOOPBACK)
+        try:
+            place = RegistryPlace(self.registry.url, credentials=Given(token), token_hosts=frozenset({"127.0.0.1"}))
+            return await send(RegistryPusher(RegistryClient(place, dialer)))
+        finally:
+            await dialer.close()
+
+    def trusted(self, key: SigningKey, name: str) -> str:
+        """Have a key trusted, from the file that a signing tool writes; its id."""
+        file = self.home / f"{name}.pub"
+        file.write_text(key.trusted("").pem)
+        return str(self.did("signer-keys", "add", "--name", name, "--public-key-pem", f"@{file}")["id"])
+
+    def app(self, slug: str) -> str:
+        """A new app; its id."""
+        made = self.did("apps", "create", "--slug", slug, "--display-name", slug.title(), "--category", "web")
+        return str(made["id"])
+
+    def version(self, slug: str, number: str, digest: str) -> str:
+        """A new version, begun with `manifest init` and linted; its id."""
+        file = self.home / f"{slug}-{number}.yaml"
+        begun = self._ran(("manifest", "init", slug, "--file", str(file)))
+        assert begun.exit_code == 0, begun.err
+        text = file.read_text().replace("version: 0.1.0", f"version: {number}")
+        file.write_text(text.replace(f"sha256:{'0' * 64}", digest))
+        assert self.did("manifest", "lint", str(file), "--app", slug) == []
+        return str(self.did("apps", "versions", "create", slug, "--manifest", f"@{file}")["id"])
+
+    # Moves
+
+    def moved(self, artifact: str, move: str, *further: str) -> Any:
+        """One move of an artifact's promotion that must succeed."""
+        return self.did("artifacts", "promote", artifact, "--move", move, "--reason", WHY, *further)
+
+    def moved_version(self, slug: str, number: str, move: str, *further: str) -> Any:
+        """One move of a version's promotion that must succeed."""
+        return self.did("apps", "versions", "promote", slug, number, "--move", move, "--reason", WHY, *further)
+
+    def move(self, artifact: str, move: str, *further: str) -> Ran:
+        """One move of an artifact's promotion."""
+        return self.run("artifacts", "promote", artifact, "--move", move, "--reason", WHY, *further)
+
+    def move_version(self, slug: str, number: str, move: str, *further: str) -> Ran:
+        """One move of a version's promotion."""
+        return self.run("apps", "versions", "promote", slug, number, "--move", move, "--reason", WHY, *further)
+
+
+@contextmanager
+def workshop(tmp_path: Path, **settings: str) -> Iterator[Workshop]:
+    """A Mooring with a registry of its own, and the platform's admin signed in."""
+    home = tmp_path / "home"
+    home.mkdir()
+    directory = tmp_path / "registry"
+    directory.mkdir()
+    with running() as started:
+        started.environment |= settings
+        shop = Workshop(started, RunningRegistry("", directory), home)
+        shop.sign_in("platform", FIRST_ADMIN, started.code)
+        about = shop.did("registry", "get")
+        bundle = directory / "bundle.pem"
+        bundle.write_text(about["certificate"])
+        auth = {
+            "realm": f"{started.url}/api/v1/registry/token", "service": about["service"], "issuer": about["issuer"],
+            "rootcertbundle": str(bundle),
+        }  # fmt: skip
+        with running_registry(directory, {"token": auth}) as registry:
+            shop.registry = registry
+            shop.restarted(MOORING_REGISTRY_URL=registry.url)
+            yield shop

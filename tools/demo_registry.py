@@ -1,0 +1,168 @@
+"""What the demo needs beside Mooring: a registry on loopback, and a developer's hands that make, push and sign.
+
+The registry is Debian's docker-registry with a configuration of the demo's own, on a port that nobody uses, with its
+data in the demo's directory. It takes only tokens that Mooring signs. It is ended with the demo, however that ends.
+"""
+
+import gzip
+import io
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tarfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from mooring.core.address import Reach, read_networks
+from mooring.gateways.outbound import Outbound
+from mooring.gateways.registry import RegistryClient, RegistryPlace
+from mooring.gateways.registry_manifest import OCI_CONFIG, OCI_LAYER_GZIP, OCI_MANIFEST, digest_of
+from mooring.gateways.registry_push import RegistryPusher
+from mooring_sdk import models
+from tools.debian_packages import PackagesMissing, install
+
+PROGRAM: Final = "docker-registry"
+START_SECONDS_MAX: Final = 20.0
+LISTENING: Final = re.compile(r"listening on 127\.0\.0\.1:[0-9]+")
+SCRIPT: Final = b"#!/bin/sh\necho hello\n"
+
+Result = TypeVar("Result")
+
+
+class RegistryFailed(Exception):
+    """The registry does not start; the message says why."""
+
+
+def registry_program() -> tuple[str | None, str]:
+    """The registry's program, installed first where that is possible; else none, and why not."""
+    reason = ""
+    if shutil.which(PROGRAM) is None and os.geteuid() == 0:
+        try:
+            install([PROGRAM])
+        except PackagesMissing as error:
+            reason = f"; {error}"
+    found = shutil.which(PROGRAM)
+    return found, "" if found else f"{PROGRAM} is not installed: as root, apt-get install {PROGRAM}{reason}"
+
+
+def free_address() -> str:
+    """An address on loopback that nobody listens at now."""
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{asked.getsockname()[1]}"
+
+
+@contextmanager
+def running_registry(program: str, directory: Path, address: str, auth: dict[str, str]) -> Iterator[None]:
+    """A registry that trusts what `auth` says, at this address; ended and forgotten afterwards."""
+    directory.mkdir()
+    bundle, config, log = directory / "bundle.pem", directory / "config.yml", directory / "log"
+    bundle.write_text(auth["certificate"], encoding="utf-8")
+    token = {name: auth[name] for name in ("realm", "service", "issuer")} | {"rootcertbundle": str(bundle)}
+    settings = {
+        "version": "0.1",
+        "log": {"level": "info", "accesslog": {"disabled": True}},
+        "storage": {"filesystem": {"rootdirectory": str(directory / "data")}},
+        "http": {"addr": address},
+        "auth": {"token": token},
+    }
+    config.write_bytes(msgspec.json.encode(settings))  # JSON is YAML
+    # A demo that is killed takes its registry along.
+    keeper = shutil.which("setpriv")
+    begin = [keeper, "--pdeathsig", "KILL"] if keeper else []
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*begin, program, "serve", str(config)], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            env={"PATH": "/usr/bin:/bin"},
+        )  # fmt: skip
+    try:
+        _wait_until_it_listens(process, log)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_until_it_listens(process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while not LISTENING.search(said := log.read_text(encoding="utf-8", errors="replace")):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RegistryFailed(f"the registry did not start: {said}")
+        time.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image: its manifest, and the blobs that it names."""
+
+    manifest: bytes
+    blobs: tuple[bytes, ...]
+
+    @property
+    def digest(self) -> str:
+        """By which it is known."""
+        return digest_of(self.manifest)
+
+
+def small_image() -> Image:
+    """An image with one program in one layer, made of nothing but tar, gzip and JSON."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        entry = tarfile.TarInfo("bin/hello")
+        entry.size, entry.mode = len(SCRIPT), 0o755
+        tar.addfile(entry, io.BytesIO(SCRIPT))
+    layer = gzip.compress(packed.getvalue(), mtime=0)
+    about = {
+        "os": "linux",
+        "architecture": "amd64",
+        "config": {"Entrypoint": ["/bin/hello"]},
+        "rootfs": {"type": "layers", "diff_ids": [digest_of(packed.getvalue())]},
+    }
+    config = msgspec.json.encode(about)
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        "config": {"mediaType": OCI_CONFIG, "digest": digest_of(config), "size": len(config)},
+        "layers": [{"mediaType": OCI_LAYER_GZIP, "digest": digest_of(layer), "size": len(layer)}],
+    }
+    return Image(msgspec.json.encode(manifest), (layer, config))
+
+
+@dataclass(frozen=True)
+class Given:
+    """The one token that publishing gave."""
+
+    fixed: str
+
+    def token(self, repository: str, actions: Sequence[str]) -> str:
+        """The same for whatever the registry asks; it counts for one repository alone."""
+        return self.fixed
+
+
+async def pushing(intent: models.Publish, send: Callable[[RegistryPusher], Awaitable[Result]]) -> Result:
+    """Do something at the registry with the right that publishing gave."""
+    dialer = Outbound(Reach(allowed=read_networks("127.0.0.0/8")))
+    try:
+        place = RegistryPlace(f"http://{intent.registry}", credentials=Given(intent.registry_token))
+        return await send(RegistryPusher(RegistryClient(place, dialer)))
+    finally:
+        await dialer.close()
+
+
+async def push(intent: models.Publish, image: Image) -> None:
+    """Push an image, as any of a developer's tools would."""
+
+    async def send(pusher: RegistryPusher) -> None:
+        for content in image.blobs:
+            await pusher.blob(intent.repository, content)
+        await pusher.manifest_bytes(intent.repository, image.manifest)
+
+    await pushing(intent, send)
