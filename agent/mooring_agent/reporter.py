@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from mooring_agent.client import Client, Turned, Unreachable
 from mooring_agent.executor import Executor, Tracked
 from mooring_agent.hosts.contract import Host, HostFailure, Owner
@@ -19,6 +21,8 @@ from mooring_agent.pause import Pause
 from mooring_agent.wire import Verdict, encode
 
 BATCH_MAX: Final = 100
+BATCH_BYTES: Final = 700_000
+"""The platform takes a request of 1 MiB."""
 CHUNK_BYTES: Final = 131_072
 LOG_MAX_BYTES: Final = 8 * 1_048_576
 STREAM_SECONDS: Final = 0.5
@@ -86,7 +90,7 @@ class Reporter:
 
     async def flush(self) -> bool:
         """Send one batch; whether there is more."""
-        batch = [*self._refused(), *self._progress(), *await self._logs(), *self._results()][:BATCH_MAX]
+        batch = _bounded([*self._refused(), *self._progress(), *await self._logs(), *self._results()])
         if not batch:
             return False
         answer = await self.client.report([report for report, _ in batch])
@@ -177,6 +181,17 @@ class Reporter:
             self._told.pop(entry.task_id, None)
 
         return heard
+
+
+def _bounded(reports: list[Report]) -> list[Report]:
+    """As many as go into one request; one that is too large alone goes alone, and is told so."""
+    taken, size = [], 0
+    for report in reports[:BATCH_MAX]:
+        size += len(msgspec.json.encode(report[0]))
+        if taken and size > BATCH_BYTES:
+            break
+        taken.append(report)
+    return taken
 
 
 def _progress_of(task_id: str, each: Tracked) -> dict[str, Any]:
