@@ -249,9 +249,9 @@ class Provoked:
             TrustTrigger.LOSE_EVIDENCE: self.lose_the_key,
         }
         if trigger is TrustTrigger.REVOKE:
-            return self.shop.run("artifacts", "revoke", self.pushed.id, "--reason", WHY)
+            return self.shop.ran("artifacts", "revoke", self.pushed.id, "--reason", WHY)
         steps[trigger]()
-        return self.shop.run("artifacts", "verify", self.pushed.id)
+        return self.shop.ran("artifacts", "verify", self.pushed.id)
 
     def lose_the_key(self) -> None:
         self.shop.did("signer-keys", "remove", self.key_id, "--yes")

@@ -29,6 +29,7 @@ ENDED = ("--no-successor-because", "nobody needs it any more")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     with workshop(tmp_path_factory.mktemp("walk"), MOORING_PROMOTION_GRACE_DAYS="0") as made:
         made.settle("harbour")
+        made.is_quick = True
         yield made
 
 
@@ -55,8 +56,16 @@ def active(shop: Workshop, slug: str, number: str = "1.0.0") -> tuple[str, str, 
     return app_id, version_id, pushed.digest
 
 
-def test_from_the_intent_to_publish_to_retirement(shop: Workshop) -> None:
-    key = new_signing_key()
+@pytest.fixture
+def by_processes(shop: Workshop) -> Iterator[Workshop]:
+    """The same workshop, with a process for every command, as a person has it."""
+    shop.is_quick = False
+    yield shop
+    shop.is_quick = True
+
+
+def test_from_the_intent_to_publish_to_retirement(by_processes: Workshop) -> None:
+    shop, key = by_processes, new_signing_key()
     pushed = shop.pushed("greeter")
     assert pushed.repository == f"{shop.tenant_id}/greeter"
     shop.trusted(key, "release")

@@ -96,7 +96,7 @@ class Workshop:
     project_id: str = ""
     user_id: str = ""
     environment: dict[str, str] = field(default_factory=dict)
-    is_quick: bool = False  # what only prepares is run inside of the test: a process each time takes longer
+    is_quick: bool = False  # the command is run inside of the test: a process each time takes longer
 
     def run(self, *words: str, stdin: str = "", context: str | None = None) -> Ran:
         """Run the command as a process, with an empty home of its own, and JSON as its form."""
@@ -110,6 +110,10 @@ class Workshop:
     def did(self, *words: str, context: str | None = None) -> Any:
         """What a command says that must succeed."""
         return self._ran(words, context).data
+
+    def ran(self, *words: str) -> Ran:
+        """Run the command: as a process, or inside of the test where that is enough."""
+        return self._ran(words)
 
     def _ran(self, words: tuple[str, ...], context: str | None = None) -> Ran:
         if not self.is_quick:
@@ -127,7 +131,7 @@ class Workshop:
 
     def refused(self, *words: str, context: str | None = None) -> str:
         """The error code of a command that must be refused."""
-        return self.run(*words, context=context).code
+        return self._ran(words, context).code
 
     def sign_in(self, context: str, email: str, code: str, tenant: str | None = None) -> None:
         """Sign in for the first time, and keep it as a context."""
@@ -218,11 +222,11 @@ class Workshop:
 
     def move(self, artifact: str, move: str, *further: str) -> Ran:
         """One move of an artifact's promotion."""
-        return self.run("artifacts", "promote", artifact, "--move", move, "--reason", WHY, *further)
+        return self.ran("artifacts", "promote", artifact, "--move", move, "--reason", WHY, *further)
 
     def move_version(self, slug: str, number: str, move: str, *further: str) -> Ran:
         """One move of a version's promotion."""
-        return self.run("apps", "versions", "promote", slug, number, "--move", move, "--reason", WHY, *further)
+        return self.ran("apps", "versions", "promote", slug, number, "--move", move, "--reason", WHY, *further)
 
 
 @contextmanager
