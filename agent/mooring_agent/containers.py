@@ -26,6 +26,8 @@ from mooring_agent.images import Images
 from mooring_agent.podman import Podman
 from mooring_agent.sources import HttpSource, Registry
 
+LINES_MAX: Final = 50
+LINE_MAX: Final = 2_000
 NODE: Final = "org.mooring.node"
 ALLOCATION: Final = "org.mooring.allocation"
 OWNER: Final = "org.mooring.owner"
@@ -74,6 +76,8 @@ class Containers:
         if there is not None:
             if there["Labels"].get(TASK) != doing.task.task_id:
                 raise HostFailure("refused", f"{owner.name} has a container {wanted.name!r} already")
+            if there["State"] == "created":  # the agent was cut off before it could start what it had made
+                await self.podman.call("start", self._name(owner, wanted.name))
             return await self._told(owner, wanted.name)
         if doing.found_again:
             raise HostFailure("interrupted", "the agent was cut off before the container was started")
@@ -167,7 +171,12 @@ class Containers:
             "state": state["Status"],
             "exit_code": state["ExitCode"] if state["Status"] == "exited" else None,
             "image_digest": inspected["ImageDigest"],
+            "last_lines": await self._last_lines(owner, name),
         }
+
+    async def _last_lines(self, owner: Owner, name: str) -> list[str]:
+        _, said, complained = await self.podman.attempt("logs", "--tail", str(LINES_MAX), self._name(owner, name))
+        return [line[:LINE_MAX] for line in (said + complained).splitlines()[-LINES_MAX:]]
 
     def _name(self, owner: Owner, name: str) -> str:
         return f"{owner.name.replace('/', '.')}.{name}"

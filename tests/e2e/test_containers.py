@@ -1,0 +1,90 @@
+"""A real container through the platform: by digest from a real registry, probed, read, stopped, proven gone."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.tests.containers.images import BUSYBOX, busybox_image, push
+from mooring_agent.podman import Podman
+from server.tests.registry.registry_process import RunningRegistry, running_registry
+from tests.e2e.cloud import Cloud, cloud
+
+pytestmark = pytest.mark.real_part("containers")
+REPOSITORY = "apps/busybox"
+OWNER = "web"
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRegistry]:
+    """A registry on loopback."""
+    with running_registry(tmp_path_factory.mktemp("registry")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Cloud]:
+    """A cloud with one machine that has podman."""
+    if not Podman.on_this_machine() or not os.access(BUSYBOX, os.X_OK):
+        pytest.skip("containers need root, podman, runc, conmon and busybox-static")
+    with cloud() as made:
+        made.offer()
+        made.join("namespace")
+        yield made
+
+
+def launch(registry: RunningRegistry, digest: str) -> dict[str, Any]:
+    """The arguments of a launch."""
+    return {
+        "name": "web",
+        "image": {"registry": registry.url, "repository": REPOSITORY, "digest": digest},
+        "argv": ["-c", "echo serving; exec httpd -f -p 8080 -h /www"],
+        "endpoint": {"name": "web", "port": 8080, "protocol": "http"},
+    }
+
+
+def test_a_container_by_digest_is_probed_read_stopped_and_proven_gone(place: Cloud, registry: RunningRegistry) -> None:
+    project, image = place.projects[0], busybox_image()
+    push(registry.url, REPOSITORY, image)
+    box = place.allocate(project)
+    launched = place.do(project, box, "container.launch", launch(registry, image.digest), label=OWNER)
+    assert launched.status == "succeeded", launched
+    assert launched.result["image_digest"] == image.digest
+    probed = place.do(project, box, "probe.http", {"port": 8080, "attempts": 50, "interval_seconds": 0.1})
+    assert (probed.status, probed.result["observed"]) == ("succeeded", "200"), probed
+    looked = place.do(project, box, "container.control", {"name": "web", "action": "inspect"}, label=OWNER)
+    assert (looked.result["state"], looked.result["last_lines"]) == ("running", ["serving"])
+    stopped = place.do(
+        project, box, "container.control", {"name": "web", "action": "stop", "grace_seconds": 1}, label=OWNER
+    )
+    assert stopped.result["state"] == "exited"
+    place.tenant_admin.release_allocation(project.id, box.id)
+    over = place.until(lambda seen: seen.status in ("released", "release_failed"), project, box.id)
+    assert over.status == "released", over
+    receipt = place.tenant_admin.get_receipt(project.id, over.receipt_id)
+    assert receipt.clean
+    assert {"kind": "containers", "name": f"{box.id}.{OWNER}.web"} in receipt.document["removed"]
+
+
+@pytest.mark.parametrize("part", ["manifest", "layer"])
+def test_a_tampered_image_never_starts(place: Cloud, tmp_path: Path, part: str) -> None:
+    project, image = place.projects[0], busybox_image()
+    with running_registry(tmp_path) as registry:
+        push(registry.url, REPOSITORY, image)
+        file = registry.file_of(image.digest if part == "manifest" else image.layer_digest)
+        spoiled = bytearray(file.read_bytes())
+        spoiled[len(spoiled) // 2] ^= 1
+        file.write_bytes(spoiled)
+        box = place.allocate(project)
+        # What an honest registry sent before lies in the cache, and would be used: it was hashed.
+        cache = place.machines[0].directory / "cache" / "blobs" / "sha256" / image.layer_digest.partition(":")[2]
+        cache.unlink(missing_ok=True)
+        launched = place.do(project, box, "container.launch", launch(registry, image.digest), label=OWNER)
+        assert launched.status == "failed"
+        assert launched.failure_code in ("digest_mismatch", "image_pull_failed"), launched
+        looked = place.do(project, box, "container.control", {"name": "web", "action": "inspect"}, label=OWNER)
+        assert (looked.status, looked.failure_code) == ("failed", "not_found")
+        place.tenant_admin.release_allocation(project.id, box.id)
+        place.until(lambda seen: seen.status == "released", project, box.id)
