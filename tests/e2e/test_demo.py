@@ -1,12 +1,18 @@
-"""`make demo`, as far as it is not set-up: it tells its story, ends well, and leaves nothing behind."""
+"""`make demo`, as far as it is not set-up: it tells its story, and leaves nothing behind, however it ends."""
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.e2e.traces import traces_of
+from tools.demo_nodes import HOST, nodes_are_missing
 
 pytestmark = pytest.mark.real_part("postgresql")
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -15,37 +21,118 @@ CATALOG = (
     "422 signature_missing", "trust now          verified", "may not be launched: not_entitled", "may be launched",
     "decided by the project layer", "policy_denied", "canary → active",
 )  # fmt: skip
+NODES = (
+    "4, all simulated", "four more?         no: local: 4 GPUs", "it says            hello from ",
+    "that counts once: 'Hello from inside a sandbox.'", "released; how that is known: receipts", ": verified, clean",
+    "NOT VERIFIED",
+)  # fmt: skip
+ISOLATION = {
+    "namespace": ("isolated in namespaces", "hello from box", "GPUs in /dev: 2", "nobody listens on port"),
+    "process": ("NOT isolated: that needs root", "it listens there as well"),
+}
 
 
-def demo(home: Path, path: str) -> str:
-    """What the demo prints to somebody with this home and these programs."""
-    environment = {"PATH": path, "HOME": str(home), "MOORING_DATABASE_URL": "postgresql://nobody.test/x"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tools.demo"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert list(home.iterdir()) == [], "nothing is left in the home"
-    return done.stdout
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Where a demo has its temporary files: short, as sockets need it, and open for the database's account."""
+    directory = Path(tempfile.mkdtemp(prefix="mooring-e2e-"))
+    directory.chmod(0o711)
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def few_programs(place: Path) -> str:
+    """A place with no programs but those that a node needs: there is no registry."""
+    if why := nodes_are_missing():
+        pytest.skip(why)
+    directory = place / "bin"
+    directory.mkdir()
+    for name in ("ip", "nsenter", "setpriv"):
+        (directory / name).symlink_to(str(shutil.which(name)))
+    return str(directory)
+
+
+def begun(place: Path, path: str) -> "subprocess.Popen[str]":
+    """The demo, as somebody starts it who has these programs and an empty home."""
+    (place / "home").mkdir()
+    (place / "tmp").mkdir(mode=0o711)
+    environment = {
+        "PATH": path, "HOME": str(place / "home"), "TMPDIR": str(place / "tmp"),
+        "MOORING_DATABASE_URL": "postgresql://nobody.test/x",
+    }  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-m", "tools.demo"], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def ended(process: "subprocess.Popen[str]", place: Path) -> tuple[int, str, str]:
+    """How it ended and what it said; nothing of it may be left."""
+    told, failures = process.communicate(timeout=240)
+    assert list((place / "home").iterdir()) == [], "nothing is left in the home"
+    assert list((place / "tmp").iterdir()) == [], failures
+    assert traces_of(place) == []
+    return process.returncode, told, failures
+
+
+def read_until(process: "subprocess.Popen[str]", words: str) -> None:
+    """Wait until it says this."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if words in line:
+            return
+    raise AssertionError(f"it ended before it said {words!r}: {process.communicate()}")
+
+
+def demo(place: Path, path: str) -> str:
+    """What the demo prints when nothing disturbs it."""
+    code, said, failures = ended(begun(place, path), place)
+    assert code == 0, failures + said
+    return said
 
 
 @pytest.mark.real_part("registry")
-def test_the_demo_shows_a_denial_its_audit_row_the_events_and_an_app_that_may_be_launched(tmp_path: Path) -> None:
+def test_the_demo_shows_a_denial_an_app_that_may_be_launched_and_a_sandbox_that_is_proven_gone(place: Path) -> None:
     if shutil.which("docker-registry") is None:
         pytest.skip("docker-registry is not installed; as root: apt-get install docker-registry")
-    said = demo(tmp_path, os.environ["PATH"])
-    for words in (*IDENTITY, *CATALOG):
+    if why := nodes_are_missing():
+        pytest.skip(why)
+    said = demo(place, os.environ["PATH"])
+    for words in (*IDENTITY, *CATALOG, *NODES, *ISOLATION[HOST]):
         assert words in said
     assert "Left out" not in said
 
 
-def test_the_demo_says_what_it_leaves_out_where_there_is_no_registry(tmp_path: Path) -> None:
-    said = demo(tmp_path, "/nowhere")
-    for words in (*IDENTITY, "Left out", "docker-registry is not installed"):
+def test_the_demo_says_what_it_leaves_out_where_there_is_no_registry_and_no_program_for_nodes(place: Path) -> None:
+    said = demo(place, "/nowhere")
+    for words in (*IDENTITY, "Left out: apps", "docker-registry is not installed"):
         assert words in said
     assert "signature_missing" not in said
+    assert ("Left out: allocations" in said) == (HOST == "namespace")
+
+
+def test_a_demo_that_is_interrupted_gives_back_what_it_had(place: Path, few_programs: str) -> None:
+    process = begun(place, few_programs)
+    read_until(process, "its own origin")
+    os.killpg(process.pid, signal.SIGINT)
+    code, said, failures = ended(process, place)
+    assert code == 130
+    assert "released; how that is known: receipts" in said
+    assert "removed at last" not in failures
+
+
+def test_a_demo_whose_mooring_is_killed_removes_what_it_had(place: Path, few_programs: str) -> None:
+    process = begun(place, few_programs)
+    read_until(process, "it says")
+    os.kill(child_of(process.pid), signal.SIGKILL)
+    code, said, failures = ended(process, place)
+    assert code == 1
+    assert "not given back" in said
+    assert "removed at last" in failures
+
+
+def child_of(pid: int) -> int:
+    """The only child of a process: of the demo, `mooring up`."""
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)

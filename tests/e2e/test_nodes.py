@@ -1,5 +1,6 @@
 """From a machine that joins to a receipt: a real platform, a real agent, real sandboxes."""
 
+import base64
 import json
 import os
 import signal
@@ -99,19 +100,49 @@ def wait_for_start(place: Cloud, box: Any) -> None:
     assert found.status == "succeeded", found
 
 
+def test_an_agent_that_is_killed_while_it_creates_and_destroys_ends_the_same(place: Cloud) -> None:
+    project, machine = place.projects[0], place.machines[0]
+    asked = place.tenant_admin.create_allocation(
+        project.id, sku="gpu-slice", shape="gpu_slice", gpu_count=1, name="box"
+    )
+    kill_when_claimed(place, asked.id, "sandbox.create")
+    box = place.until(lambda seen: seen.status == "active", project, asked.id)
+    assert place.do(project, box, "process.run", {"argv": ["/bin/true"]}).status == "succeeded"
+    place.tenant_admin.release_allocation(project.id, box.id)
+    kill_when_claimed(place, box.id, "sandbox.destroy")
+    over = place.until(lambda seen: seen.status in ("released", "release_failed"), project, box.id)
+    assert (over.status, over.teardown_proof) == ("released", "receipts"), machine.said()[-3000:]
+
+
+def kill_when_claimed(place: Cloud, allocation_id: str, type: str) -> None:
+    """Kill the agent as soon as it holds this task, whatever it is doing with it by then, and start another."""
+    project, machine = place.projects[0], place.machines[0]
+    while True:
+        tasks = place.tenant_admin.list_tasks(project.id, allocation_id=allocation_id).items
+        if any(each.type == type and each.first_claimed_at is not None for each in tasks):
+            break
+    machine.stop(signal.SIGKILL)
+    machine.start()
+
+
 def test_the_receipt_can_be_verified_offline(place: Cloud) -> None:
     project = place.projects[0]
     allocation = place.allocate(project)
     place.do(project, allocation, "process.run", {"argv": ["/bin/true"]})
     place.tenant_admin.release_allocation(project.id, allocation.id)
     over = place.until(lambda seen: seen.status == "released", project, allocation.id)
-    bundle = place.tenant_admin.get_receipt_bundle(project.id, over.receipt_id)
+    bundle = place.tenant_admin.export_receipt(project.id, over.receipt_id)
     file = place.directory / "receipt.json"
     file.write_bytes(encoded(bundle))
     verified = run_cli("receipts", "verify", str(file))
     assert verified.returncode == 0, verified.stderr
-    spoiled = file.read_text().replace(allocation.id, allocation.id[:-1] + "0")
-    file.write_text(spoiled)
+    assert allocation.id in verified.stdout
+    spoiled = json.loads(encoded(bundle))
+    body = base64.urlsafe_b64decode(spoiled["receipts"][-1]["body"] + "===").replace(
+        b'"remaining":[]', b'"remaining":[0]'
+    )
+    spoiled["receipts"][-1]["body"] = base64.urlsafe_b64encode(body).rstrip(b"=").decode()
+    file.write_text(json.dumps(spoiled))
     assert run_cli("receipts", "verify", str(file)).returncode != 0
 
 

@@ -1,0 +1,21 @@
+"""What of a test is still on the machine: every test that starts programs of its own asks this at its end."""
+
+import os
+from pathlib import Path
+
+
+def traces_of(directory: Path) -> list[str]:
+    """Processes that were started with, work in, or have mounted something below this directory."""
+    needle = os.fsencode(directory)
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        if int(process.name) == os.getpid():
+            continue
+        try:
+            seen = [(process / "cmdline").read_bytes(), (process / "mountinfo").read_bytes()]
+            seen.append(os.fsencode(os.readlink(process / "cwd")))
+        except OSError:
+            continue  # it has ended meanwhile, or is another account's
+        if any(needle in each for each in seen):
+            found.append(f"{process.name} {seen[0].decode(errors='replace')}")
+    return found
