@@ -23,11 +23,11 @@ from typing import Final
 
 import msgspec
 
-from mooring_agent.agent import Agent, Parts
+from mooring_agent.agent import Agent, Dismissed, Parts
 from mooring_agent.client import Introduction, Turned, Unreachable, enrol
-from mooring_agent.containers import container_families
+from mooring_agent.containers import containers_of
 from mooring_agent.families import FAMILIES
-from mooring_agent.hosts.choice import host_for
+from mooring_agent.hosts.choice import check_machine, host_for
 from mooring_agent.hosts.namespace import NamespaceHost
 from mooring_agent.inventory import take_inventory
 from mooring_agent.journal import Journal
@@ -49,28 +49,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.command == "enrol":
             return _enrol(chosen)
         return _run(chosen)
-    except (Turned, Unreachable, OSError, ValueError) as error:
+    except (Dismissed, Turned, Unreachable, OSError, ValueError) as error:
         print(f"mooring-agent: {error}", file=sys.stderr)
         return 1
 
 
 def _enrol(chosen: argparse.Namespace) -> int:
+    check_machine(chosen.host)
     directory: Path = chosen.state_dir
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     there = read_identity(directory)
-    if there is not None:
-        raise ValueError(f"{directory} is enrolled already, as {there.node_id} at {there.url}")
+    if there is not None and not chosen.again:
+        raise ValueError(f"{directory} is enrolled already, as {there.node_id} at {there.url}; `--again` joins anew")
     token = (sys.stdin.read() if chosen.token_file == "-" else Path(chosen.token_file).read_text()).strip()
     labels = dict(_label(text) for text in chosen.label)
     keys = ready_keys(directory)
-    introduction = Introduction(chosen.name, chosen.host, labels)
+    introduction = Introduction(chosen.name, chosen.host, labels, None if there is None else there.node_id)
     identity = asyncio.run(enrol(chosen.url, token, keys, introduction))
+    if there is not None and identity.node_id != there.node_id:
+        set_aside(directory, there.node_id)
     store_identity(directory, identity)
     print(f"enrolled as {identity.node_id} ({chosen.name}, host {chosen.host})")
     return 0
 
 
+def set_aside(directory: Path, node_id: str) -> None:
+    """Keep the journal of the node that this machine was: its chain of receipts has ended, a new one begins."""
+    for path in directory.glob("journal.sqlite*"):
+        path.rename(directory / path.name.replace("journal", f"journal-{node_id}", 1))
+
+
 def _run(chosen: argparse.Namespace) -> int:
+    check_machine(chosen.host)
     directory: Path = chosen.state_dir
     identity = read_identity(directory)
     if identity is None:
@@ -105,8 +115,8 @@ def _run(chosen: argparse.Namespace) -> int:
 
 async def _until_told(parts: Parts) -> None:
     if isinstance(parts.host, NamespaceHost) and Podman.on_this_machine() and parts.directory is not None:
-        families = await container_families(parts.identity.node_id, parts.directory, parts.host, FAMILIES)
-        parts = replace(parts, families=families)
+        containers = await containers_of(parts.identity.node_id, parts.directory, parts.host)
+        parts = replace(parts, families=containers.families(FAMILIES), sweeps=(containers.sweep,))
     agent = Agent(parts)
     running = asyncio.ensure_future(agent.run())
     loop = asyncio.get_running_loop()
@@ -160,6 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     joins.add_argument("--url", required=True, help="the platform's address")
     joins.add_argument("--token-file", default="-", help="file with the one-time token; `-` reads standard input")
     joins.add_argument("--name", default=_own_name(), help="what the machine is called (default %(default)s)")
+    joins.add_argument("--again", action="store_true", help="join anew with the state of a node that was retired")
     joins.add_argument("--label", action="append", default=[], metavar="NAME=VALUE")
     runs = commands.add_parser("run", parents=[shared], help="run the agent of an enrolled machine")
     runs.add_argument("--url", default=None, help="the platform's address, if it is another than when it enrolled")

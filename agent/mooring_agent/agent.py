@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from mooring_agent import VERSION
 from mooring_agent.client import Client, Turned, Unreachable
 from mooring_agent.executor import Executor
 from mooring_agent.families import FAMILIES, Family
-from mooring_agent.hosts.contract import Host
+from mooring_agent.hosts.contract import Host, Stray
 from mooring_agent.journal import Journal
 from mooring_agent.keys import Identity, NodeKeys, store_identity, with_announced
 from mooring_agent.pause import Pause
@@ -46,6 +46,11 @@ class Parts:
     directory: Path | None = None  # where the identity is kept when keys are announced
     concurrency: int = 16
     families: Mapping[str, Family] = field(default_factory=lambda: FAMILIES)
+    sweeps: Sequence[Callable[[Sequence[str]], Awaitable[Sequence[Stray]]]] = ()  # of what the host does not make
+
+
+class Dismissed(Exception):
+    """The platform knows this node no more (it was retired): the agent ends, and what runs on the machine goes on."""
 
 
 class Agent:
@@ -79,6 +84,9 @@ class Agent:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._claim(), name="claims")
                 group.create_task(self._sweep(), name="sweep")
+        except ExceptionGroup as problems:
+            dismissed = problems.subgroup(Dismissed)
+            raise (problems if dismissed is None else dismissed.exceptions[0]) from None
         finally:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
@@ -114,6 +122,7 @@ class Agent:
                 await self.client.tell_inventory(self.parts.inventory())
                 return
             except (Unreachable, Turned) as error:
+                _heed(error)
                 log.warning("the platform does not take this machine's inventory: %s", error)
                 await pause.wait()
 
@@ -126,6 +135,7 @@ class Agent:
                 claimed = await self.client.claim(free, wait, self.executor.running(), self.health())
                 pause.over()
             except (Unreachable, Turned) as error:
+                _heed(error)
                 log.warning("no claim: %s", error)
                 await pause.wait()
                 continue
@@ -151,15 +161,20 @@ class Agent:
             try:
                 await self.sweep()
             except (Unreachable, Turned) as error:
+                _heed(error)
                 log.warning("no sweep now: %s", error)
             self.parts.journal.prune(self.parts.now())
             await asyncio.sleep(SWEEP_SECONDS)
 
     async def sweep(self) -> None:
         """Compare this machine with what the platform knows; what is ours and unknown is reaped and reported."""
-        known = set(await self.client.allocations())
-        known.update(each.task.allocation_id for each in self.executor.tracked.values())
-        strays = await self.parts.host.sweep(sorted(known))
+        # A sandbox may be made while the platform is asked: what came meanwhile is known to us, if not yet to its list.
+        self.executor.touched.clear()
+        known = {each.task.allocation_id for each in self.executor.tracked.values()}
+        known.update(await self.client.allocations())
+        known |= self.executor.touched
+        strays = [stray for sweep in self.parts.sweeps for stray in await sweep(sorted(known))]
+        strays += await self.parts.host.sweep(sorted(known))
         self.reporter.stray(  # none is told as well: it ends the sweep that the platform waits for
             [
                 {
@@ -171,3 +186,9 @@ class Agent:
                 for each in strays
             ]
         )
+
+
+def _heed(error: Unreachable | Turned) -> None:
+    """A node that was retired is not to knock for ever."""
+    if isinstance(error, Turned) and error.code == "assertion_refused":
+        raise Dismissed(f"the platform does not take this node any more: {error}") from error

@@ -8,6 +8,7 @@ first. Sizes are bounded; when room is needed the entries that were used longest
 import asyncio
 import hashlib
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -19,6 +20,7 @@ from mooring_agent.hosts.contract import HostFailure
 
 CHUNK: Final = 1_048_576
 TELL_BYTES: Final = 4 * 1_048_576
+_DIGEST: Final = re.compile("sha256:[0-9a-f]{64}")
 
 Tell = Callable[[str, int, int | None, str], None]
 
@@ -162,7 +164,7 @@ def _hashed(path: Path) -> tuple["hashlib._Hash", int]:
 
 
 def _hex(digest: str) -> str:
-    algorithm, _, value = digest.partition(":")
-    if algorithm != "sha256" or len(value) != 64:
+    """What becomes a file's name: a manifest is the tenant's, and a digest in it could be a path."""
+    if not _DIGEST.fullmatch(digest):
         raise HostFailure("refused", f"{digest[:80]!r} is no sha256 digest")
-    return value
+    return digest.removeprefix("sha256:")

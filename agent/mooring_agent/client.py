@@ -57,6 +57,7 @@ class Introduction:
     name: str
     host: str
     labels: Mapping[str, str]
+    previous_node_id: str | None = None  # which node the state of this machine is of, if it was one before
 
 
 class Client:
@@ -69,6 +70,7 @@ class Client:
         self._keys = keys
         self._now = now
         self._token: tuple[str, float] | None = None
+        self._session = secrets.token_urlsafe(16)
         self._http = httpx.AsyncClient(
             base_url=identity.url.rstrip("/") + "/api/v1",
             timeout=httpx.Timeout(30.0),
@@ -91,7 +93,13 @@ class Client:
         self, free: int, wait_seconds: float, running: Sequence[Held], health: Mapping[str, Any]
     ) -> Claimed:
         """Heartbeat, renewal of leases and claim in one long poll."""
-        body = {"free": free, "wait_seconds": wait_seconds, "running": running, "health": health}
+        body = {
+            "free": free,
+            "wait_seconds": wait_seconds,
+            "running": running,
+            "health": health,
+            "session": self._session,
+        }
         return await self._post("/agent/claims", body, Claimed, wait_seconds + 30.0)
 
     async def report(self, reports: Sequence[Mapping[str, Any]]) -> Reported:
@@ -163,7 +171,7 @@ def assertion(identity: Identity, keys: NodeKeys, now: float) -> str:
 async def enrol(url: str, token: str, keys: NodeKeys, introduction: Introduction) -> Identity:
     """Join: show the one-time token, prove the keys, and learn whom to believe."""
     said = "\n".join((ENROL_CONTEXT, _sha256(token), keys.signing_public, keys.sealing_public)).encode()
-    body = {
+    body: dict[str, Any] = {
         "token": token,
         "name": introduction.name,
         "host": introduction.host,
@@ -172,6 +180,8 @@ async def enrol(url: str, token: str, keys: NodeKeys, introduction: Introduction
         "sealing_key": keys.sealing_public,
         "proof": encode(keys.sign(b"", said)),
     }
+    if introduction.previous_node_id is not None:
+        body["previous_node_id"] = introduction.previous_node_id
     async with httpx.AsyncClient(timeout=30.0, headers={"User-Agent": USER_AGENT}) as http:
         try:
             answer = await http.post(f"{url.rstrip('/')}/api/v1/agent/enrolments", content=msgspec.json.encode(body),

@@ -8,7 +8,6 @@ new agent finds it again, and teardown looks by label and finds none.
 import asyncio
 import json
 import os
-import shutil
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +20,9 @@ from mooring_agent import arguments as taken
 from mooring_agent.cache import Cache
 from mooring_agent.families import Doing, Family, Fields, secret_text
 from mooring_agent.files import write_private
-from mooring_agent.hosts.contract import Host, HostFailure, Look, Owner, Thing
+from mooring_agent.hosts import beneath
+from mooring_agent.hosts.contract import FileSpec, Host, HostFailure, Look, Owner, SandboxSpec, Stray, Thing
+from mooring_agent.hosts.namespace import tree
 from mooring_agent.images import Images
 from mooring_agent.podman import Podman
 from mooring_agent.sources import HttpSource, Registry
@@ -43,6 +44,12 @@ class ContainerHost(Protocol):
 
     def uid_base(self, allocation_id: str) -> int | None:
         """Where the sandbox's range of uids begins; none where it has no range of its own."""
+
+    def spec_of(self, allocation_id: str) -> SandboxSpec:
+        """What the sandbox was made with."""
+
+    def device_paths(self, allocation_id: str) -> Sequence[str]:
+        """The machine's devices that are the sandbox's."""
 
 
 @dataclass(slots=True)
@@ -81,6 +88,7 @@ class Containers:
             return await self._told(owner, wanted.name)
         if doing.found_again:
             raise HostFailure("interrupted", "the agent was cut off before the container was started")
+        _check_bounds(self.place.spec_of(owner.allocation_id), wanted)
         token = None if wanted.image.secret is None else doing.secret(wanted.image.secret)
         registry = Registry(self.http, wanted.image.registry, wanted.image.repository, token)
         image = await self.images.have(registry, wanted.image.digest, doing.tell)
@@ -124,20 +132,48 @@ class Containers:
             raise HostFailure("refused", "the source of a blob is an address that begins with https:// or http://")
         source = HttpSource(self.http, wanted.source, token)
         was_here = await self.cache.fetch(wanted.digest, wanted.size, source, doing.tell, wanted.no_progress_seconds)
+        if wanted.destination is not None:
+            await self._put(host, doing, wanted.digest, wanted.destination)
         return {"bytes": self.cache.path(wanted.digest).stat().st_size, "from_cache": was_here}
+
+    async def _put(self, host: Host, doing: Doing, digest: str, destination: str) -> None:
+        with self.cache.using(digest) as path:
+            if path.stat().st_size > beneath.FILE_MAX_BYTES:
+                raise HostFailure(
+                    "too_large", f"at most {beneath.FILE_MAX_BYTES} bytes are put into a sandbox as a file"
+                )
+            content = await asyncio.to_thread(path.read_bytes)
+        await host.write_files(doing.owner, [FileSpec(destination, content)])
 
     async def read_log(self, owner: Owner, name: str) -> AsyncIterator[bytes]:
         """What a container has said."""
         yield (await self.podman.call("logs", self._name(owner, name))).encode()
 
-    async def strays(self, known: Sequence[str]) -> list[Thing]:
-        """Remove this node's containers of allocations that the platform does not know; what went."""
-        gone = []
-        for each in await self.podman.containers({NODE: self.node_id}):
-            if each["Labels"].get(ALLOCATION) not in known:
+    async def sweep(self, known: Sequence[str]) -> list[Stray]:
+        """Remove containers, volumes and secrets of allocations that the platform does not know; what became of them.
+
+        The store is this agent's alone: whatever container is in it without our label was put there by somebody else.
+        """
+        strays = []
+        for each in await self.podman.containers({}):
+            labels, thing = each["Labels"] or {}, Thing("containers", each["Names"][0])
+            if NODE not in labels:
+                strays.append(Stray(thing, "foreign"))
+            elif labels.get(ALLOCATION) not in known or labels[NODE] != self.node_id:
                 await self.podman.call("rm", "--force", "--time", "0", each["Id"])
-                gone.append(Thing("containers", each["Names"][0]))
-        return gone
+                strays.append(Stray(thing, "reaped", labels.get(ALLOCATION)))
+        unknown = sorted(set(self._holders()) - set(known))
+        for allocation_id in unknown:
+            things = [*self._clear_secrets(Owner(allocation_id)), *self._clear_volumes(Owner(allocation_id))]
+            strays += [Stray(thing, "reaped", allocation_id) for thing in things]
+        return strays
+
+    def _holders(self) -> Iterator[str]:
+        """The allocations that have volumes, or a secret that a killed agent left."""
+        if self.volumes.exists():
+            yield from (path.name for path in self.volumes.iterdir())
+        for path in self.podman.directory.glob("environment-*"):
+            yield path.name.removeprefix("environment-").partition(".")[0]
 
     def _after(self, family: Family) -> Any:
         async def perform(host: Host, doing: Doing, wanted: taken.Strict) -> Fields:
@@ -147,9 +183,9 @@ class Containers:
                 await self.podman.attempt("rm", "--force", "--time", "0", each["Id"])
             fields = await family.perform(host, doing, wanted)
             left = await self._all(owner)
-            volumes = self._clear_volumes(owner)
+            others = [*self._clear_volumes(owner), *self._clear_secrets(owner)]
             if doing.look is not None:
-                doing.look = _joined(doing.look, found, left, volumes)
+                doing.look = _joined(doing.look, found, left, others)
                 fields = {**fields, "clean": doing.look.clean}
             return fields
 
@@ -188,6 +224,8 @@ class Containers:
             "--security-opt", "no-new-privileges", "--user", wanted.user, "--pids-limit", str(wanted.pids),
             "--memory", str(wanted.memory_bytes), "--cpus", f"{wanted.cpus:g}", "--no-hosts", "--init",
             "--network", f"ns:{self.place.network_path(owner.allocation_id)}", "--restart", "no",
+            # What an image declares would be left behind: volumes without a name, and timers of the machine.
+            "--image-volume", "tmpfs", "--no-healthcheck",
         ]  # fmt: skip
         base = self.place.uid_base(owner.allocation_id)
         if base is not None:
@@ -198,6 +236,7 @@ class Containers:
         }  # fmt: skip
         words += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
         words += [word for name, value in wanted.environment.items() for word in ("--env", f"{name}={value}")]
+        words += [word for path in self.place.device_paths(owner.allocation_id) for word in ("--device", path)]
         words += [word for path in wanted.temporary for word in ("--tmpfs", f"{path}:rw,nosuid,nodev")]
         for mount in wanted.mounts:
             words += ["--mount", self._mount(owner, mount, wanted.user, base or 0)]
@@ -216,11 +255,19 @@ class Containers:
     def _volumes_of(self, owner: Owner) -> Path:
         return self.volumes / owner.allocation_id / (f"@{owner.label}" if owner.label else "_")
 
+    def _clear_secrets(self, owner: Owner) -> list[Thing]:
+        """What an agent that was killed while podman read it left behind."""
+        label = f"{owner.label}." if owner.label else ""
+        found = sorted(self.podman.directory.glob(f"environment-{owner.allocation_id}.{label}*"))
+        for path in found:
+            path.unlink()
+        return [Thing("secrets", path.name) for path in found]
+
     def _clear_volumes(self, owner: Owner) -> list[Thing]:
         place = self._volumes_of(owner) if owner.label else self.volumes / owner.allocation_id
         if not place.exists():
             return []
-        shutil.rmtree(place)
+        tree.remove(place)
         return [Thing("files", f"volumes of {owner.name}")]
 
 
@@ -239,7 +286,7 @@ def _environment_file(directory: Path, doing: Doing, wanted: taken.ContainerLaun
         if "\n" in value or "\r" in value:
             raise HostFailure("refused", f"the secret {name!r} has several lines, so it cannot be a variable")
         lines.append(f"{variable}={value}\n")
-    path = directory / f"environment-{doing.task.task_id}"
+    path = directory / f"environment-{doing.owner.allocation_id}.{doing.owner.label}.{doing.task.task_id}"
     write_private(path, "".join(lines).encode())
     try:
         yield ["--env-file", str(path)]
@@ -247,27 +294,33 @@ def _environment_file(directory: Path, doing: Doing, wanted: taken.ContainerLaun
         path.unlink()
 
 
+def _check_bounds(sandbox: SandboxSpec, wanted: taken.ContainerLaunch) -> None:
+    """A container is bounded by itself, and so by no more than its sandbox has."""
+    for name in ("cpus", "memory_bytes", "pids"):
+        asked, most = getattr(wanted, name), getattr(sandbox, name)
+        if asked > most:
+            raise HostFailure("capacity", f"the container asks for {name} {asked:g}, and its sandbox has {most:g}")
+
+
 def _joined(
-    look: Look, found: Sequence[dict[str, Any]], left: Sequence[dict[str, Any]], volumes: Sequence[Thing]
+    look: Look, found: Sequence[dict[str, Any]], left: Sequence[dict[str, Any]], others: Sequence[Thing]
 ) -> Look:
     remaining = tuple(Thing("containers", each["Names"][0]) for each in left)
     seen = tuple(Thing("containers", each["Names"][0]) for each in found)
     return replace(
         look,
-        found=(*look.found, *seen, *volumes),
-        removed=(*look.removed, *(thing for thing in seen if thing not in remaining), *volumes),
+        found=(*look.found, *seen, *others),
+        removed=(*look.removed, *(thing for thing in seen if thing not in remaining), *others),
         remaining=(*look.remaining, *remaining),
         looked={**look.looked, "containers": look.looked.get("containers", 0) + len(found)},
     )
 
 
-async def container_families(
-    node_id: str, directory: Path, place: ContainerHost, base: Mapping[str, Family]
-) -> dict[str, Family]:
-    """The families of a machine that has podman."""
+async def containers_of(node_id: str, directory: Path, place: ContainerHost) -> Containers:
+    """The containers of a machine that has podman."""
     podman = Podman(directory / "containers")
     await asyncio.to_thread(podman.prepare)
     cache = Cache(directory / "cache")
     images = Images(cache, podman)
     http = httpx.AsyncClient(timeout=httpx.Timeout(60.0), follow_redirects=False)
-    return Containers(node_id, podman, images, cache, place, directory / "volumes", http).families(base)
+    return Containers(node_id, podman, images, cache, place, directory / "volumes", http)

@@ -69,6 +69,7 @@ class Executor:
     families: Mapping[str, Family] = field(default_factory=lambda: FAMILIES)
     tracked: dict[str, Tracked] = field(default_factory=dict)
     outputs: dict[str, Tracked] = field(default_factory=dict)  # tasks whose output somebody should read; see Reporter
+    touched: set[str] = field(default_factory=set)  # allocations of tasks that came since somebody cleared this
     _order: dict[str, asyncio.Lock] = field(default_factory=dict)
     _room: asyncio.Semaphore = field(init=False)
     _chain: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -84,8 +85,9 @@ class Executor:
         return max(0, min(4 * self.concurrency - ordered, BESIDE_MAX - beside))
 
     def running(self) -> list[Held]:
-        """What it holds, for the renewal of leases."""
-        return [Held(task_id, each.fence) for task_id, each in self.tracked.items()]
+        """What it holds, for the renewal of leases: what is under way, and results that nobody has heard yet."""
+        owed = [Held(entry.task_id, entry.fence) for entry in self.journal.owed()]
+        return [*(Held(task_id, each.fence) for task_id, each in self.tracked.items()), *owed]
 
     def accept(self, task: Task) -> None:
         """Take a task that is believed, or raise `Refused`; one that came before is not done again."""
@@ -110,6 +112,7 @@ class Executor:
             return
         if self.journal.is_closed(task.owner) and not family.closes:
             raise Refused("owner_closed", f"{task.owner} was torn down", task.task_id)
+        self.touched.add(task.allocation_id)
         if family.closes:
             self._close(task)
         self._begin(Tracked(task, family, wanted, task.fence))

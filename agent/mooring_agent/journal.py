@@ -22,6 +22,8 @@ from mooring_agent.wire import Result, Task
 
 KEEP_DELIVERED_SECONDS: Final = 86_400.0
 KEEP_CLOSED_SECONDS: Final = 30 * 86_400.0
+VERSION: Final = 1
+"""Of the tables; another agent's may have others."""
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS task (
@@ -63,6 +65,10 @@ class Entry:
     result: Result | None
 
 
+class JournalUnreadable(ValueError):
+    """The journal cannot be used: it is damaged, or of an agent of another version. Nothing was changed in it."""
+
+
 class Journal:
     """The journal of one agent; `:memory:` for a simulated one, which does not survive its process."""
 
@@ -72,9 +78,28 @@ class Journal:
             path.touch(mode=0o600)
             os.chmod(path, 0o600)
         self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = FULL")
-        self._database.executescript(_SCHEMA)
+        try:
+            self._open(path)
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _open(self, path: Path | str) -> None:
+        try:
+            version = self._database.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, VERSION):
+                raise JournalUnreadable(
+                    f"the journal {path} has version {version}, this agent writes version {VERSION}: "
+                    "run the agent that wrote it, or a newer one"
+                )
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = FULL")
+            told = [row[0] for row in self._database.execute("PRAGMA quick_check(1)")]
+            if told != ["ok"]:
+                raise JournalUnreadable(_damaged(path, "; ".join(told)))
+            self._database.executescript(f"{_SCHEMA} PRAGMA user_version = {VERSION};")
+        except sqlite3.DatabaseError as error:
+            raise JournalUnreadable(_damaged(path, str(error))) from error
 
     def close(self) -> None:
         """Nothing is written after this."""
@@ -136,7 +161,7 @@ class Journal:
         return self._entries("intended")
 
     def owed(self) -> Sequence[Entry]:
-        """Results that the platform has not accepted yet, oldest first."""
+        """Results that the platform has not accepted yet, in the order of their ends, which is that of receipts."""
         return self._entries("ended")
 
     def close_owner(self, owner: str, now: float) -> None:
@@ -170,9 +195,19 @@ class Journal:
 
     def _entries(self, state: str) -> Sequence[Entry]:
         rows = self._database.execute(
-            "SELECT task_id, fence, owner, state, payload, result FROM task WHERE state = ? ORDER BY rowid", (state,)
+            """SELECT task_id, fence, owner, state, payload, result FROM task WHERE state = ?
+               ORDER BY (SELECT sequence FROM receipt r WHERE r.task_id = task.task_id), changed_at, rowid""",
+            (state,),
         ).fetchall()
         return [_entry(row) for row in rows]
+
+
+def _damaged(path: Path | str, told: str) -> str:
+    return (
+        f"the journal {path} is damaged ({told[:200]}): what this agent began and owes is not known any more. Move it "
+        "away, retire the node and enrol this machine anew (`mooring-agent enrol --again`): the sweep then reaps what "
+        "stands here"
+    )
 
 
 def _entry(row: tuple[str, int, str, str, bytes | None, bytes | None]) -> Entry:

@@ -26,6 +26,9 @@ BATCH_BYTES: Final = 700_000
 CHUNK_BYTES: Final = 131_072
 LOG_MAX_BYTES: Final = 8 * 1_048_576
 STREAM_SECONDS: Final = 0.5
+AGAIN_SECONDS: Final = 2.0
+AGAIN: Final = frozenset(("conflict", "receipt_gap"))
+"""Verdicts that ask to be told once more: somebody else wrote at the same moment, or an earlier receipt comes first."""
 REFUSALS_MAX: Final = 1_000
 
 log = logging.getLogger("mooring.agent")
@@ -56,6 +59,7 @@ class Reporter:
     _refusals: list[dict[str, Any]] = field(default_factory=list)
     _outputs: dict[str, Output] = field(default_factory=dict)
     _told: dict[str, tuple[str, int]] = field(default_factory=dict)
+    _later: dict[str, float] = field(default_factory=dict)  # results that are told again, and not before this time
 
     def refuse(self, reason: str, detail: str, task_id: str | None) -> None:
         """A task was not believed or not taken; the platform writes it into its audit trail."""
@@ -71,6 +75,7 @@ class Reporter:
     async def run(self) -> None:
         """Tell, wait until there is more to tell, tell."""
         pause = Pause()
+        self._find_outputs()
         while True:
             self.wake.clear()
             try:
@@ -83,8 +88,8 @@ class Reporter:
             if more:
                 continue
             try:
-                streams = any(not output.ended for output in self._outputs.values())
-                await asyncio.wait_for(self.wake.wait(), STREAM_SECONDS if streams else None)
+                soon = bool(self._later) or any(not output.ended for output in self._outputs.values())
+                await asyncio.wait_for(self.wake.wait(), STREAM_SECONDS if soon else None)
             except TimeoutError:
                 continue
 
@@ -98,11 +103,18 @@ class Reporter:
             raise Unreachable(f"{len(batch)} reports were answered with {len(answer.results)} verdicts")
         for (_, heard), verdict in zip(batch, answer.results, strict=True):
             heard(verdict)
-        return bool(self._refusals) or bool(self.journal.owed()) or len(batch) == BATCH_MAX
+        return bool(self._refusals) or bool(self._results()) or len(batch) == BATCH_MAX
+
+    def _find_outputs(self) -> None:
+        """After a start: a result that is still owed goes after what is left to be told of its task's output."""
+        for entry in self.journal.owed():
+            if entry.result is not None and entry.result.last_lines:
+                allocation_id, _, label = entry.owner.partition("/")
+                self._outputs.setdefault(entry.task_id, Output(Owner(allocation_id, label), entry.fence))
 
     def _refused(self) -> list[Report]:
         def heard(report: dict[str, Any]) -> Callable[[Verdict], None]:
-            return lambda verdict: self._refusals.remove(report)
+            return lambda verdict: None if verdict.code in AGAIN else self._refusals.remove(report)
 
         return [(report, heard(report)) for report in self._refusals[:BATCH_MAX]]
 
@@ -141,8 +153,9 @@ class Reporter:
 
     def _heard_log(self, output: Output, length: int) -> Callable[[Verdict], None]:
         def heard(verdict: Verdict) -> None:
-            output.offset += length
-            if not verdict.accepted:
+            if verdict.accepted:
+                output.offset += length
+            elif verdict.code not in AGAIN:
                 output.ended = True  # the lease is lost or the log is full: no more is wanted
 
         return heard
@@ -166,7 +179,7 @@ class Reporter:
         reports: list[Report] = []
         for entry in self.journal.owed()[:BATCH_MAX]:
             output = self._outputs.get(entry.task_id)
-            if output is not None and not output.ended:
+            if (output is not None and not output.ended) or self._later.get(entry.task_id, 0.0) > self.now():
                 continue
             reports.append((_result_of(entry), self._heard_result(entry)))
         return reports
@@ -175,6 +188,10 @@ class Reporter:
         def heard(verdict: Verdict) -> None:
             if not verdict.accepted:
                 log.warning("the result of %s was not taken: %s %s", entry.task_id, verdict.code, verdict.detail or "")
+                if verdict.code in AGAIN:
+                    self._later[entry.task_id] = self.now() + AGAIN_SECONDS
+                    return
+            self._later.pop(entry.task_id, None)
             self.journal.delivered(entry.task_id, entry.fence, self.now())
             self._outputs.pop(entry.task_id, None)
             self.executor.outputs.pop(entry.task_id, None)
@@ -185,7 +202,8 @@ class Reporter:
 
 def _bounded(reports: list[Report]) -> list[Report]:
     """As many as go into one request; one that is too large alone goes alone, and is told so."""
-    taken, size = [], 0
+    taken: list[Report] = []
+    size = 0
     for report in reports[:BATCH_MAX]:
         size += len(msgspec.json.encode(report[0]))
         if taken and size > BATCH_BYTES:

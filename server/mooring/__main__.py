@@ -29,6 +29,7 @@ from mooring.commands.local_node import offer_local_enrolment
 from mooring.commands.master_key import rotate_master_key
 from mooring.core.errors import Refusal
 from mooring.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from mooring.gateways.collector import collecting
 from mooring.gateways.secrets import MasterKeyRefused
 from mooring.gateways.telemetry import Telemetry, configure_logging
 from mooring.settings import PREFIX, SettingRefused, Settings, read_settings
@@ -37,7 +38,7 @@ from mooring.storage.migrate import MigrationRefused, migrate
 from mooring.wiring import Platform, platform, relay, workers
 
 CODE_FILE = "MOORING_FIRST_ADMIN_CODE_FILE"
-LOCAL_NODE_FILE = "MOORING_LOCAL_NODE_FILE"
+LOCAL_NODE_PIPE = "MOORING_LOCAL_NODE_PIPE"
 """Where `mooring up` wants to find the address and a one-time token for the node of this machine."""
 ALONE = ("up", "migrate", "rotate-master-key", "recover-admin")
 """What also works with the embedded database."""
@@ -172,6 +173,7 @@ async def _run(command: str, settings: Settings, whom: tuple[str | None, str]) -
             await _until_told_to_stop()
             return 0
         await stack.enter_async_context(relay(running))
+        await stack.enter_async_context(collecting())
         return await _listen(settings, running)
 
 
@@ -219,9 +221,9 @@ async def _listen(settings: Settings, running: Platform) -> int:
     )
     if not settings.public_url:
         running.tools.addresses.extend((address, f"http://localhost:{port}"))
-    local_node = os.environ.get(LOCAL_NODE_FILE)
+    local_node = os.environ.get(LOCAL_NODE_PIPE)
     if local_node:
-        await offer_local_enrolment(running.services, address, Path(local_node))
+        await offer_local_enrolment(running.services, address, int(local_node))
     server = Server(config, running.services.hub, lambda: _welcome(address, running.first_admin_code))
     await server.serve(sockets=[listening])
     return 0

@@ -48,7 +48,7 @@ def few_programs(place: Path) -> str:
         pytest.skip(why)
     directory = place / "bin"
     directory.mkdir()
-    for name in ("ip", "nsenter", "setpriv"):
+    for name in ("ip", "nsenter", "unshare", "setpriv"):
         (directory / name).symlink_to(str(shutil.which(name)))
     return str(directory)
 

@@ -237,7 +237,8 @@ class Host(Protocol):
     def read_log(self, owner: Owner, key: str, offset: int) -> AsyncIterator[bytes]:
         """The output of a run or a service (by key or name) from an offset to what is there now.
 
-        A log is bounded: its beginning and its newest part are kept, and a line says where bytes between them were dropped.
+        A log is bounded: its beginning and its newest part are kept, and a line says where bytes between them were
+        dropped.
         """
 
     async def dial(self, allocation_id: str, port: int) -> ByteStream:

@@ -6,6 +6,7 @@ import socket
 import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 ENVIRONMENT_MAX_BYTES: Final = 2_097_152
@@ -127,6 +128,21 @@ def namespaces(pid: int) -> set[str]:
 def cgroups(pid: int) -> set[str]:
     """The control groups that a process is in, as /proc spells them."""
     return set(_read(f"/proc/{pid}/cgroup", 65_536).decode("utf-8", "replace").splitlines())
+
+
+def cgroup_directory(line: str) -> Path | None:
+    """Where the group of a line of /proc/<pid>/cgroup is to be found as a directory; none if it is shown nowhere."""
+    _, names, path = line.split(":", 2)
+    for mount in _read("/proc/self/mountinfo", 16 * 1_048_576).decode("utf-8", "replace").splitlines():
+        fields, _, rest = mount.partition(" - ")
+        kind, _, options = rest.split(" ")[:3]
+        place = fields.split(" ")
+        right = (
+            kind == "cgroup2" if not names else kind == "cgroup" and set(names.split(",")) <= set(options.split(","))
+        )
+        if right and place[3] == "/":
+            return Path(place[4]) / path.lstrip("/")
+    return None
 
 
 def ports() -> list[Port]:

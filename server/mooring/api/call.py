@@ -39,6 +39,7 @@ class Tools:
     logs: LogWatch = field(default_factory=LogWatch)  # who follows the output of which task
     addresses: list[str] = field(default_factory=list)  # under which callers reach this platform: the audiences
     streams: dict[str, int] = field(default_factory=dict)  # open streams by principal
+    sessions: dict[str, str] = field(default_factory=dict)  # which start of its agent a node last polled from
     relay: RelayAddress = field(default_factory=RelayAddress)
 
 

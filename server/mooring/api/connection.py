@@ -33,6 +33,8 @@ BODY_BYTES_WAITING_MAX: Final = 64 * 1024
 ARRIVAL_SECONDS_MAX: Final = 60.0
 UNREAD_SECONDS_MAX: Final = 60.0
 """How long a caller may take nothing of an answer that waits for it in memory."""
+HELD_LOOK_SECONDS: Final = 30.0
+"""How often a connection is looked at whose request takes its time, as a long poll does: thousands of them wait."""
 ANSWER: Final = "mooring.answer"
 BODY: Final = "mooring.body"
 GONE: Final = "mooring.gone"
@@ -207,6 +209,7 @@ class Connection(asyncio.Protocol):
         self._drained: asyncio.Future[None] | None = None
         self._closing = False
         self._timer: asyncio.TimerHandle | None = None
+        self._next_look = 0.0
         self._silent_since = 0.0
         self._arriving_since: float | None = None
         self._unread = 0  # what the caller had not taken at the last look, and since when it took nothing of it
@@ -226,7 +229,7 @@ class Connection(asyncio.Protocol):
         self._server = _address(transport.get_extra_info("sockname"))
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
         self._silent_since = self._unread_since = self._loop.time()
-        self._timer = self._loop.call_later(self._silence_seconds_max, self._look_at_the_time)
+        self._look_again(self._silent_since, self._silence_seconds_max)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is over: whoever waits for it is told."""
@@ -243,6 +246,7 @@ class Connection(asyncio.Protocol):
                 for hook in exchange.gone:
                     hook()
         self._waiting.clear()
+        del self._parser  # it knows the connection too: so nothing of either waits for the garbage collector
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
@@ -399,12 +403,16 @@ class Connection(asyncio.Protocol):
         if exchange.task is not None:
             self._state.tasks.discard(exchange.task)
         self._current = None
+        exchange.scope, exchange.gone = {}, []  # they know the exchange, and would keep it for the garbage collector
         if self._transport is None:
             return
         if not exchange.ended or not exchange.keep_alive:
             self._close()
             return
         self._silent_since = self._loop.time()
+        if self._timer is not None and self._next_look > self._silent_since + self._silence_seconds_max:
+            self._timer.cancel()
+            self._look_again(self._silent_since, self._silence_seconds_max)
         if self._waiting:
             self._begin(self._waiting.popleft())
         self.read_on()
@@ -472,21 +480,25 @@ class Connection(asyncio.Protocol):
         if is_arriving:
             left = (self._arriving_since or now) + ARRIVAL_SECONDS_MAX - now
         elif self._current is not None:
-            left = self._silence_seconds_max
+            left = self._silence_seconds_max if self._unread else max(self._silence_seconds_max, HELD_LOOK_SECONDS)
         else:
             left = self._silent_since + self._silence_seconds_max - now
         if left > 0:
-            self._timer = self._loop.call_later(left, self._look_at_the_time)
+            self._look_again(now, left)
         elif self._transport is not None and is_arriving:
             self._transport.abort()
         else:
             self._close()  # which waits for the caller to take what was written: so it is looked at again
-            self._timer = self._loop.call_later(self._silence_seconds_max, self._look_at_the_time)
+            self._look_again(now, self._silence_seconds_max)
+
+    def _look_again(self, now: float, seconds: float) -> None:
+        self._next_look = now + seconds
+        self._timer = self._loop.call_later(seconds, self._look_at_the_time)
 
     def _is_unread(self, now: float) -> bool:
         """Whether the caller has taken nothing for too long of what was written for it."""
         unread = self.unread_bytes
-        if not unread or unread < self._unread:
+        if not unread or not self._unread or unread < self._unread:
             self._unread_since = now
         self._unread = unread
         return now - self._unread_since > UNREAD_SECONDS_MAX

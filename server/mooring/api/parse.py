@@ -29,6 +29,9 @@ PARAMETER_PREFIX: Final = {
     "node_id": Prefix.NODE,
     "enrolment_token_id": Prefix.ENROLMENT_TOKEN,
     "sku_id": Prefix.SKU,
+    "allocation_id": Prefix.ALLOCATION,
+    "group_id": Prefix.ALLOCATION_GROUP,
+    "endpoint_id": Prefix.TASK,
     "task_id": Prefix.TASK,
     "receipt_id": Prefix.RECEIPT,
 }

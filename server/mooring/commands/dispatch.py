@@ -2,7 +2,8 @@
 
 One loop looks whether anything is queued. It looks when something was committed in this process, when an event of
 another process says so, and now and then by itself, so that a hint lost in a crash delays and never loses. What it
-finds for nodes whose agents wait is claimed in one statement for all of them, signed, and answered. A second loop
+finds for nodes whose agents wait is claimed in one statement for all of them, signed, and answered. A few such rounds
+may overlap, each for other nodes: a disk that is slow holds up those whose claim it writes, not the next. A second loop
 renews the leases that polls name, in batches, and says which are no longer theirs.
 
 Of one node the newest poll counts: an older one returns at once, empty. What was claimed for a poll that went away
@@ -38,6 +39,8 @@ from mooring.storage.task_claim import Claimed, Grant, Held
 LOOK_SECONDS: Final = 2.0
 LOOK_GAP_SECONDS: Final = 0.01
 """One look for all that was committed meanwhile."""
+ROUNDS_MAX: Final = 3
+"""Looks and their claims that are under way at once."""
 RENEW_GAP_SECONDS: Final = 0.1
 RETRY_SECONDS: Final = 0.5
 NODES_MAX: Final = 500
@@ -120,6 +123,8 @@ class Dispatcher:
         self._polls: dict[str, Poll] = {}
         self._queued: set[str] = set()  # the nodes that had something queued at the last look
         self._unlooked = False  # something was heard while nobody waited
+        self._claiming: set[str] = set()  # the nodes for which a claim is under way
+        self._passed_over: set[str] = set()  # those of them for which another look found something meanwhile
         self._kept: dict[str, list[Kept]] = {}
         self._told: dict[str, _Told] = {}
         self._renewals: dict[str, Poll] = {}
@@ -229,15 +234,27 @@ class Dispatcher:
     # Claims ----------------------------------------------------------------------------------------------------------
 
     async def _claim_loop(self) -> None:
-        while True:
-            await _either(self._hint, LOOK_SECONDS)
-            self._hint.clear()
-            if self._polls:
-                self._unlooked = False
-                await self.hand_out()
-            else:
-                self._unlooked = True
-            await asyncio.sleep(LOOK_GAP_SECONDS)
+        rounds: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                await _either(self._hint, LOOK_SECONDS)
+                self._hint.clear()
+                self._unlooked = not self._polls
+                if self._polls:
+                    rounds.add(asyncio.create_task(self.hand_out()))
+                await asyncio.sleep(LOOK_GAP_SECONDS)
+                if len(rounds) >= ROUNDS_MAX:
+                    await asyncio.wait(rounds, return_when=asyncio.FIRST_COMPLETED)
+                over = {each for each in rounds if each.done()}
+                rounds -= over
+                for each in over:
+                    each.result()  # what it raised ends the loop, which begins again
+        except asyncio.CancelledError:
+            for each in rounds:
+                each.cancel()
+            raise
+        finally:
+            await asyncio.gather(*rounds, return_exceptions=True)  # one that failed cuts no other short
 
     async def hand_out(self) -> None:
         """Look once, and hand out what is there for those who wait."""
@@ -252,8 +269,19 @@ class Dispatcher:
             for poll in (self._polls.get(node_id) for node_id in looked.queued)
             if poll is not None and poll.ask.free and not poll.answer.done()
         ]
-        for first in range(0, len(ready), NODES_MAX):
-            await self._claim_for(ready[first : first + NODES_MAX])
+        self._passed_over |= looked.queued & self._claiming
+        ready = [poll for poll in ready if poll.ask.node_id not in self._claiming]
+        nodes = {poll.ask.node_id for poll in ready}
+        self._claiming |= nodes
+        try:
+            for first in range(0, len(ready), NODES_MAX):
+                await self._claim_for(ready[first : first + NODES_MAX])
+        finally:
+            self._claiming -= nodes
+            again = self._passed_over & nodes
+            if again:  # what was found meanwhile may have come after the claim
+                self._passed_over -= again
+                self._hint.set()
 
     async def _claim_for(self, polls: Sequence[Poll]) -> None:
         signing = await self._ready_to_sign()

@@ -1,15 +1,15 @@
 """The node of the machine that the platform itself runs on: `up` lets it join without an admin's hand.
 
-Whoever may read the file that the token is written to may read the platform's own keys as well, so that this gives
-nobody anything new.
+The token goes into a pipe of the program that started this one: nobody else can read it, and it is written down
+nowhere.
 """
 
 import os
-from pathlib import Path
 from typing import Final
 
 from mooring.commands.enrolment import create_token
 from mooring.commands.first_start import system_context
+from mooring.commands.platform_key import task_audience
 from mooring.commands.work import Services, Work
 from mooring.core.enrolment import EnrolmentToken
 from mooring.core.permissions import Authority
@@ -19,13 +19,14 @@ from mooring.storage.database import PLATFORM
 REGION: Final = "local"
 
 
-async def offer_local_enrolment(services: Services, url: str, path: Path) -> None:
-    """Write this platform's address and a one-time token into a file that only this account may read."""
-    secret = new_enrolment_token()
-    work: Work[EnrolmentToken] = Work(services, PLATFORM, system_context(services), Authority())
-    await create_token(work, secret, REGION, {"started-by": "up"})
-    unfinished = path.with_name(f".{path.name}")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(f"{url}\n{secret}\n")
-    os.replace(unfinished, path)
+async def offer_local_enrolment(services: Services, url: str, pipe: int) -> None:
+    """Write this platform's address, a one-time token and the platform's name into a pipe, and close it.
+
+    By the name an agent that was here before knows whether it was with this platform.
+    """
+    with os.fdopen(pipe, "w") as told:
+        name = await task_audience(services)
+        secret = new_enrolment_token()
+        work: Work[EnrolmentToken] = Work(services, PLATFORM, system_context(services), Authority())
+        await create_token(work, secret, REGION, {"started-by": "up"})
+        told.write(f"{url}\n{secret}\n{name}\n")

@@ -1,5 +1,7 @@
 """Commands on tasks: made once under their name, cancelled, and offered again or ended when time is over."""
 
+from collections.abc import Sequence
+
 from mooring.commands.first_start import system_context
 from mooring.commands.found import found
 from mooring.commands.work import Answered, Services, Work
@@ -49,6 +51,22 @@ async def cancel(work: Work[Task], project_id: str, task_id: str) -> Answered:
         return decide_cancel(work.context, task)
 
     return await work.execute(load, decide)
+
+
+async def offer_again(services: Services, node_id: str, held: Sequence[str]) -> int:
+    """Offer again at once what a node claimed and, beginning anew, does not hold; how many."""
+    context = system_context(services)
+    while True:
+        seen = await tasks.forsaken(services.database, node_id, held, BATCH)
+        decision = lapse(context, seen, forsaken=True)
+        if not decision.writes:
+            return 0
+        try:
+            await apply(services.database, PLATFORM, context, decision)
+        except StaleWrite:
+            continue  # one of them was moved meanwhile
+        services.hub.poke(event.type for event in decision.events)
+        return len(decision.result)
 
 
 async def lapse_tasks(services: Services) -> int:

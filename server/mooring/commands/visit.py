@@ -65,13 +65,27 @@ async def admitted(services: Services, ticket: str, kinds: tuple[VisitKind, ...]
     visit = await visits.by_ticket(services.database, digest(ticket))
     if visit is None or VisitKind(visit.kind) not in kinds:
         raise _unknown()
+    await _admit(services, visit)
+    return visit
+
+
+async def still_admitted(services: Services, visit: Visit) -> None:
+    """Refuse what is open already, once its holder may not have it any more, or it is gone, or its time is over.
+
+    A command's time is that of its ticket, which was used; it goes on until it ends.
+    """
+    if visit.kind != VisitKind.EXEC and visit.expires_at <= services.clock.now():
+        raise Refusal(Code.UNAUTHENTICATED, "the visit's time is over")
+    await _admit(services, visit)
+
+
+async def _admit(services: Services, visit: Visit) -> None:
     holder = await visits.holder(services.database, visit)
     place = Place(Scope.PROJECT, visit.tenant_id, visit.project_id)
     if holder is None or holder.authority.access(ACTION[VisitKind(visit.kind)], place) is not Access.ALLOWED:
         raise _unknown()
     if not await visits.stands(services.database, visit):
         raise Refusal(Code.NOT_FOUND, "what was visited is no longer there")
-    return visit
 
 
 async def open_link(services: Services, code: str, session: str, remote_address: str | None) -> Visit:
@@ -122,6 +136,7 @@ async def _used(services: Services, context: Context, decision: Decision[Visit],
         await apply(services.database, PLATFORM, context, decision, origin=Origin("relay", remote_address))
     except StaleWrite as error:
         raise _unknown() from error
+    services.hub.poke(event.type for event in decision.events)
     return decision.result
 
 

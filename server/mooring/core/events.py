@@ -72,6 +72,8 @@ class EventType(StrEnum):
     TASK_CANCELLING = "nodes.task.cancelling"
     TASK_FINISHED = "nodes.task.finished"
     RECEIPT_ADDED = "nodes.receipt.added"
+    VISIT_GRANTED = "nodes.visit.granted"
+    VISIT_OPENED = "nodes.visit.opened"
 
 
 MEANING: Final[Mapping[EventType, str]] = {
@@ -137,6 +139,9 @@ MEANING: Final[Mapping[EventType, str]] = {
     EventType.TASK_CANCELLING: "The agent that holds a task was asked to end it early.",
     EventType.TASK_FINISHED: "A task is over; `data` says how, and names its receipt where there is one.",
     EventType.RECEIPT_ADDED: "A receipt came after its task was given up, and was added to the record.",
+    EventType.VISIT_GRANTED: "Somebody may reach an endpoint, or run a command, for a bounded time; "
+    "`data.kind` says which, and the audit trail has a command's arguments.",
+    EventType.VISIT_OPENED: "A link became a browser's session, or a command was started; `data.kind` says which.",
 }
 if set(MEANING) != set(EventType):
     raise ValueError("every event type needs a meaning, and every meaning a type")

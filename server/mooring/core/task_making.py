@@ -40,6 +40,9 @@ GRANTS_MAX: Final = 32
 PLATFORM_ONLY: Final = frozenset({"sandbox.create", "sandbox.destroy", "teardown.verify", "tunnel.open"})
 """What only the platform asks for: whoever makes these decides about an allocation's beginning and end."""
 
+PLATFORM_STEPS: Final = frozenset({*PLATFORM_ONLY, "tunnel"})
+"""How the platform's own steps begin: a name that is taken would keep it from ending an allocation."""
+
 _STEP: Final = re.compile(STEP_PATTERN)
 _LABEL: Final = re.compile(LABEL_PATTERN)
 UNWRITTEN: Final = frozenset({"status", "generation", "log_bytes", "log_truncated"})
@@ -150,6 +153,8 @@ def _family(wish: TaskWish) -> TaskFamily:
 def _check_form(wish: TaskWish) -> None:
     if not _STEP.fullmatch(wish.step):
         raise invalid("step", f"a name of the form {STEP_PATTERN}")
+    if wish.maker != SYSTEM_MAKER and wish.step.partition("/")[0] in PLATFORM_STEPS:
+        raise invalid("step", "another name: the platform's own steps begin so")
     if wish.label and not _LABEL.fullmatch(wish.label):
         raise invalid("label", f"a label of the form {LABEL_PATTERN}")
     if wish.label and wish.type in WHOLE_ALLOCATION:

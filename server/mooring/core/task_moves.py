@@ -125,8 +125,11 @@ def cancel_all(context: Context, tasks: Iterable[Task]) -> tuple[tuple[Write, ..
     return tuple(writes), tuple(events)
 
 
-def lapse(context: Context, tasks: Iterable[Task]) -> Decision[tuple[Task, ...]]:
-    """Tasks whose time is over end; those whose lease is lost are offered again, under a higher fence."""
+def lapse(context: Context, tasks: Iterable[Task], *, forsaken: bool = False) -> Decision[tuple[Task, ...]]:
+    """Tasks whose time is over end; those whose lease is lost are offered again, under a higher fence.
+
+    `forsaken` ones have a lease that nobody holds: their agent began anew and does not know of them.
+    """
     after: list[Task] = []
     writes: list[Write] = []
     events: list[Happened] = []
@@ -136,7 +139,7 @@ def lapse(context: Context, tasks: Iterable[Task]) -> Decision[tuple[Task, ...]]
             columns = {"finished_at": context.now, "lease_expires_at": None}
             ended, event, now = _end(context, task, TaskTrigger.EXPIRE, columns, None)
             writes += ended
-        elif task.lease_expires_at is not None and task.lease_expires_at <= context.now:
+        elif task.lease_expires_at is not None and (forsaken or task.lease_expires_at <= context.now):
             writes.append(_move(task, TaskTrigger.LOSE_LEASE, {"lease_expires_at": None}))
             now = replace(task, status=TaskState.QUEUED.value, generation=task.generation + 1, lease_expires_at=None)
             event = queued(now)

@@ -15,8 +15,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from mooring.core.allocation import Allocation, AllocationState
-from mooring.core.decision import Audited, Change, Context, Decision, Insert
+from mooring.core.decision import Audited, Change, Context, Decision, Happened, Insert
 from mooring.core.errors import Code, Refusal
+from mooring.core.events import EventType
 from mooring.core.ids import Prefix
 from mooring.core.names import invalid
 from mooring.core.task import Task
@@ -25,8 +26,12 @@ CONNECT_LIFETIME: Final = timedelta(hours=12)
 SESSION_LIFETIME: Final = timedelta(hours=8)
 LINK_LIFETIME: Final = timedelta(minutes=2)
 COMMAND_LIFETIME: Final = timedelta(minutes=2)
+ARGUMENTS_MAX: Final = 128
+ARGUMENT_LENGTH_MAX: Final = 4_096
 ARGUMENTS_BYTES_MAX: Final = 32_768
 SIZE_MAX: Final = 1_000
+TICKET_PREFIX: Final = "mrgv_"
+"""How a ticket, a link's code and a session begin, so that one that leaked is recognized."""
 PRIVILEGED: Final = frozenset({"root", "0"})
 
 
@@ -227,6 +232,7 @@ def _made(visit: Visit, told: dict[str, object]) -> Decision[Visit]:
     return Decision(
         result=visit,
         writes=(Insert("visit", asdict(visit)),),
+        events=(_happened(EventType.VISIT_GRANTED, visit),),
         audits=(Audited(action, "visit", visit.id, visit.tenant_id, visit.project_id, after=after),),
     )
 
@@ -237,5 +243,15 @@ def _changed(before: Visit, after: Visit, change: Mapping[str, object]) -> Decis
     return Decision(
         result=after,
         writes=(Change("visit", before.id, before.revision, change),),
+        events=(_happened(EventType.VISIT_OPENED, after),),
         audits=(Audited(action, "visit", before.id, before.tenant_id, before.project_id, after=told),),
     )
+
+
+def _happened(type_: EventType, visit: Visit) -> Happened:
+    """What became true, without a command's arguments: who may read events need not be who may run commands."""
+    data = {
+        "kind": visit.kind, "allocation_id": visit.allocation_id, "owner": visit.owner,
+        "endpoint_id": visit.endpoint_id, "expires_at": visit.expires_at.isoformat(),
+    }  # fmt: skip
+    return Happened(type_, "visit", visit.id, visit.tenant_id, visit.project_id, data=data)

@@ -17,6 +17,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from mooring.core.enrolment import TOKEN_PREFIX as ENROLMENT_PREFIX
 from mooring.core.errors import Code, Refusal
 from mooring.core.token import TOKEN_PREFIX, TokenKind
+from mooring.core.visit import TICKET_PREFIX
 
 WAITING_MAX: Final = 32
 
@@ -75,7 +76,7 @@ def new_enrolment_token() -> str:
 
 def new_visit_ticket() -> str:
     """A new ticket, link or session of a visit."""
-    return "mrgv_" + chance.token_urlsafe(32)
+    return TICKET_PREFIX + chance.token_urlsafe(32)
 
 
 def digest(token: str) -> bytes:

@@ -6,6 +6,8 @@ stream and no other, and neither side piles up what nobody reads.
 
 import asyncio
 import json
+from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,7 +30,12 @@ from mooring.relay.frames import (
 
 ANSWER_SECONDS: Final = 20.0
 STREAMS_MAX: Final = 256
+ARRIVED_MAX: Final = 64
+"""Frames of one stream that wait: with small ones put together, a whole window is about half of that."""
 LAST: Final = (FAILURE, CLOSE)
+
+
+LOST: Final = json.dumps({"code": "tunnel_lost", "detail": "the node hung up"}).encode()
 
 
 @dataclass(slots=True)
@@ -37,7 +44,8 @@ class Stream:
 
     carrier: "Carrier"
     number: int
-    arrived: "asyncio.Queue[Frame]" = field(default_factory=asyncio.Queue)
+    arrived: deque[Frame] = field(default_factory=deque)
+    has_arrived: asyncio.Event = field(default_factory=asyncio.Event)
     answered: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     room: int = 0
     has_room: asyncio.Event = field(default_factory=asyncio.Event)
@@ -45,11 +53,31 @@ class Stream:
 
     async def next(self) -> Frame:
         """What comes next from inside: data, its end, an exit code, a failure or the close."""
-        frame = await self.arrived.get()
+        while not self.arrived:
+            self.has_arrived.clear()
+            await self.has_arrived.wait()
+        frame = self.arrived.popleft()
         if frame.kind == DATA:
             self.waiting_bytes -= len(frame.data)
-            await self.carrier.send(ROOM, self.number, len(frame.data).to_bytes(4))
+            with suppress(ConnectionError):  # a node that is gone needs no room: what it sent before is still told
+                await self.carrier.send(ROOM, self.number, len(frame.data).to_bytes(4))
         return frame
+
+    def take(self, frame: Frame) -> None:
+        """Keep what came from inside, within bounds; small pieces are put together."""
+        if frame.kind == DATA:
+            self.waiting_bytes += len(frame.data)
+            if self.waiting_bytes > WINDOW:
+                raise FrameRefused("the node sends more than there is room for")
+            if self.arrived and self.arrived[-1].kind == DATA:
+                joined = self.arrived[-1].data + frame.data
+                if len(joined) <= FRAME_MAX:
+                    self.arrived.pop()
+                    frame = Frame(DATA, self.number, joined)
+        if len(self.arrived) >= ARRIVED_MAX:
+            raise FrameRefused("the node sends more frames than anybody reads")
+        self.arrived.append(frame)
+        self.has_arrived.set()
 
     async def receive(self) -> bytes:
         """The next bytes from inside; empty at the end. A failure inside is a refusal."""
@@ -80,8 +108,9 @@ class Stream:
 
     async def close(self) -> None:
         """Nobody looks at this stream any more."""
-        if self.carrier.streams.pop(self.number, None) is not None and not self.carrier.ended:
-            await self.carrier.send(CLOSE, self.number)
+        if self.carrier.streams.pop(self.number, None) is not None:
+            with suppress(ConnectionError):  # a node that is gone has closed it
+                await self.carrier.send(CLOSE, self.number)
 
 
 class Carrier:
@@ -109,6 +138,9 @@ class Carrier:
         except (TimeoutError, ConnectionError) as error:
             await stream.close()
             raise Refusal(Code.TEMPORARILY_UNAVAILABLE, "the node does not answer for this connection") from error
+        except BaseException:
+            await stream.close()
+            raise
         return stream
 
     async def carry(self) -> None:
@@ -122,7 +154,8 @@ class Carrier:
             self.ended = True
             self._writer.close()
             for stream in self.streams.values():
-                stream.arrived.put_nowait(Frame(CLOSE, stream.number))
+                stream.arrived.append(Frame(FAILURE, stream.number, LOST))
+                stream.has_arrived.set()
                 stream.has_room.set()
                 _settle(stream, Refusal(Code.TEMPORARILY_UNAVAILABLE, "the node hung up"))
 
@@ -142,19 +175,19 @@ class Carrier:
         if stream is None:
             return  # it has ended on this side a moment ago
         if frame.kind == ROOM:
-            stream.room += int.from_bytes(frame.data)
+            stream.room += int.from_bytes(frame.data[:8])
+            if len(frame.data) != 4 or stream.room > WINDOW:
+                raise FrameRefused("the node has no such room")
             stream.has_room.set()
             _settle(stream, None)
             return
         if frame.kind not in (DATA, END, EXIT, *LAST):
             raise FrameRefused(f"a node sends no {frame.kind!r}")
-        stream.waiting_bytes += len(frame.data) if frame.kind == DATA else 0
-        if stream.waiting_bytes > WINDOW:
-            raise FrameRefused("the node sends more than there is room for")
-        if frame.kind == FAILURE and not stream.answered.done():
-            _settle(stream, failure_of(frame))
+        if frame.kind in LAST and not stream.answered.done():
+            closed = Refusal(Code.TEMPORARILY_UNAVAILABLE, "inside the sandbox: nothing answers there")
+            _settle(stream, failure_of(frame) if frame.kind == FAILURE else closed)
             return
-        stream.arrived.put_nowait(frame)
+        stream.take(frame)
 
 
 def failure_of(frame: Frame) -> Refusal:
@@ -169,7 +202,8 @@ def failure_of(frame: Frame) -> Refusal:
         "refused": Code.PERMISSION_DENIED,
         "permission_denied": Code.PERMISSION_DENIED,
     }
-    return Refusal(known.get(code, Code.TEMPORARILY_UNAVAILABLE), f"inside the sandbox: {detail}", {"node_code": code})
+    said = detail if frame.data == LOST else f"inside the sandbox: {detail}"
+    return Refusal(known.get(code, Code.TEMPORARILY_UNAVAILABLE), said, {"node_code": code})
 
 
 def _settle(stream: Stream, refusal: Refusal | None) -> None:

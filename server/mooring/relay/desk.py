@@ -7,6 +7,7 @@ its dial names the task, and only the node that the task is for may take it up.
 import asyncio
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakValueDictionary
 
 from mooring.commands import visit as commands
 from mooring.commands.work import Services
@@ -37,14 +38,15 @@ class Desk:
         self._services = services
         self._awaited: dict[str, Awaited] = {}
         self._carriers: dict[Key, Carrier] = {}
-        self._asking: dict[Key, asyncio.Lock] = {}
+        self._asking: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()  # for as long as somebody asks
 
     async def stream_to(self, visit: Visit) -> Stream:
         """A stream to the port that a visit is for."""
         if visit.port is None:
             raise ValueError("a visit for a command has no port")
         key = (visit.owner, visit.port)
-        async with self._asking.setdefault(key, asyncio.Lock()):
+        asking = self._asking.setdefault(key, asyncio.Lock())
+        async with asking:
             carrier = self._carriers.get(key)
             if carrier is None or carrier.ended:
                 carrier = await self._asked(visit, (visit.port,))
@@ -54,7 +56,11 @@ class Desk:
     async def command(self, visit: Visit) -> Stream:
         """The stream of the command that a visit is for."""
         carrier = await self._asked(visit, ())
-        return await carrier.open({})
+        try:
+            return await carrier.open({})
+        except BaseException:
+            carrier.hang_up()
+            raise
 
     def expects(self, task_id: str, node_id: str) -> Awaited | None:
         """Take up the wait for a task, if this is the node that it is for."""
@@ -62,6 +68,11 @@ class Desk:
         if awaited is None or awaited.node_id != node_id:
             return None
         return self._awaited.pop(task_id)
+
+    def forget(self, carrier: Carrier) -> None:
+        """A carrier is gone: whoever comes next asks for another one."""
+        for key in [key for key, each in self._carriers.items() if each is carrier]:
+            del self._carriers[key]
 
     def close(self) -> None:
         """Hang up on every node."""

@@ -17,7 +17,11 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Hangup(Exception):
-    """The other side is gone, or speaks no HTTP."""
+    """The other side is gone, or speaks no HTTP; `status` is what it is told, where it can be told anything."""
+
+    def __init__(self, reason: str, status: int = 0) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 class Served:
@@ -34,13 +38,27 @@ class Served:
         peer = self.writer.get_extra_info("peername")
         return str(peer[0]) if peer else None
 
+    async def request(self) -> h11.Request | None:
+        """The next request's head, which is here whole within the time that a connection may idle; none: no more."""
+        try:
+            async with asyncio.timeout(IDLE_SECONDS):
+                event = await self.event()
+        except TimeoutError as error:
+            raise Hangup("the head took too long") from error
+        return event if isinstance(event, h11.Request) else None
+
+    @property
+    def can_answer(self) -> bool:
+        """Whether nothing of an answer was sent yet."""
+        return self.state.our_state in (h11.IDLE, h11.SEND_RESPONSE)
+
     async def event(self, seconds: float = IDLE_SECONDS) -> Any:
         """The next event of the request."""
         while True:
             try:
                 event = self.state.next_event()
             except h11.RemoteProtocolError as error:
-                raise Hangup(str(error)) from error
+                raise Hangup(str(error), error.error_status_hint) from error
             if event is not h11.NEED_DATA:
                 return event
             if self.state.they_are_waiting_for_100_continue:
@@ -84,9 +102,13 @@ def value_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
     return found[0].decode("latin-1") if len(found) == 1 else None
 
 
+def words_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> set[str]:
+    """The words of a header that is a list, in lower case."""
+    joined = ",".join(value.decode("latin-1") for each, value in headers if each == name)
+    return {word.strip().lower() for word in joined.split(",") if word.strip()}
+
+
 def wants_switch(headers: Iterable[tuple[bytes, bytes]], protocol: str) -> bool:
     """Whether the request asks to speak this protocol from here on."""
     listed = list(headers)
-    connection = value_of(listed, b"connection") or ""
-    words = {word.strip().lower() for word in connection.split(",")}
-    return "upgrade" in words and (value_of(listed, b"upgrade") or "").lower() == protocol
+    return "upgrade" in words_of(listed, b"connection") and (value_of(listed, b"upgrade") or "").lower() == protocol

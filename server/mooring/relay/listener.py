@@ -5,6 +5,7 @@ and the bytes of tunnels never pass through the API's requests.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -17,12 +18,13 @@ from mooring.commands.work import Services
 from mooring.core.caller import Caller
 from mooring.core.decision import PrincipalKind
 from mooring.core.errors import Code, Refusal
-from mooring.core.visit import VisitKind
+from mooring.core.visit import Visit, VisitKind
 from mooring.relay.carrier import Carrier, Stream
-from mooring.relay.desk import Desk
+from mooring.relay.desk import Awaited, Desk
 from mooring.relay.frames import (
     DATA,
     END,
+    FAILURE,
     FRAME_MAX,
     RESIZE,
     SIGNAL,
@@ -33,11 +35,15 @@ from mooring.relay.frames import (
 )
 from mooring.relay.http import Hangup, Served, value_of, wants_switch
 from mooring.relay.proxy import Proxy
+from mooring.relay.watch import LOOK_SECONDS, while_admitted
 
 TUNNEL: Final = "mooring-tunnel"
 VISIT: Final = "mooring-visit"
 CONNECTIONS_MAX: Final = 4_000
+CONTROL_BYTES_MAX: Final = 256
 STATUS: Final = {
+    Code.HEADER_INVALID: 400,
+    Code.METHOD_NOT_ALLOWED: 405,
     Code.UNAUTHENTICATED: 401,
     Code.PERMISSION_DENIED: 403,
     Code.NOT_FOUND: 404,
@@ -52,7 +58,10 @@ Authenticate = Callable[[str], Awaitable[Caller]]
 
 
 class Relay:
-    """One process's relay."""
+    """One process's relay; it looks again whether what is open still counts, every `look_seconds`."""
+
+    look_seconds = LOOK_SECONDS
+    connections_max = CONNECTIONS_MAX
 
     def __init__(self, services: Services, authenticate: Authenticate, desk: Desk, proxy: Proxy) -> None:
         self._services = services
@@ -64,7 +73,7 @@ class Relay:
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a connection to its end."""
         task = asyncio.current_task()
-        if task is None or len(self._open) >= CONNECTIONS_MAX:
+        if task is None or len(self._open) >= self.connections_max:
             writer.close()
             return
         self._open.add(task)
@@ -72,6 +81,8 @@ class Relay:
             await self._serve(Served(reader, writer))
         except (Hangup, FrameRefused, ConnectionError, h11.LocalProtocolError) as error:
             log.debug("a connection ended: %s", error)
+        except Exception:  # one connection's trouble is no other's
+            log.exception("a connection failed")
         finally:
             self._open.discard(task)
             writer.close()
@@ -86,23 +97,29 @@ class Relay:
         await asyncio.gather(*self._open, return_exceptions=True)
 
     async def _serve(self, served: Served) -> None:
-        while True:
-            request = await served.event()
-            if not isinstance(request, h11.Request):
-                return
-            try:
-                host = value_of(request.headers, b"host") or ""
-                if self._proxy.is_endpoint(host):
-                    if not await self._proxy.serve(served, request, host):
-                        return
-                    continue
-                await self._dialled(served, request)
-                return
-            except Refusal as refusal:
-                if served.state.our_state is not h11.SEND_RESPONSE:
-                    raise Hangup(refusal.detail) from refusal
-                await served.refuse(refusal, STATUS.get(refusal.code, 500))
-                return
+        try:
+            while await self._one(served):
+                pass
+        except Hangup as hangup:
+            if not hangup.status or not served.can_answer:
+                raise
+            await served.refuse(Refusal(Code.HEADER_INVALID, str(hangup)), hangup.status)
+
+    async def _one(self, served: Served) -> bool:
+        """One request; whether another may follow on its connection."""
+        request = await served.request()
+        if request is None:
+            return False
+        try:
+            host = value_of(request.headers, b"host") or ""
+            if self._proxy.is_endpoint(host):
+                return await self._proxy.serve(served, request, host)
+            await self._dialled(served, request)
+        except Refusal as refusal:
+            if not served.can_answer:
+                raise Hangup(refusal.detail) from refusal
+            await served.refuse(refusal, STATUS.get(refusal.code, 500))
+        return False
 
     async def _dialled(self, served: Served, request: h11.Request) -> None:
         path = request.target.decode("ascii", "replace")
@@ -123,30 +140,59 @@ class Relay:
         awaited = self._desk.expects(task_id, caller.actor.id)
         if awaited is None:
             raise Refusal(Code.NOT_FOUND, "nobody waits for this tunnel here")
+        try:
+            carrier = await self._taken_up(served, awaited)
+        except BaseException:
+            if not awaited.carrier.done():
+                awaited.carrier.set_exception(Refusal(Code.TEMPORARILY_UNAVAILABLE, "the node hung up"))
+            raise
+        if awaited.carrier.done():
+            raise Hangup("whoever waited for this tunnel is gone")
+        awaited.carrier.set_result(carrier)
+        try:
+            await carrier.carry()
+        finally:
+            self._desk.forget(carrier)
+
+    async def _taken_up(self, served: Served, awaited: Awaited) -> Carrier:
         await _drained(served)
-        early = await served.switch(TUNNEL.encode())
-        if early:
+        if await served.switch(TUNNEL.encode()):
             raise Hangup("a node sends nothing before it is asked")
-        carrier = Carrier(served.reader, served.writer, awaited.ports)
-        if not awaited.carrier.done():
-            awaited.carrier.set_result(carrier)
-        await carrier.carry()
+        return Carrier(served.reader, served.writer, awaited.ports)
 
     async def _viewer(self, served: Served, ticket: str) -> None:
         visit = await commands.admitted(self._services, ticket, (VisitKind.CONNECT, VisitKind.EXEC))
-        if visit.kind == VisitKind.EXEC:
+        told = {
+            "visit_id": visit.id, "kind": visit.kind, "correlation_id": visit.correlation_id,
+            "trace_id": visit.trace_id, "principal_id": visit.principal_id, "project_id": visit.project_id,
+        }  # fmt: skip
+        is_command = visit.kind == VisitKind.EXEC
+        if is_command:
             visit = await commands.start_command(self._services, visit, served.remote_address)
-            stream = await self._desk.command(visit)
-        else:
-            stream = await self._desk.stream_to(visit)
+        stream = await (self._desk.command(visit) if is_command else self._desk.stream_to(visit))
+        log.info("a visit begins", extra=told)
+        ended = "it broke off"
         try:
             await _drained(served)
-            early = await served.switch(VISIT.encode())
-            if early:
+            if await served.switch(VISIT.encode()):
                 raise Hangup("a viewer sends nothing before the answer")
-            await _joined(served, stream)
+            ended = await self._joined(served, stream, visit)
         finally:
             await stream.close()
+            if is_command:
+                stream.carrier.hang_up()
+            log.info("a visit ends", extra={**told, "reason": ended})
+
+    async def _joined(self, served: Served, stream: Stream, visit: Visit) -> str:
+        """Carry frames between a viewer and what is inside, until either is gone or may no longer; why it ended."""
+        going = (_inward(served, stream, controls=visit.kind == VisitKind.EXEC), _outward(served, stream))
+        refusal = await while_admitted(self._services, visit, self.look_seconds, *going)
+        if refusal is None:
+            return "it is over"
+        said = {"code": refusal.code.value, "detail": refusal.detail}
+        served.writer.write(packed(FAILURE, 0, json.dumps(said).encode()))
+        await served.writer.drain()
+        return refusal.detail
 
 
 async def _drained(served: Served) -> None:
@@ -159,32 +205,28 @@ async def _drained(served: Served) -> None:
             raise Refusal(Code.CONFLICT, "this request has no body")
 
 
-async def _joined(served: Served, stream: Stream) -> None:
-    """Carry frames between a viewer and what is inside, until either is gone."""
+async def _inward(served: Served, stream: Stream, *, controls: bool) -> None:
+    """What a viewer sends: data until its end, and for a command window sizes and signals."""
+    open_for_data = True
+    while (frame := await read_frame(served.reader)) is not None:
+        if frame.stream != 0:
+            raise FrameRefused("a viewer has one stream")
+        if frame.kind == DATA and open_for_data:
+            await stream.send(frame.data)
+        elif frame.kind == END and open_for_data and not frame.data:
+            open_for_data = False
+            await stream.tell(END)
+        elif frame.kind in (RESIZE, SIGNAL) and controls and len(frame.data) <= CONTROL_BYTES_MAX:
+            await stream.tell(frame.kind, frame.data)
+        else:
+            raise FrameRefused(f"a viewer sends no such {frame.kind!r} now")
 
-    async def inward() -> None:
-        while (frame := await read_frame(served.reader)) is not None:
-            if frame.kind == DATA:
-                await stream.send(frame.data)
-            elif frame.kind in (END, RESIZE, SIGNAL):
-                await stream.tell(frame.kind, frame.data)
-            else:
-                raise FrameRefused(f"a viewer sends no {frame.kind!r}")
 
-    async def outward() -> None:
-        while True:
-            frame: Frame = await stream.next()
-            served.writer.write(packed(frame.kind, 0, frame.data[:FRAME_MAX]))
-            await served.writer.drain()
-            if frame.kind not in (DATA, END):
-                return
-
-    going = [asyncio.create_task(inward()), asyncio.create_task(outward())]
-    try:
-        finished, _ = await asyncio.wait(going, return_when=asyncio.FIRST_COMPLETED)
-        for task in finished:
-            task.result()
-    finally:
-        for task in going:
-            task.cancel()
-        await asyncio.gather(*going, return_exceptions=True)
+async def _outward(served: Served, stream: Stream) -> None:
+    """What comes from inside, to its end."""
+    while True:
+        frame: Frame = await stream.next()
+        served.writer.write(packed(frame.kind, 0, frame.data[:FRAME_MAX]))
+        await served.writer.drain()
+        if frame.kind not in (DATA, END):
+            return

@@ -8,6 +8,7 @@ app.
 """
 
 import asyncio
+import logging
 import re
 from collections.abc import Iterable
 from typing import Any, Final
@@ -19,32 +20,22 @@ from mooring.commands import visit as commands
 from mooring.commands.work import Services
 from mooring.core.errors import Code, Refusal
 from mooring.core.ids import BODY_LENGTH, Prefix, is_id
-from mooring.core.token import TOKEN_PREFIX
 from mooring.core.visit import Visit, VisitKind
 from mooring.gateways.passwords import new_visit_ticket
 from mooring.relay.carrier import Stream
 from mooring.relay.desk import Desk
-from mooring.relay.http import HEAD_MAX, READ_BYTES, Hangup, Headers, Served, value_of
+from mooring.relay.heads import COOKIE, SECURE_COOKIE, check, cookies, inward, outward
+from mooring.relay.http import HEAD_MAX, READ_BYTES, Hangup, Headers, Served, value_of, wants_switch
+from mooring.relay.watch import LOOK_SECONDS, while_admitted
 
 OPEN_PATH: Final = "/.mooring/open"
-COOKIE: Final = "mooring_endpoint"
 ANSWER_SECONDS: Final = 600.0
 REMEMBER_SECONDS: Final = 5.0
 REMEMBERED_MAX: Final = 10_000
-HOP: Final = frozenset(
-    (
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"upgrade",
-    )
-)
-NOT_BACK: Final = frozenset((b"strict-transport-security", b"alt-svc", b"public-key-pins"))
-LABEL: Final = re.compile(rf"^e-([0-9a-z]{{{BODY_LENGTH}}})$")
+SESSIONS_TRIED_MAX: Final = 4
+WEBSOCKET: Final = "websocket"
+LABEL: Final = rf"e-([0-9a-z]{{{BODY_LENGTH}}})"
+PORT: Final = r"(?::[0-9]{1,5})?"
 PAGE: Final = b"""<!doctype html><meta charset="utf-8"><title>Mooring</title>
 <body style="font: 16px system-ui; max-width: 34rem; margin: 20vh auto; padding: 0 1rem">
 <h1 style="font-size: 1.25rem">This endpoint opens through Mooring</h1>
@@ -56,15 +47,20 @@ SAFE: Final = [
 ]  # fmt: skip
 
 
+log = logging.getLogger("mooring.relay")
+
+
 class Proxy:
     """The proxy of one relay."""
+
+    look_seconds = LOOK_SECONDS
 
     def __init__(self, services: Services, desk: Desk, domain: str, *, secure: bool) -> None:
         self._services = services
         self._desk = desk
-        self._domain = domain.lower()
+        self._name = re.compile(rf"{LABEL}\.{re.escape(domain.lower())}{PORT}", re.ASCII)
         self._secure = secure
-        self._cookie = f"__Host-{COOKIE}" if secure else COOKIE
+        self._cookie = SECURE_COOKIE if secure else COOKIE
         self._known: dict[str, tuple[float, Visit]] = {}
 
     def is_endpoint(self, host: str) -> bool:
@@ -72,46 +68,43 @@ class Proxy:
         return self._endpoint(host) is not None
 
     def _endpoint(self, host: str) -> str | None:
-        label, dot, rest = host.lower().partition(".")
-        if not dot or rest.partition(":")[0] != self._domain:
-            return None
-        found = LABEL.fullmatch(label)
+        found = self._name.fullmatch(host.lower())
         endpoint_id = None if found is None else f"{Prefix.TASK}_{found[1]}"
         return endpoint_id if endpoint_id is not None and is_id(endpoint_id, Prefix.TASK) else None
 
     async def serve(self, served: Served, request: h11.Request, host: str) -> bool:
         """One request of a browser; whether another may follow on its connection."""
-        endpoint_id = self._endpoint(host)
-        target = request.target.decode("ascii", "replace")
-        if target.partition("?")[0] == OPEN_PATH:
-            await self._open(served, target, str(endpoint_id))
-            return False
-        session = self._session(request.headers)
-        if session is None:
-            await served.answer(401, [(b"content-type", b"text/html; charset=utf-8"), *SAFE], PAGE)
-            return False
+        endpoint_id = str(self._endpoint(host))
+        check(request)
         try:
-            visit = await self._visit(session)
+            target = request.target.decode("ascii", "replace")
+            if target.partition("?")[0] == OPEN_PATH:
+                await self._open(served, request, endpoint_id)
+                return False
+            visit = await self._visit(request.headers, endpoint_id)
         except Refusal as refusal:
             if refusal.code is not Code.UNAUTHENTICATED:
                 raise
             await served.answer(401, [(b"content-type", b"text/html; charset=utf-8"), *SAFE], PAGE)
             return False
-        if visit.endpoint_id != endpoint_id:
-            raise Refusal(Code.NOT_FOUND, "this session is for another endpoint")
         self._check_origin(request, host)
         stream = await self._desk.stream_to(visit)
         try:
-            await Exchange(served, stream, self._cookie, self._forwarded(served, host)).carry(request)
+            exchange = Exchange(served, stream, self._forwarded(served, host))
+            refusal_ = await while_admitted(self._services, visit, self.look_seconds, exchange.carry(request))
         finally:
             await stream.close()
+        if refusal_ is not None:
+            raise refusal_
         if served.state.our_state is h11.DONE and served.state.their_state is h11.DONE:
             served.state.start_next_cycle()
             return True
         return False
 
-    async def _open(self, served: Served, target: str, endpoint_id: str) -> None:
-        codes = parse_qs(urlsplit(target).query).get("code", [])
+    async def _open(self, served: Served, request: h11.Request, endpoint_id: str) -> None:
+        if request.method != b"GET":
+            raise Refusal(Code.METHOD_NOT_ALLOWED, "a link is opened by GET")
+        codes = parse_qs(urlsplit(request.target.decode("ascii", "replace")).query).get("code", [])
         if len(codes) != 1:
             raise Refusal(Code.UNAUTHENTICATED, "the link is not whole")
         visit = await commands.admitted(self._services, codes[0], (VisitKind.BROWSE,))
@@ -119,19 +112,36 @@ class Proxy:
             raise Refusal(Code.UNAUTHENTICATED, "the link is for another endpoint")
         session = new_visit_ticket()
         visit = await commands.open_link(self._services, codes[0], session, served.remote_address)
+        log.info(
+            "a session at an endpoint begins",
+            extra={
+                "visit_id": visit.id, "kind": visit.kind, "correlation_id": visit.correlation_id,
+                "trace_id": visit.trace_id, "principal_id": visit.principal_id, "project_id": visit.project_id,
+            },
+        )  # fmt: skip
         seconds = int((visit.expires_at - self._services.clock.now()).total_seconds())
         cookie = f"{self._cookie}={session}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax"
         told = [(b"location", b"/"), (b"set-cookie", (cookie + ("; Secure" if self._secure else "")).encode())]
         await served.answer(303, [*told, *SAFE])
 
-    def _session(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-        for pair in _cookies(headers):
-            name, _, value = pair.partition("=")
-            if name == self._cookie:
-                return value
-        return None
+    async def _visit(self, headers: Iterable[tuple[bytes, bytes]], endpoint_id: str) -> Visit:
+        """The visit of a session of this endpoint; a sibling's page may have put cookies of the same name beside it."""
+        named = [pair.partition("=") for pair in cookies(headers)]
+        sessions = [value for name, _, value in named if name == self._cookie]
+        refusal = Refusal(Code.UNAUTHENTICATED, "there is no session")
+        for session in sessions[:SESSIONS_TRIED_MAX]:
+            try:
+                visit = await self._known_visit(session)
+            except Refusal as refused:
+                if refused.code is not Code.UNAUTHENTICATED:
+                    raise
+                continue
+            if visit.endpoint_id == endpoint_id:
+                return visit
+            refusal = Refusal(Code.NOT_FOUND, "this session is for another endpoint")
+        raise refusal
 
-    async def _visit(self, session: str) -> Visit:
+    async def _known_visit(self, session: str) -> Visit:
         """The visit of a session; asked anew after a few seconds, so that a right that was taken ends it."""
         now = asyncio.get_running_loop().time()
         known = self._known.get(session)
@@ -168,36 +178,42 @@ class Proxy:
 class Exchange:
     """One request to the app and its answer, on a stream of their own."""
 
-    def __init__(self, served: Served, stream: Stream, cookie: str, forwarded: Headers) -> None:
+    def __init__(self, served: Served, stream: Stream, forwarded: Headers) -> None:
         self._served = served
         self._stream = stream
-        self._cookie = cookie
         self._forwarded = forwarded
         self._app = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_MAX)
 
     async def carry(self, request: h11.Request) -> None:
-        """Pass the request on, and the answer back."""
-        switching = value_of(request.headers, b"upgrade")
-        headers = [*self._inward(request.headers), *self._forwarded]
-        headers += (
-            [(b"connection", b"close")]
-            if switching is None
-            else [(b"connection", b"Upgrade"), (b"upgrade", switching.encode("latin-1"))]
-        )
+        """Pass the request on, and the answer back; of other protocols, WebSocket alone is passed on."""
+        headers = [*inward(request.headers), *self._forwarded]
+        if wants_switch(request.headers, WEBSOCKET):
+            headers += [(b"connection", b"Upgrade"), (b"upgrade", WEBSOCKET.encode())]
+        else:
+            headers.append((b"connection", b"close"))
         await self._send(h11.Request(method=request.method, target=request.target, headers=headers))
-        body = asyncio.create_task(self._body())
+        body, answer = asyncio.create_task(self._body()), asyncio.create_task(self._answer())
         try:
-            await self._answer()
+            await asyncio.wait((body, answer), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                body.result()  # a browser that is gone in the middle of its request wants no answer
+            await answer
         finally:
-            body.cancel()
-            await asyncio.gather(body, return_exceptions=True)
+            for task in (body, answer):
+                task.cancel()
+            await asyncio.gather(body, answer, return_exceptions=True)
 
     async def _body(self) -> None:
         while True:
             event = await self._served.event(ANSWER_SECONDS)
-            if event is h11.PAUSED or isinstance(event, h11.ConnectionClosed):
+            if event is h11.PAUSED:
                 return
-            await self._send(event if isinstance(event, h11.Data) else h11.EndOfMessage())
+            if isinstance(event, h11.ConnectionClosed):
+                raise Hangup("the browser hung up")
+            try:
+                await self._send(event if isinstance(event, h11.Data) else h11.EndOfMessage())
+            except ConnectionError:
+                return  # what is inside takes no more: its answer says why, or its end does
             if isinstance(event, h11.EndOfMessage):
                 return
 
@@ -210,7 +226,7 @@ class Exchange:
                     return
                 continue
             if isinstance(event, h11.Response):
-                told = self._outward(event.headers)
+                told = outward(event.headers)
                 await self._served.send(h11.Response(status_code=event.status_code, headers=told, reason=event.reason))
             elif isinstance(event, h11.Data):
                 await self._served.send(h11.Data(data=event.data))
@@ -230,13 +246,14 @@ class Exchange:
                 raise Hangup("the app broke off") from error
             if event is not h11.NEED_DATA:
                 return event
-            async with asyncio.timeout(ANSWER_SECONDS):
-                self._app.receive_data(await self._stream.receive())
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    self._app.receive_data(await self._stream.receive())
+            except TimeoutError as error:
+                raise Refusal(Code.TEMPORARILY_UNAVAILABLE, "the app did not answer in time") from error
 
     async def _switch(self, event: h11.InformationalResponse) -> None:
-        told = [(name, value) for name, value in event.headers if name not in (b"connection", b"upgrade")]
-        protocol = value_of(event.headers, b"upgrade") or "websocket"
-        told += [(b"connection", b"Upgrade"), (b"upgrade", protocol.encode("latin-1"))]
+        told = [*outward(event.headers), (b"connection", b"Upgrade"), (b"upgrade", WEBSOCKET.encode())]
         await self._served.send(h11.InformationalResponse(status_code=101, headers=told))
         early = bytes(self._app.trailing_data[0])
         if early:
@@ -266,50 +283,3 @@ class Exchange:
         data = self._app.send(event)
         if data:
             await self._stream.send(data)
-
-    def _inward(self, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-        """The request's headers without what is the platform's, or of the hop alone."""
-        kept: Headers = []
-        for name, value in headers:
-            if name in HOP or name.startswith(b"x-forwarded-"):
-                continue
-            if name == b"authorization" and _is_platforms(value):
-                continue
-            if name == b"cookie":
-                value = "; ".join(
-                    pair for pair in _cookies([(name, value)]) if pair.partition("=")[0] != self._cookie
-                ).encode("latin-1")
-                if not value:
-                    continue
-            kept.append((name, value))
-        return kept
-
-    def _outward(self, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-        """The answer's headers; a cookie of the app's stays on the app's own host."""
-        kept: Headers = []
-        for name, value in headers:
-            if name in HOP or name in NOT_BACK:
-                continue
-            if name == b"set-cookie":
-                value = _at_home(value)
-                if value.partition(b"=")[0].strip().decode("latin-1") == self._cookie:
-                    continue
-            kept.append((name, value))
-        return kept
-
-
-def _cookies(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
-    joined = "; ".join(value.decode("latin-1") for name, value in headers if name == b"cookie")
-    return [pair.strip() for pair in joined.split(";") if pair.strip()]
-
-
-def _is_platforms(value: bytes) -> bool:
-    token = value.decode("latin-1").partition(" ")[2].strip()
-    return token.startswith(tuple(TOKEN_PREFIX.values()))
-
-
-def _at_home(value: bytes) -> bytes:
-    """A cookie without its domain: it goes back to the host that set it and to no sibling."""
-    first, *attributes = value.split(b";")
-    kept = [each for each in attributes if each.partition(b"=")[0].strip().lower() != b"domain"]
-    return b";".join((first, *kept))

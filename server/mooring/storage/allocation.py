@@ -121,10 +121,10 @@ async def holding(database: Database, acting: Acting, project_id: str) -> Holdin
 
 
 async def on_nodes(
-    database: Database, node_id: str | None, status: str | None, window: tuple[str, int]
+    database: Database, acting: Acting, wanted: tuple[str | None, str | None], window: tuple[str, int]
 ) -> list[Occupancy]:
-    """What stands on nodes, for whoever runs them."""
-    rows = await database.fetch(PLATFORM, ON_NODES, *window, node_id, status)
+    """What stands on nodes, on this one or in this status where one is named, for whoever runs them."""
+    rows = await database.fetch(acting, ON_NODES, *window, *wanted)
     return [Occupancy(*row) for row in rows]
 
 

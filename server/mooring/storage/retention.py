@@ -65,6 +65,7 @@ TOKENS_REVOKED: Final = _old("token", "revoked_at < $1")
 ASSERTIONS: Final = _old("assertion", "expires_at < $1")
 NODE_ASSERTIONS: Final = _old("node_assertion", "expires_at < $1")
 ENROLMENT_TOKENS: Final = _old("enrolment_token", "expires_at < $1")
+VISITS: Final = _old("visit", "expires_at < $1")
 AUDIT: Final = _old("audit", "id < $3 AND occurred_at < $1")
 
 STATEMENTS: Final[Mapping[str, str]] = {
@@ -78,6 +79,7 @@ STATEMENTS: Final[Mapping[str, str]] = {
     "assertion": ASSERTIONS,
     "node_assertion": NODE_ASSERTIONS,
     "enrolment_token": ENROLMENT_TOKENS,
+    "visit": VISITS,
     "audit": AUDIT,
 }
 

@@ -24,6 +24,8 @@ SELECT {COLUMNS} FROM task t
 PAGE_OF_NODE: Final = f"""
 SELECT {COLUMNS} FROM task t
  WHERE t.node_id = $1 AND t.id < $2 AND ($4::text IS NULL OR t.status = $4) ORDER BY t.id DESC LIMIT $3"""
+FORSAKEN: Final = f"""
+SELECT {COLUMNS} FROM task t WHERE t.node_id = $1 AND t.status = 'claimed' AND t.id <> ALL ($2::text[]) LIMIT $3"""
 LAPSED: Final = f"""
 (SELECT {COLUMNS} FROM task t WHERE t.status = 'claimed' AND t.lease_expires_at < $1
   ORDER BY t.lease_expires_at LIMIT $2)
@@ -61,6 +63,11 @@ async def page(
 async def page_of_node(database: Database, node_id: str, place: tuple[str, int], status: str | None) -> list[Task]:
     """The next older tasks of a node, whoever's they are."""
     return [Task(*row) for row in await database.fetch(PLATFORM, PAGE_OF_NODE, node_id, *place, status)]
+
+
+async def forsaken(database: Database, node_id: str, held: Sequence[str], limit: int) -> Sequence[Task]:
+    """Tasks that a node claimed and does not hold."""
+    return [Task(*row) for row in await database.fetch(PLATFORM, FORSAKEN, node_id, list(held), limit)]
 
 
 async def lapsed(database: Database, now: datetime, limit: int) -> Sequence[Task]:

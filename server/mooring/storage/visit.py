@@ -6,9 +6,9 @@ from typing import Final
 from mooring.core.caller import Caller, caller_of
 from mooring.core.task import Task
 from mooring.core.visit import Endpoint, Visit, endpoint_of
+from mooring.storage import token as tokens
 from mooring.storage.database import PLATFORM, Acting, Database
 from mooring.storage.task import COLUMNS
-from mooring.storage.token import FACTS, facts_of
 
 _VISIT: Final = ", ".join(each.name for each in fields(Visit))
 _OPEN: Final = f"""
@@ -27,10 +27,9 @@ STANDS: Final = """
 SELECT 1 FROM allocation a
  WHERE a.id = $1 AND a.status = 'active'
    AND NOT EXISTS (SELECT FROM closed_owner c WHERE c.owner IN ($2, $1))"""
-FACTS_BY_ID: Final = FACTS.replace("t.hash = $1 AND t.revoked_at IS NULL AND t.expires_at > now()",
-                                   "t.id = $1 AND t.revoked_at IS NULL")  # fmt: skip
+_COUNTS: Final = "t.hash = $1 AND t.revoked_at IS NULL AND t.expires_at > now()"
+FACTS_BY_ID: Final = tokens.FACTS.replace(_COUNTS, "t.id = $1 AND t.revoked_at IS NULL")
 """What a visit's token stands for now; its own time may be over, the visit has one of its own."""
-DELETE_OLD: Final = "DELETE FROM visit WHERE expires_at < now() - interval '7 days'"
 
 
 async def endpoints(database: Database, acting: Acting, project_id: str, after: str, limit: int) -> list[Endpoint]:
@@ -61,4 +60,4 @@ async def holder(database: Database, visit: Visit) -> Caller | None:
     row = await database.fetchrow(PLATFORM, FACTS_BY_ID, visit.token_id)
     if row is None:
         return None
-    return caller_of(replace(facts_of(row), expires_at=visit.expires_at), visit.created_at)
+    return caller_of(replace(tokens.facts_of(row), expires_at=visit.expires_at), visit.created_at)

@@ -64,6 +64,7 @@ class Janitor:
             Rule("assertion", now - ASSERTIONS_KEPT),
             Rule("node_assertion", now - ASSERTIONS_KEPT),
             Rule("enrolment_token", tokens),
+            Rule("visit", tokens),
         ]
         if settings.audit_retention_days > 0:
             before = now - timedelta(days=settings.audit_retention_days)

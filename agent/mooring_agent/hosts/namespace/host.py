@@ -30,7 +30,6 @@ from mooring_agent.hosts.contract import (
     SandboxSpec,
 )
 from mooring_agent.hosts.namespace import births, limits, look, making, network, owned, processes, sweeping, unmaking
-from mooring_agent.hosts.namespace.look import Finder
 from mooring_agent.hosts.namespace.making import Machine
 from mooring_agent.hosts.namespace.programs import Programs
 from mooring_agent.hosts.namespace.records import Init, Places, Record, sandbox_itself
@@ -55,7 +54,6 @@ class NamespaceHost(Programs):
         self.places.make()
         self.making_steps = making.STEPS
         self.unmaking_steps = unmaking.STEPS
-        self.finders: list[Finder] = []
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._dialled: dict[str, weakref.WeakSet[SocketStream]] = {}
 
@@ -63,10 +61,6 @@ class NamespaceHost(Programs):
     def places(self) -> Places:
         """Where its records are."""
         return self.machine.places
-
-    def add_finder(self, finder: Finder) -> None:
-        """Let somebody add to every look what he knows of: containers, secrets."""
-        self.finders.append(finder)
 
     def network_path(self, allocation_id: str) -> str:
         """A path by which another program can join the sandbox's network."""
@@ -76,9 +70,14 @@ class NamespaceHost(Programs):
         """Where the sandbox's range of users begins; none for one that has no range of its own."""
         return self._record(allocation_id).first_uid
 
-    def cgroup_parents(self, allocation_id: str) -> tuple[str, ...]:
-        """The control groups below which a container of the sandbox has to be."""
-        return self._record(allocation_id).cgroups
+    def spec_of(self, allocation_id: str) -> SandboxSpec:
+        """What the sandbox was made with."""
+        return self._record(allocation_id).spec
+
+    def device_paths(self, allocation_id: str) -> tuple[str, ...]:
+        """The machine's devices that are the sandbox's; a simulated one is none of them."""
+        nodes = births.devices(self._record(allocation_id).spec.devices)
+        return tuple(node["source"] for node in nodes if node["source"])
 
     def _lock(self, allocation_id: str) -> asyncio.Lock:
         return self._locks.setdefault(allocation_id, asyncio.Lock())
@@ -105,6 +104,8 @@ class NamespaceHost(Programs):
                 if await _thread(self._recover_one, allocation_id):
                     standing.append(allocation_id)
         await _thread(sweeping.remnants, self.machine)
+        for name in {self._record(each).spec.network.name for each in standing}:
+            await _thread(making.rename_members, self.machine, name)
         return standing
 
     def _recover_one(self, allocation_id: str) -> bool:
@@ -139,12 +140,15 @@ class NamespaceHost(Programs):
         return making.facts(making.perform(self.machine, record, self.making_steps))
 
     async def set_peers(self, allocation_id: str, peers: Sequence[Peer]) -> None:
-        """Let the sandbox know these names, and forget others."""
+        """Let the sandbox know these names beside those of its project on this machine, and forget others."""
 
         def change() -> None:
             record = self._record(allocation_id)
-            record = self.places.store(replace(record, spec=replace(record.spec, peers=tuple(peers))))
-            making.rename_peers(self.machine, record)
+            self._init(allocation_id)
+            self.places.store(replace(record, spec=replace(record.spec, peers=tuple(peers))))
+            refused = making.rename_members(self.machine, record.spec.network.name)
+            if allocation_id in refused:
+                raise refused[allocation_id]
 
         async with self._lock(allocation_id):
             await _thread(change)
@@ -195,8 +199,8 @@ class NamespaceHost(Programs):
         async with self._lock(owner.allocation_id):
             record = self.places.load(owner.allocation_id)
             if record is None:
-                return await _thread(unmaking.destroy_unknown, self.machine, owner.allocation_id, self.finders)
-            return await _thread(unmaking.close_owner, self.machine, record, owner, self.finders)
+                return await _thread(unmaking.destroy_unknown, self.machine, owner.allocation_id)
+            return await _thread(unmaking.close_owner, self.machine, record, owner)
 
     async def destroy(self, allocation_id: str) -> Look:
         """Kill, remove and look for everything of the allocation."""
@@ -204,8 +208,8 @@ class NamespaceHost(Programs):
             await self._hang_up(allocation_id)
             record = self.places.load(allocation_id)
             if record is None:
-                return await _thread(unmaking.destroy_unknown, self.machine, allocation_id, self.finders)
-            return await _thread(unmaking.destroy, self.machine, record, self.finders, self.unmaking_steps)
+                return await _thread(unmaking.destroy_unknown, self.machine, allocation_id)
+            return await _thread(unmaking.destroy, self.machine, record, self.unmaking_steps)
 
     async def sweep(self, known: Sequence[str]) -> Sequence[contract.Stray]:
         """Compare the machine with the allocations that the platform knows; reap what is ours and unknown."""

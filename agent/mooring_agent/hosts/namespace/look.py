@@ -8,10 +8,10 @@ groups.
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from mooring_agent.hosts.contract import Thing
 from mooring_agent.hosts.namespace import limits, network, processes, tree
@@ -33,18 +33,6 @@ KINDS: Final = (
 _TEMPORARY: Final = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 _LISTENING: Final = "0A"
 _SLEEPING: Final = {"06", "03", "0C"}  # no process has these: the kernel lets the last packets of a connection pass
-
-
-class Finder(Protocol):
-    """Somebody who knows of more kinds of things (containers, secrets) and adds them to every look."""
-
-    kinds: tuple[str, ...]
-
-    def find(self, allocation_id: str, label: str | None) -> tuple[list[Thing], Mapping[str, int]]:
-        """What there is of an allocation (or of one label in it), and per kind how many things were looked at."""
-
-    def remove(self, allocation_id: str, label: str | None) -> None:
-        """Take it away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +66,8 @@ class Seen:
         self.things += [Thing(kind, name) for name in names]
 
 
-def look(traces: Traces, guard: Guard, finders: Iterable[Finder]) -> Seen:
-    """One look at everything."""
+def look(traces: Traces, guard: Guard) -> Seen:
+    """One look at everything that this host makes; of containers their own family knows."""
     seen = Seen()
     everybody = processes.survey()
     _look_processes(traces, seen, everybody)
@@ -89,15 +77,6 @@ def look(traces: Traces, guard: Guard, finders: Iterable[Finder]) -> Seen:
     _look_sockets(traces, seen, guard)
     _look_cgroups(traces, seen)
     _look_files(traces, seen)
-    for finder in finders:
-        try:
-            things, looked = finder.find(traces.allocation_id, traces.label)
-        except OSError:
-            seen.not_looked += finder.kinds
-            continue
-        seen.things += things
-        for kind, count in looked.items():
-            seen.looked[kind] = seen.looked.get(kind, 0) + count
     return seen
 
 

@@ -5,16 +5,19 @@ sandbox's record before; so whoever comes after a crash does the list again from
 have ended.
 """
 
+import logging
 import platform
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mooring_agent.birth import confine
-from mooring_agent.hosts.contract import HostFailure, SandboxFacts, SandboxSpec
+from mooring_agent.hosts.contract import HostFailure, Peer, SandboxFacts, SandboxSpec
 from mooring_agent.hosts.namespace import births, limits, network, owned, ranges, tree
 from mooring_agent.hosts.namespace.limits import Hierarchies
 from mooring_agent.hosts.namespace.records import Init, Places, Record, sandbox_itself
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +87,18 @@ def connect(machine: Machine, record: Record) -> Record:
     return record
 
 
+def tell_names(machine: Machine, record: Record) -> Record:
+    """The members of its project on this machine learn its name, and it theirs."""
+    rename_members(machine, record.spec.network.name)
+    return record
+
+
 def stand(machine: Machine, record: Record) -> Record:
     """From now on it stands."""
     return machine.places.store(replace(record, status="standing"))
 
 
-STEPS: tuple[Step, ...] = (give_range, plan_names, build_root, make_groups, give_birth, connect, stand)
+STEPS: tuple[Step, ...] = (give_range, plan_names, build_root, make_groups, give_birth, connect, tell_names, stand)
 
 
 def begin(machine: Machine, spec: SandboxSpec) -> Record:
@@ -112,12 +121,34 @@ def facts(record: Record) -> SandboxFacts:
     return SandboxFacts(record.spec.isolation, record.spec.network.address, dict(record.limits))
 
 
-def rename_peers(machine: Machine, record: Record) -> None:
-    """Let the sandbox know the names that its record has."""
-    init = _init(machine, record)
-    if init is None:
-        raise HostFailure("not_found", f"the sandbox of {record.spec.allocation_id} does not stand")
-    owned.write_hosts(machine.places, record, init)
+def rename_members(machine: Machine, name: str) -> dict[str, HostFailure]:
+    """Let every sandbox of a project's network on this machine know the others, and what names its task gave it.
+
+    One whose tenant made something else of its /etc/hosts keeps that, which is no reason for others not to stand; who
+    did is answered.
+    """
+    refused: dict[str, HostFailure] = {}
+    with machine.cables:
+        records = [each for each in map(machine.places.load, machine.places.allocations()) if each is not None]
+        members = [each for each in records if _is_member(each, name)]
+        for record in members:
+            init = _init(machine, record)
+            if init is None:
+                continue
+            others = [Peer(each.spec.hostname, each.spec.network.address) for each in members if each is not record]
+            try:
+                owned.write_hosts(record, init, (*others, *record.spec.peers))
+            except HostFailure as failure:
+                log.warning("%s does not take its project's names: %s", record.spec.allocation_id, failure)
+                refused[record.spec.allocation_id] = failure
+            except OSError as problem:  # it ended a moment ago
+                log.info("%s was not told its project's names: %s", record.spec.allocation_id, problem)
+    return refused
+
+
+def _is_member(record: Record, name: str) -> bool:
+    network = record.spec.network
+    return record.status != "destroying" and network.name == name and not network.machine
 
 
 def _init(machine: Machine, record: Record) -> Init | None:

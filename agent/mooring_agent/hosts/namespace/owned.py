@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mooring_agent.birth import kernel
 from mooring_agent.hosts import beneath
-from mooring_agent.hosts.contract import FileSpec, HostFailure, Owner
+from mooring_agent.hosts.contract import FileSpec, HostFailure, Owner, Peer
 from mooring_agent.hosts.namespace import births, tree
 from mooring_agent.hosts.namespace.records import UIDS, Init, Places, Record, sandbox_itself
 from mooring_agent.supervisor.users import UnknownUserError, User, find_user
@@ -121,7 +121,7 @@ def remove(places: Places, owner: Owner) -> None:
         os.close(root)
 
 
-def write_hosts(places: Places, record: Record, init: Init) -> None:
+def write_hosts(record: Record, init: Init, peers: Sequence[Peer]) -> None:
     """Rewrite /etc/hosts in place, so that whoever has it open or shown elsewhere sees the new names."""
     root = open_root(init)
     try:
@@ -134,7 +134,7 @@ def write_hosts(places: Places, record: Record, init: Init) -> None:
         if not stat.S_ISREG(status.st_mode) or status.st_size > 1 << 20:
             raise HostFailure("path_refused", "the sandbox's /etc/hosts is no plain file, or too long")
         present = os.pread(descriptor, 1 << 20, 0).decode(errors="replace")
-        text = tree.hosts(present, record.spec, record.spec.peers).encode()
+        text = tree.hosts(present, record.spec, peers).encode()
         os.pwrite(descriptor, text, 0)
         os.ftruncate(descriptor, len(text))
     finally:

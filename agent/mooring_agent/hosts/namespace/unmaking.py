@@ -7,7 +7,7 @@ others at once.
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,8 +16,8 @@ from mooring_agent.birth import kernel
 from mooring_agent.files import sync_directory
 from mooring_agent.hosts.contract import HostFailure, Look, Owner, Thing
 from mooring_agent.hosts.namespace import births, limits, look, network, owned, processes, ranges, tree
-from mooring_agent.hosts.namespace.look import Finder, Seen, Traces
-from mooring_agent.hosts.namespace.making import Machine
+from mooring_agent.hosts.namespace.look import Seen, Traces
+from mooring_agent.hosts.namespace.making import Machine, rename_members
 from mooring_agent.hosts.namespace.records import SANDBOX, Init, Record, sandbox_itself
 
 Step = Callable[["Unmaking"], None]
@@ -29,10 +29,9 @@ _OWNERS_OWN: Final = {"pid", "mnt"}
 class Unmaking:
     """One teardown of a whole sandbox, step by step."""
 
-    def __init__(self, machine: Machine, record: Record, finders: Sequence[Finder]) -> None:
+    def __init__(self, machine: Machine, record: Record) -> None:
         self.machine = machine
         self.record = record
-        self.finders = finders
         self.allocation_id = record.spec.allocation_id
         self.before: Seen | None = None
         self.after: Seen | None = None
@@ -64,7 +63,7 @@ class Unmaking:
 
     def look(self) -> Seen:
         """One look."""
-        return look.look(self.traces(), self.guard, self.finders)
+        return look.look(self.traces(), self.guard)
 
 
 def note_destroying(work: Unmaking) -> None:
@@ -79,12 +78,6 @@ def look_before(work: Unmaking) -> None:
     if work.record.spec.network.machine:
         # In a network that is not its own only whoever has a socket open says whose it is.
         work.before = work.look()
-
-
-def ask_finders(work: Unmaking) -> None:
-    """Others take their things away first: a container needs the namespaces that it is in."""
-    for finder in work.finders:
-        finder.remove(work.allocation_id, None)
 
 
 def kill_all(work: Unmaking) -> None:
@@ -110,6 +103,11 @@ def cut_cable(work: Unmaking) -> None:
         project = births.project_network(work.machine.places, work.record.spec.network.name)
         if project is not None:
             network.remove_link(project, work.record.link)
+
+
+def take_name(work: Unmaking) -> None:
+    """The members of its project that stand on forget its name."""
+    rename_members(work.machine, work.record.spec.network.name)
 
 
 def remove_groups(work: Unmaking) -> None:
@@ -147,9 +145,9 @@ def forget(work: Unmaking) -> None:
 STEPS: tuple[Step, ...] = (
     note_destroying,
     look_before,
-    ask_finders,
     kill_all,
     cut_cable,
+    take_name,
     remove_groups,
     remove_files,
     look_after,
@@ -157,9 +155,9 @@ STEPS: tuple[Step, ...] = (
 )
 
 
-def destroy(machine: Machine, record: Record, finders: Sequence[Finder], steps: tuple[Step, ...]) -> Look:
+def destroy(machine: Machine, record: Record, steps: tuple[Step, ...]) -> Look:
     """Do the steps, whichever of them were done before; what was found, and what is left."""
-    work = Unmaking(machine, record, finders)
+    work = Unmaking(machine, record)
     try:
         for step in steps:
             try:
@@ -208,7 +206,7 @@ def unmount_below(directory: Path) -> list[str]:
     return places
 
 
-def destroy_unknown(machine: Machine, allocation_id: str, finders: Sequence[Finder]) -> Look:
+def destroy_unknown(machine: Machine, allocation_id: str) -> Look:
     """There is no record: look for what would be there by its names."""
     directory = machine.places.sandbox(allocation_id)
     tree.remove(directory)
@@ -224,14 +222,12 @@ def destroy_unknown(machine: Machine, allocation_id: str, finders: Sequence[Find
         cgroups=groups,
     )
     guard = processes.Guard(())
-    before = look.look(traces, guard, finders)
+    before = look.look(traces, guard)
     limits.remove(groups)
-    for finder in finders:
-        finder.remove(allocation_id, None)
-    return result(before, look.look(traces, guard, finders))
+    return result(before, look.look(traces, guard))
 
 
-def close_owner(machine: Machine, record: Record, owner: Owner, finders: Sequence[Finder]) -> Look:
+def close_owner(machine: Machine, record: Record, owner: Owner) -> Look:
     """Kill, remove and look for everything of one owner; the sandbox and the others in it go on."""
     places = machine.places
     directory = places.owner(owner)
@@ -253,7 +249,7 @@ def close_owner(machine: Machine, record: Record, owner: Owner, finders: Sequenc
         )
 
     def one_look(sockets: frozenset[int] = frozenset()) -> Seen:
-        seen = look.look(traces(sockets), guard, finders)
+        seen = look.look(traces(sockets), guard)
         _look_inside(machine, owner, seen, sockets)
         return seen
 
@@ -261,8 +257,6 @@ def close_owner(machine: Machine, record: Record, owner: Owner, finders: Sequenc
         before = one_look()
         held = look.socket_inodes(before.processes)
         before = one_look(held)
-        for finder in finders:
-            finder.remove(owner.allocation_id, owner.label)
         processes.kill((each.pid, each.start) for each in inits if processes.is_alive(each))
         places.note_killed(owner, processes.ticks_now())
         owned.remove(places, owner)

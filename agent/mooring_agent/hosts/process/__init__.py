@@ -13,8 +13,10 @@ environment and by the supervisor's title; sockets, ports, namespaces and contro
 processes hold or are in; mounts are those below the sandbox's directory; files are those of the directory. Links,
 containers and cached secrets cannot come to be on this host: to make a link or a mount on the machine needs a
 capability that no program here has, this host starts no containers, and it caches no secret (one that is written to a
-file is a file). They count as looked at, with 0. What a program writes outside of its sandbox's directory cannot be
-told from the user's other files and is not looked at: that is what no isolation means.
+file is a file). They count as looked at, with 0. A control group that one of its processes is in when the look begins
+is found, removed and looked for as a directory too. What a program writes outside of its sandbox's directory (also an
+empty control group that it has left, where the agent is root and the machine lets it make one) cannot be told from the
+user's other files and is not looked at: that is what no isolation means.
 """
 
 from mooring_agent.hosts.process.host import ProcessHost

@@ -1,7 +1,6 @@
 """The process host; what it promises is in the package's own text."""
 
 import asyncio
-import ipaddress
 import os
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import replace
@@ -25,8 +24,9 @@ from mooring_agent.hosts.contract import (
     ServiceState,
     Stray,
 )
-from mooring_agent.hosts.process import dialling, teardown
+from mooring_agent.hosts.process import dialling, making, teardown
 from mooring_agent.hosts.process.files import OwnedFiles
+from mooring_agent.hosts.process.making import ADDRESS, Making
 from mooring_agent.hosts.process.sandbox import SANDBOX_VARIABLE, Record, Sandbox
 from mooring_agent.hosts.streams import SocketStream, TerminalStream
 from mooring_agent.supervisor import logs
@@ -41,7 +41,6 @@ from mooring_agent.supervisor.launch import ensure_supervisor
 from mooring_agent.supervisor.programs import is_name
 
 LAST_LINES: Final = 50
-ADDRESS: Final = "127.0.0.1"
 _NOT_ENFORCED: Final = "not enforced: the process host has no control groups of its own"
 
 Answer = TypeVar("Answer")
@@ -58,6 +57,8 @@ class ProcessHost:
         self._making = asyncio.Lock()
         self._starting = asyncio.Lock()
         self._locks: dict[str, asyncio.Lock] = {}
+        self.making_steps = making.STEPS
+        self.destroying_steps = teardown.STEPS
         self._sandboxes.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def recover(self) -> Sequence[str]:
@@ -76,17 +77,15 @@ class ProcessHost:
             self._check_room(spec)
             record = sandbox.read() or sandbox.begin(spec)
         async with self._lock(spec.allocation_id):
-            if record.phase != "ready":
-                sandbox.make_directories()
-                await asyncio.to_thread(OwnedFiles(sandbox).write, "", [_hosts(spec.peers)])
-                sandbox.write(replace(record, phase="ready"))
-            await self._attend(sandbox)
+            work = Making(sandbox, spec, record, self._attend)
+            for step in self.making_steps:
+                await step(work)
         limits = dict.fromkeys(("cpus", "memory", "pids"), _NOT_ENFORCED)
         return SandboxFacts("none", ADDRESS, limits)
 
     async def set_peers(self, allocation_id: str, peers: Sequence[Peer]) -> None:
         """Write the names to etc/hosts below the root; programs here ask the machine's resolver all the same."""
-        await self.write_files(Owner(allocation_id), [_hosts(peers)])
+        await self.write_files(Owner(allocation_id), [making.hosts_file(peers)])
 
     async def write_files(self, owner: Owner, files: Sequence[FileSpec]) -> int:
         """Write files below the sandbox's root and remember whose they are; how many."""
@@ -169,7 +168,7 @@ class ProcessHost:
     async def destroy(self, allocation_id: str) -> Look:
         """Kill, remove and look for everything of the allocation; of one that is gone there is nothing."""
         async with self._lock(allocation_id):
-            found = await teardown.destroy(self._sandbox(allocation_id))
+            found = await teardown.destroy(self._sandbox(allocation_id), self.destroying_steps)
         self._locks.pop(allocation_id, None)
         return found
 
@@ -230,18 +229,6 @@ class ProcessHost:
 
     def _lock(self, allocation_id: str) -> asyncio.Lock:
         return self._locks.setdefault(allocation_id, asyncio.Lock())
-
-
-def _hosts(peers: Sequence[Peer]) -> FileSpec:
-    for peer in peers:
-        if not is_name(peer.name):
-            raise HostFailure("refused", "no name of a peer")
-        try:
-            ipaddress.ip_address(peer.address)
-        except ValueError:
-            raise HostFailure("refused", "no address of a peer") from None
-    lines = [f"{peer.address} {peer.name}\n" for peer in (Peer("localhost", ADDRESS), *peers)]
-    return FileSpec("/etc/hosts", "".join(lines).encode())
 
 
 async def _told(asked: Awaitable[Answer]) -> Answer:

@@ -1,5 +1,6 @@
 """Look for everything that belongs to a sandbox or to one of its owners, before a teardown and after it."""
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -79,6 +80,8 @@ def see(holding: Holding, before: Sight | None = None) -> Sight:
         held = {kind: names | before.held[kind] for kind, names in held.items()}
     for kind in ("namespaces", "cgroups"):
         living, examined[kind] = _still_there(kind, table)
+        if kind == "cgroups":
+            living |= _empty_groups(held[kind])
         things |= {(kind, name): Thing(kind, name) for name in held[kind] & living}
     _see_sockets(held["sockets"], things, examined)
     places = proc.mounts()
@@ -118,6 +121,20 @@ def _still_there(kind: str, table: dict[int, proc.Process]) -> tuple[set[str], i
     ask = proc.namespaces if kind == "namespaces" else proc.cgroups
     names = [name for pid, process in table.items() if not process.ended for name in ask(pid)]
     return set(names), len(names)
+
+
+def _empty_groups(held: frozenset[str]) -> set[str]:
+    """Control groups that nobody is in any more and that are still there, as directories."""
+    places = {name: proc.cgroup_directory(name) for name in held}
+    return {name for name, place in places.items() if place is not None and place.is_dir()}
+
+
+def remove_groups(held: frozenset[str]) -> None:
+    """Take away the groups that programs had made and were in, the deepest first; one that others are in stays."""
+    places = [place for name in held if (place := proc.cgroup_directory(name)) is not None]
+    for place in sorted(places, key=lambda each: len(each.parts), reverse=True):
+        with contextlib.suppress(OSError):
+            place.rmdir()
 
 
 def _see_sockets(held: frozenset[str], things: dict[tuple[str, str], Thing], examined: dict[str, int]) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -48,24 +48,72 @@ async def close_owner(sandbox: Sandbox, label: str) -> Look:
     await _kill(holding)
     await asyncio.to_thread(files.remove, label)
     await asyncio.to_thread(_remove, sandbox.supervisor, sandbox.owner_directory(label).name)
-    return await _look_again(holding, before)
+    await asyncio.to_thread(look.remove_groups, before.held["cgroups"])
+    return look.compare(before, await _look_again(holding, before))
 
 
-async def destroy(sandbox: Sandbox) -> Look:
-    """Kill, remove and look for everything of an allocation."""
-    record = sandbox.read()
+@dataclass(slots=True)
+class Destroying:
+    """One teardown of a whole sandbox, step by step."""
+
+    sandbox: Sandbox
+    holding: Holding
+    before: Sight
+    after: Sight | None = None
+
+
+Step = Callable[[Destroying], Awaitable[None]]
+
+
+async def note_destroying(work: Destroying) -> None:
+    """From now on it is not to stand again."""
+    record = work.sandbox.read()
     if record is not None:
-        sandbox.write(replace(record, phase="destroying"))
+        work.sandbox.write(replace(record, phase="destroying"))
+
+
+async def shut_down(work: Destroying) -> None:
+    """Its supervisor ends what it runs, and itself."""
+    await _if_it_answers(SupervisorClient(work.sandbox.supervisor).shut_down())
+
+
+async def kill_rest(work: Destroying) -> None:
+    """Whoever is left, because the supervisor is gone itself."""
+    await _kill(work.holding)
+
+
+async def remove_groups(work: Destroying) -> None:
+    """Control groups that its programs had made for themselves."""
+    await asyncio.to_thread(look.remove_groups, work.before.held["cgroups"])
+
+
+async def remove_files(work: Destroying) -> None:
+    """Its root and its supervisor's directory."""
+    for name in ("root", "supervisor"):
+        await asyncio.to_thread(_remove, work.sandbox.directory, name)
+
+
+async def forget(work: Destroying) -> None:
+    """The record goes last, so that a crash leaves a sandbox that is still known to be going."""
+    await asyncio.to_thread(_remove, work.sandbox.directory.parent, work.sandbox.directory.name)
+
+
+async def look_after(work: Destroying) -> None:
+    """What is left."""
+    work.after = await _look_again(work.holding, work.before)
+
+
+STEPS: tuple[Step, ...] = (note_destroying, shut_down, kill_rest, remove_groups, remove_files, forget, look_after)
+
+
+async def destroy(sandbox: Sandbox, steps: tuple[Step, ...] = STEPS) -> Look:
+    """Kill, remove and look for everything of an allocation."""
     paths = await asyncio.to_thread(_top, sandbox)
     holding = await holding_of(sandbox, None, paths)
-    before = await asyncio.to_thread(look.see, holding)
-    await _if_it_answers(SupervisorClient(sandbox.supervisor).shut_down())
-    await _kill(holding)
-    for name in ("root", "supervisor", sandbox.directory.name):
-        # The record goes last, so that a crash leaves a sandbox that is still known to be going.
-        parent = sandbox.directory if name != sandbox.directory.name else sandbox.directory.parent
-        await asyncio.to_thread(_remove, parent, name)
-    return await _look_again(holding, before)
+    work = Destroying(sandbox, holding, await asyncio.to_thread(look.see, holding))
+    for step in steps:
+        await step(work)
+    return look.compare(work.before, work.after or work.before)
 
 
 async def sweep(
@@ -152,11 +200,11 @@ async def _kill(holding: Holding) -> None:
         await asyncio.sleep(_ROUND_SECONDS)
 
 
-async def _look_again(holding: Holding, before: Sight) -> Look:
+async def _look_again(holding: Holding, before: Sight) -> Sight:
     """A socket or a namespace goes a moment after the last process that held it, so what is seen is looked at again."""
     for _ in range(_ROUNDS_MAX):
         after = await asyncio.to_thread(look.see, holding, before)
         if not after.things:
             break
         await asyncio.sleep(_ROUND_SECONDS)
-    return look.compare(before, after)
+    return after

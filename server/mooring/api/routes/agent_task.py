@@ -15,6 +15,7 @@ from mooring.api.schemas.agent_task import (
     read_report,
     report_verdict,
 )
+from mooring.commands.task import offer_again
 from mooring.commands.task_report import take_reports
 from mooring.core.names import invalid
 from mooring.core.permissions import Scope
@@ -35,6 +36,9 @@ async def claim_tasks(call: Call, body: ClaimTasks) -> ClaimedTasks:
         raise invalid("health", f"at most {HEALTH_BYTES_MAX} bytes, without U+0000")
     node_id = call.caller.actor.id
     services.presence.seen(node_id, call.context.now, body.health)
+    if body.session and call.tools.sessions.get(node_id) != body.session:
+        await offer_again(services, node_id, [each.task_id for each in body.running])
+        call.tools.sessions[node_id] = body.session
     ask = ask_of(node_id, body, services.settings.wait_seconds_max)
     given = await call.tools.dispatcher.poll(ask, call.gone)
     return claimed_tasks(given, services.settings.node_heartbeat_seconds, services.settings.task_lease_seconds)

@@ -171,5 +171,5 @@ async def list_platform_allocations(call: Call, query: OccupancyQuery) -> Page[O
     """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it."""
     status = None if query.status is None else query.status.value
     window = (start(query, "platform_allocation"), query.limit + 1)
-    rows = await allocations.on_nodes(call.services.database, query.node_id, status, window)
+    rows = await allocations.on_nodes(call.services.database, call.acting, (query.node_id, status), window)
     return page(rows, query, "platform_allocation", occupancy_view)

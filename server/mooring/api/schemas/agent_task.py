@@ -56,6 +56,14 @@ class ClaimTasks(Strict):
         list[HeldTask],
         Meta(max_length=RUNNING_MAX, description="Every task that it holds; their leases are renewed."),
     ] = msgspec.field(default_factory=list)
+    session: Annotated[
+        str,
+        Meta(
+            max_length=64,
+            pattern="^[A-Za-z0-9_-]*$",
+            description="New at each start of the agent: it then holds what `running` says, and nothing else.",
+        ),
+    ] = ""
     health: Annotated[
         dict[Annotated[str, Meta(max_length=64)], Any], Meta(max_length=50, description="How the agent itself is.")
     ] = msgspec.field(default_factory=dict)

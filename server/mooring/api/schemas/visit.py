@@ -6,10 +6,10 @@ from msgspec import Meta
 
 from mooring.api.schemas.fields import Shown, Strict, Time
 from mooring.core.task_making import LABEL_PATTERN
-from mooring.core.task_schema import ARGV_MAX, USER_PATTERN
-from mooring.core.visit import SIZE_MAX, Endpoint, Visit, VisitKind
+from mooring.core.task_schema import USER_PATTERN
+from mooring.core.visit import ARGUMENT_LENGTH_MAX, ARGUMENTS_MAX, SIZE_MAX, Endpoint, Visit, VisitKind
 
-Argument = Annotated[str, Meta(max_length=16_384)]
+Argument = Annotated[str, Meta(max_length=ARGUMENT_LENGTH_MAX)]
 Size = Annotated[int, Meta(ge=1, le=SIZE_MAX)]
 
 
@@ -31,7 +31,7 @@ class EndpointView(Shown):
 class RunCommand(Strict):
     """A command to run in a sandbox, with a terminal."""
 
-    argv: Annotated[list[Argument], Meta(min_length=1, max_length=ARGV_MAX)]
+    argv: Annotated[list[Argument], Meta(min_length=1, max_length=ARGUMENTS_MAX)]
     user: Annotated[str, Meta(pattern=USER_PATTERN, description="A user of the sandbox who is not root.")] = "app"
     label: Annotated[str, Meta(pattern=f"^$|{LABEL_PATTERN}", description="The owner within the allocation.")] = ""
     columns: Size = 80

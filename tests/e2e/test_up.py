@@ -1,0 +1,232 @@
+"""`mooring up` and this machine's own node: found again at every start, whatever ended the one before."""
+
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mooring_sdk import Client, ClientSettings, models
+from tests.e2e.running import FIRST_ADMIN, PASSWORD, free_port
+from tests.e2e.traces import traces_of
+from tools.demo_nodes import remains
+
+pytestmark = pytest.mark.real_part("postgresql")
+HOSTS = ("process", "namespace") if os.geteuid() == 0 else ("process",)
+SECONDS_MAX = 90.0
+PATIENT = ClientSettings(timeout_seconds=60, deadline_seconds=120)
+PROGRAMS = ("-m mooring up", "-m mooring_agent run", "mooring_cli up", "postgres -D")
+
+
+@dataclass
+class Up:
+    """`mooring up` in a directory, started as often as a test likes, and what it says."""
+
+    directory: Path
+    host: str
+    process: "subprocess.Popen[str] | None" = None
+    port: int = 0
+    lines: "queue.Queue[str | None]" = field(default_factory=queue.Queue)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self, wanted: str, **environment: str) -> str:
+        """Start it on a new port, and wait for a line with these words."""
+        self.port = free_port()
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("MOORING_")}
+        own = {
+            "MOORING_FIRST_ADMIN_CODE_FILE": str(self.directory / "code"),
+            "MOORING_RELAY_LISTEN_PORT": str(free_port()),
+            **environment,
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "mooring_cli", "up", "--data-dir", str(self.directory / "data"), "--port",
+             str(self.port), "--node-host", self.host],
+            env={**kept, **own}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+        self.lines = queue.Queue()
+        threading.Thread(target=pump, args=(self.process, self.lines), daemon=True).start()
+        return self.line(wanted)
+
+    def line(self, wanted: str) -> str:
+        """The next line with these words."""
+        said = []
+        until = time.monotonic() + SECONDS_MAX
+        while (line := self.lines.get(timeout=max(0.0, until - time.monotonic()))) is not None:
+            said.append(line)
+            if wanted in line:
+                return line
+        raise AssertionError(f"it ended without {wanted!r}: {''.join(said)[-3000:]}")
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        """End it, and wait until none of its programs is left; its exit code."""
+        assert self.process is not None
+        os.killpg(self.process.pid, number)
+        code = self.process.wait(timeout=SECONDS_MAX)
+        self.process = None
+        eventually(lambda: self.programs() == [], self.programs)
+        return code
+
+    def programs(self) -> list[str]:
+        """Those of its programs that run, its sandboxes not among them."""
+        found = [each.replace("\0", " ") for each in traces_of(self.directory)]
+        return [each for each in found if any(words in each for words in PROGRAMS)]
+
+    def clients(self) -> tuple[Client, Client]:
+        """The platform's admin, and the admin of a tenant."""
+        return tuple(  # type: ignore[return-value]
+            Client(self.url, token=(self.directory / name).read_text(), settings=PATIENT) for name in ("admin", "ada")
+        )
+
+
+def pump(process: "subprocess.Popen[str]", lines: "queue.Queue[str | None]") -> None:
+    """Hand on what it says, so that nobody waits for it longer than he wants."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.put(line)
+    lines.put(None)
+
+
+def eventually(wanted: Callable[[], bool], how_it_is: Callable[[], object]) -> None:
+    """Wait until something is so."""
+    until = time.monotonic() + SECONDS_MAX
+    while not wanted():
+        assert time.monotonic() < until, how_it_is()
+
+
+@pytest.fixture
+def make_up() -> Iterator[Callable[[str], Up]]:
+    """A `mooring up` in a directory that is short, as sockets need it, and open for the database's account."""
+    made = []
+
+    def make(host: str) -> Up:
+        directory = Path(tempfile.mkdtemp(prefix="mooring-e2e-"))
+        directory.chmod(0o711)
+        made.append(Up(directory, host))
+        return made[-1]
+
+    yield make
+    for up in made:
+        if up.process is not None:
+            up.stop()
+        if (up.directory / "data-node").is_dir():
+            remains(up.directory / "data-node", up.host)
+        shutil.rmtree(up.directory)
+
+
+def begun(up: Up) -> tuple[models.Project, models.Allocation]:
+    """The first steps: a SKU, a tenant, a project, and an allocation with a service that writes down its start."""
+    with Client(up.url, settings=PATIENT) as door:
+        code = (up.directory / "code").read_text().strip()
+        admin = door.sign_in(email=FIRST_ADMIN, one_time_code=code, new_password=PASSWORD).token
+        (up.directory / "admin").write_text(admin)
+        with Client(up.url, token=admin, settings=PATIENT) as client:
+            client.create_sku(
+                slug="slice", display_name="Simulated", shape="gpu_slice", gpu_model="simulated", regions=["local"],
+                allowed_gpu_counts=[1, 2, 4], price_minor_per_gpu_hour=0, currency="EUR",
+            )  # fmt: skip
+            first = models.FirstAdminBody(email="ada@harbour.test", display_name="Ada")
+            tenant = client.create_tenant(slug="harbour", display_name="Harbour", first_admin=first)
+        ada = door.sign_in(
+            email="ada@harbour.test", tenant="harbour", one_time_code=tenant.one_time_code, new_password=PASSWORD
+        ).token
+        (up.directory / "ada").write_text(ada)
+    with Client(up.url, token=ada, settings=PATIENT) as client:
+        project = client.create_project(tenant.id, slug="vision", display_name="Vision")
+        asked = client.create_allocation(project.id, sku="slice", shape="gpu_slice", gpu_count=1, name="box")
+        held = client.get_allocation(project.id, asked.id, wait=50, until="active,failed")
+        assert held.status == "active", held
+        counts = "echo started >> count; exec sleep 6000"
+        arguments = {"name": "counter", "argv": ["/bin/sh", "-c", counts], "directory": "/tmp"}
+        done(client, project, held, "service.start", arguments)
+    return project, held
+
+
+def done(
+    client: Client, project: models.Project, held: models.Allocation, type: str, arguments: dict[str, Any]
+) -> models.Task:
+    """A task to its good end."""
+    made = client.create_allocation_task(project.id, held.id, type=type, arguments=arguments)
+    seen = client.get_task(project.id, made.id, wait=50, until="succeeded,failed,cancelled,expired")
+    assert seen.status == "succeeded", seen
+    return seen
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("ends_by", [signal.SIGINT, signal.SIGKILL])
+def test_the_next_start_on_another_port_finds_the_node_and_what_runs_on_it(
+    make_up: Callable[[str], Up], host: str, ends_by: signal.Signals
+) -> None:
+    up = make_up(host)
+    line = up.start("This machine is a node")
+    assert ("NOTHING IS ISOLATED" in line) == (host == "process")
+    project, held = begun(up)
+    code = up.stop(ends_by)
+    assert code == (0 if ends_by == signal.SIGINT else -signal.SIGKILL)
+    assert traces_of(up.directory) != [], "what runs in the sandbox goes on"
+    up.start("This machine is a node")
+    admin, ada = up.clients()
+    with admin, ada:
+        looked = done(ada, project, held, "process.run", {"argv": ["/bin/cat", "count"], "directory": "/tmp"})
+        assert looked.last_lines == ["started"], "the service was not started twice"
+        (node,) = admin.iter_nodes()
+        assert (node.id, node.allocations) == (held.node_id, 1)
+        ada.release_allocation(project.id, held.id)
+        over = ada.get_allocation(project.id, held.id, wait=50, until="released,release_failed")
+        assert (over.status, over.teardown_proof) == ("released", "receipts"), over
+    assert up.stop() == 0
+    assert traces_of(up.directory) == []
+
+
+def test_a_platform_that_can_have_no_node_here_says_why_in_a_line_and_runs(make_up: Callable[[str], Up]) -> None:
+    up = make_up(HOSTS[-1])
+    state = up.directory / "data-node"
+    state.write_text("in the way")
+    assert str(state) in up.start("runs without this machine as a node")
+    ready(up)
+    assert up.stop() == 0
+    state.unlink()
+    state.mkdir(mode=0o700)
+    (state / "identity.json").write_text(json.dumps({"audience": "mooring:another"}))
+    assert "another platform" in up.start("runs without this machine as a node")
+    ready(up)
+    assert up.stop() == 0
+    (state / "identity.json").unlink()
+    if up.host == "namespace":
+        line = up.start("runs without this machine as a node", PATH="/nowhere")
+        assert "needs ip, nsenter, unshare: apt-get install iproute2 util-linux" in line
+        ready(up)
+        assert up.stop() == 0
+    up.start("This machine is a node")
+    assert up.stop() == 0
+    assert traces_of(up.directory) == []
+
+
+def ready(up: Up) -> None:
+    """The platform is."""
+    with Client(up.url, settings=PATIENT) as client:
+        client.get_readiness()
+
+
+def test_an_agent_that_is_killed_is_started_again(make_up: Callable[[str], Up]) -> None:
+    up = make_up("process")
+    up.start("This machine is a node")
+    (agent,) = (each for each in up.programs() if "-m mooring_agent run" in each)
+    os.kill(int(agent.split()[0]), signal.SIGKILL)
+    assert "exit code -9" in up.line("is started again")
+    eventually(lambda: any("-m mooring_agent run" in each for each in up.programs()), up.programs)
+    assert up.stop() == 0
+    assert traces_of(up.directory) == []
