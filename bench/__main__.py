@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 
 import msgspec
 
+from bench import agents
 from bench.catalog import measure_catalog
 from bench.measure import Bench, Effort, Result
 from bench.report import lines_of
@@ -30,14 +31,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few seconds: shows that it runs, not how fast it is")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--agents", type=int, default=agents.AGENTS, help="how many simulated agents")
+    parser.add_argument("--seconds", type=float, default=agents.SECONDS, help="how long they are given tasks")
     options = parser.parse_args(arguments)
     effort = QUICK if options.quick else FULL
     connections = QUICK_CONNECTIONS if options.quick else CONNECTIONS
+    crowd = agents.QUICK if options.quick else agents.Effort(options.agents, options.seconds)
     result = asyncio.run(measure(connections, effort))
+    waited = asyncio.run(agents.measure(crowd))
     if options.json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(asdict(result))).decode() + "\n")
+        told = asdict(result) | {"agents": asdict(waited)}
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told)).decode() + "\n")
     else:
-        sys.stdout.write("\n".join(lines_of(result)) + "\n")
+        sys.stdout.write("\n".join([*lines_of(result), "", *agents.lines_of(waited)]) + "\n")
     return 0
 
 

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import asyncpg
@@ -27,8 +28,8 @@ from bench.statements import Alone, alone
 from mooring_agent.verify import Believer, Refused
 from mooring_agent.wire import Claimed, Reported, Task, decode
 
-SHARED_CONNECTIONS = 16
-MAKING_CONNECTIONS = 8
+SHARED_CONNECTIONS = 64
+MAKING_CONNECTIONS = 64  # so many that no request waits for another one on our side
 PROBES_PER_SECOND = 10
 PATIENCE_SECONDS = 60.0
 FREE = 64
@@ -314,8 +315,7 @@ class Crew:
         """Until it is cancelled: now and then a request that asks no database."""
         request = self.request("GET", "/api/v1/whoami", self.plan.token)
         while True:
-            begun = time.perf_counter()
-            self._makers[-1].ask(request, lambda _, at=begun: latencies_ms.append((time.perf_counter() - at) * 1000))
+            self._makers[-1].ask(request, partial(_note, latencies_ms, time.perf_counter()))
             await asyncio.sleep(1 / PROBES_PER_SECOND)
 
     async def all_done(self) -> None:
@@ -360,13 +360,17 @@ class Crew:
             self.check()
 
 
+def _note(latencies_ms: list[float], begun: float, _: bytes) -> None:
+    latencies_ms.append((time.perf_counter() - begun) * 1000)
+
+
 class Meter:
     """What is used from one look to the next."""
 
     def __init__(self, crew: Crew, connection: "asyncpg.Connection[Any]") -> None:
         self._crew = crew
         self._connection = connection
-        self._last = (0.0,) * 6
+        self._last: tuple[float, ...] = (0.0,) * 6
 
     async def begin(self) -> None:
         """Look."""
@@ -393,7 +397,7 @@ class Meter:
 
 
 async def run(plan: Plan) -> Seen:
-    """Nobody, everybody idle, everybody with tasks; then the statements alone."""
+    """Nobody, everybody idle, everybody with tasks."""
     crew = Crew(plan)
     connection = await asyncpg.connect(plan.dsn)
     try:
@@ -408,12 +412,13 @@ async def run(plan: Plan) -> Seen:
         probes: list[float] = []
         await crew.open()
         probing = asyncio.ensure_future(crew.probe(probes))
+        stated = asyncio.ensure_future(alone(plan.dsn, plan.unattended, (plan.home[0], plan.home[1]), plan.seconds))
         await crew.make()
         await crew.all_done()
+        statements = await stated
         load, after = await meter.used(), meters.memory(plan.server_pid).resident_bytes
         probing.cancel()
         crew.close_shared()  # the server would: nothing is sent on them any more
-        statements = await alone(plan.dsn, plan.unattended, (plan.home[0], plan.home[1]))
         crew.check()
     finally:
         crew.close()

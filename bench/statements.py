@@ -1,8 +1,10 @@
 """A task's way without the API: the very statements that make one and claim it, one after the other on one connection.
 
-What they take is the part of the way from intent to agent that PostgreSQL and its disk have, with nobody else asking.
+What they take is the part of the way from intent to agent that PostgreSQL and its disk have. They are sent while the
+agents are given tasks, so that a disk which is slow for a while is so for both.
 """
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,14 +28,16 @@ class Alone:
     latencies_ms: list[float]
 
 
-async def alone(dsn: str, members: Sequence[Mapping[str, str]], home: tuple[str, str]) -> Alone:
-    """Make and claim one task for each of these nodes, whose agents do not poll."""
+async def alone(dsn: str, members: Sequence[Mapping[str, str]], home: tuple[str, str], seconds: float) -> Alone:
+    """Make and claim one task for each of these nodes, whose agents do not poll, spread over so many seconds."""
     clock = SystemClock()
     database = Database(PoolSettings(dsn, 1))
     await database.open()
     taken = []
     try:
-        for each in members:
+        first = time.perf_counter()
+        for number, each in enumerate(members):
+            await asyncio.sleep(max(0.0, first + number * seconds / len(members) - time.perf_counter()))
             context = Context(
                 Actor(PrincipalKind.SYSTEM, "system"), clock.now(), clock.mint(Prefix.CORRELATION), "0" * 32, clock.mint
             )

@@ -1,7 +1,8 @@
 """What `make demo` shows: Mooring from nothing to an audited, denied request, through its public API alone.
 
 Where there is a registry to be had, it goes on: an image is made, pushed, signed and promoted until a project may
-launch it as an app, and a policy refuses it with an explanation (`demo_catalog`).
+launch it as an app, and a policy refuses it with an explanation (`demo_catalog`). Then this machine is a node: an
+allocation is placed on it, programs run in its sandbox, and a receipt proves that nothing is left (`demo_nodes`).
 
 It starts `mooring up` on a database of its own in a temporary directory and on a free port, so that it touches
 nothing and can be run as often as one likes. Everything that it does then carries one correlation id, by which it
@@ -21,8 +22,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from queue import Empty, Queue
 
@@ -32,8 +34,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from mooring.core.errors import Refusal
 from mooring_sdk import Client, ClientSettings, MooringError, ServiceAccountCredentials, errors, models
 from tools.demo_catalog import Shelf, show_catalog
+from tools.demo_nodes import Berth, nodes_are_missing, remains, show_nodes
 from tools.demo_registry import RegistryFailed, free_address, registry_program, running_registry
-from tools.demo_telling import DemoFailed, heading, tell
+from tools.demo_telling import DemoFailed, heading, tell, undisturbed
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
@@ -60,6 +63,12 @@ class Beside:
     registry_address: str
     registry_program: str | None
     no_registry_because: str
+    no_node_because: str
+
+    @property
+    def node_state(self) -> Path:
+        """Where the agent of this machine keeps what it knows: `mooring up` puts it beside the data."""
+        return self.directory / "data-node"
 
 
 @contextmanager
@@ -73,12 +82,21 @@ def mooring_up(beside: Beside) -> Iterator[Started]:
     if beside.registry_program is not None:
         environment["MOORING_REGISTRY_URL"] = f"http://{beside.registry_address}"
     command = [sys.executable, "-m", "mooring_cli", "up", "--data-dir", str(directory / "data"), "--port", "0"]
+    command.append("--no-node" if beside.no_node_because else "--node")
+    # A demo that is killed takes Mooring along. Ctrl-C reaches the demo alone, which has something to give back first.
+    keeper = shutil.which("setpriv")
+    begin = [keeper, "--pdeathsig", "TERM"] if keeper else []
     with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+        process = subprocess.Popen(
+            [*begin, *command], env=environment, stdout=subprocess.PIPE, stderr=log, text=True, process_group=0
+        )
     try:
         yield started(process, code_file, directory / "log")
-    finally:
-        stop(process)
+    except BaseException:
+        with undisturbed(), suppress(DemoFailed):  # the first failure is the one to tell
+            stop(process)
+        raise
+    stop(process)
 
 
 def started(process: "subprocess.Popen[str]", code_file: Path, log: Path) -> Started:
@@ -237,6 +255,17 @@ def show(place: Started, beside: Beside, began: float) -> None:
         show_audit(client, tenant.id, correlation_id)
         show_events(client, tenant.id, correlation_id)
         show_the_catalog(place, beside, admin, Shelf(client, tenant.id, project))
+        show_the_nodes(place, beside, admin, Berth(client, project, beside.directory))
+
+
+def show_the_nodes(place: Started, beside: Beside, admin: str, berth: Berth) -> None:
+    """The nodes' part, on this machine; or why it is none."""
+    if beside.no_node_because:
+        heading("Left out: allocations and their sandboxes")
+        print(f"   This part needs a node, and this machine is none: {beside.no_node_because}")
+        return
+    with Client(place.url, token=admin) as client:
+        show_nodes(client, berth)
 
 
 def show_the_catalog(place: Started, beside: Beside, admin: str, shelf: Shelf) -> None:
@@ -269,22 +298,25 @@ def bound() -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGALRM, too_late)
-    signal.signal(signal.SIGTERM, told_to_stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, told_to_stop)
     signal.alarm(DEMO_SECONDS_MAX)
 
 
 def main() -> int:
     """Run the demo; the exit code."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # whoever reads it from a pipe sees it happen, too
     program, missing = registry_program()  # may install something, which has a time of its own
     began = time.monotonic()
     bound()
     directory = Path(tempfile.mkdtemp(prefix="mooring-demo-"))
-    beside = Beside(directory, free_address(), program, missing)
+    beside = Beside(directory, free_address(), program, missing, nodes_are_missing())
     # As root the embedded database runs as another account, which must be able to pass through.
     directory.chmod(0o711)
     heading("Mooring starts, on a database of its own")
     try:
-        with mooring_up(beside) as place:
+        with leaving_nothing(beside), mooring_up(beside) as place:
             show(place, beside, began)
         heading("Done")
         print("   `make up` starts Mooring and stays: the API reference is then at http://127.0.0.1:7420/docs,")
@@ -293,10 +325,35 @@ def main() -> int:
         print(f"\nthe demo failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        print("\nthe demo was interrupted; everything that it had started is gone", file=sys.stderr)
         return 130
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
     return 0
+
+
+def remove(directory: Path) -> None:
+    """Remove all of it. A database that was killed with its Mooring may still write for a moment."""
+    deadline = time.monotonic() + STOP_SECONDS_MAX
+    shutil.rmtree(directory, ignore_errors=True)
+    while directory.exists():
+        time.sleep(0.1)
+        shutil.rmtree(directory, ignore_errors=time.monotonic() < deadline)
+
+
+@contextmanager
+def leaving_nothing(beside: Beside) -> Iterator[None]:
+    """Afterwards nothing of the demo is on the machine, however it ended; what should not have been left is told."""
+    fared_well = False
+    try:
+        yield
+        fared_well = True
+    finally:
+        with undisturbed():
+            left = remains(beside.node_state)
+            remove(beside.directory)
+        for each in left:
+            print(f"   removed at last: {each}", file=sys.stderr)
+        if left and fared_well:
+            raise DemoFailed("something was left on the machine when everything had been given back")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`mooring-agent`: enrol a machine, run its agent.
+"""`mooring-agent`: enrol a machine, run its agent; or simulate many machines.
 
 The one-time token is read from a file or from standard input, never from the command line, where others could see it.
 """
@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import ctypes
 import fcntl
+import getpass
 import logging
 import os
 import re
@@ -23,6 +24,7 @@ from typing import Final
 
 import msgspec
 
+from mooring_agent import simulate
 from mooring_agent.agent import Agent, Dismissed, Parts
 from mooring_agent.client import Introduction, Turned, Unreachable, enrol
 from mooring_agent.containers import containers_of
@@ -48,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if chosen.command == "enrol":
             return _enrol(chosen)
+        if chosen.command == "simulate":
+            return simulate.run(chosen)
         return _run(chosen)
     except (Dismissed, Turned, Unreachable, OSError, ValueError) as error:
         print(f"mooring-agent: {error}", file=sys.stderr)
@@ -61,7 +65,7 @@ def _enrol(chosen: argparse.Namespace) -> int:
     there = read_identity(directory)
     if there is not None and not chosen.again:
         raise ValueError(f"{directory} is enrolled already, as {there.node_id} at {there.url}; `--again` joins anew")
-    token = (sys.stdin.read() if chosen.token_file == "-" else Path(chosen.token_file).read_text()).strip()
+    token = _token(chosen.token_file)
     labels = dict(_label(text) for text in chosen.label)
     keys = ready_keys(directory)
     introduction = Introduction(chosen.name, chosen.host, labels, None if there is None else there.node_id)
@@ -77,6 +81,13 @@ def set_aside(directory: Path, node_id: str) -> None:
     """Keep the journal of the node that this machine was: its chain of receipts has ended, a new one begins."""
     for path in directory.glob("journal.sqlite*"):
         path.rename(directory / path.name.replace("journal", f"journal-{node_id}", 1))
+
+
+def _token(place: str) -> str:
+    """The one-time token: asked for where somebody can type, without showing it."""
+    if place != "-":
+        return Path(place).read_text().strip()
+    return (getpass.getpass("One-time token: ") if sys.stdin.isatty() else sys.stdin.read()).strip()
 
 
 def _run(chosen: argparse.Namespace) -> int:
@@ -177,6 +188,7 @@ def _parser() -> argparse.ArgumentParser:
     runs.add_argument("--end-with-parent", action="store_true", help="end when the program that started the agent ends")
     runs.add_argument("--simulated-gpus", type=int, default=0, help="declare GPUs that compute nothing, for trials")
     runs.add_argument("--concurrency", type=int, default=16, help="how many tasks run side by side")
+    simulate.add_parser(commands)
     return parser
 
 

@@ -8,17 +8,19 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+import httpx
 
 from mooring_agent import VERSION
 from mooring_agent.client import Client, Turned, Unreachable
 from mooring_agent.executor import Executor
 from mooring_agent.families import FAMILIES, Family
-from mooring_agent.hosts.contract import Host, Stray
-from mooring_agent.journal import Journal
+from mooring_agent.hosts.contract import Host, HostFailure, Stray
+from mooring_agent.journal import Journal, JournalFull
 from mooring_agent.keys import Identity, NodeKeys, store_identity, with_announced
 from mooring_agent.pause import Pause
 from mooring_agent.probes import PROBES
@@ -46,7 +48,8 @@ class Parts:
     directory: Path | None = None  # where the identity is kept when keys are announced
     concurrency: int = 16
     families: Mapping[str, Family] = field(default_factory=lambda: FAMILIES)
-    sweeps: Sequence[Callable[[Sequence[str]], Awaitable[Sequence[Stray]]]] = ()  # of what the host does not make
+    transport: httpx.AsyncBaseTransport | None = None  # where many agents of one process share their connections
+    sweeps: Sequence[Callable[[Collection[str]], Awaitable[Sequence[Stray]]]] = ()  # of what the host does not make
 
 
 class Dismissed(Exception):
@@ -59,7 +62,7 @@ class Agent:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.identity = parts.identity
-        self.client = Client(parts.identity, parts.keys, parts.now)
+        self.client = Client(parts.identity, parts.keys, parts.now, parts.transport)
         self.executor = Executor(
             parts.host,
             parts.journal,
@@ -106,6 +109,7 @@ class Agent:
             "uptime_seconds": int(self.parts.now() - self._began),
             "running": len(self.executor.tracked),
             "results_owed": len(self.parts.journal.owed()),
+            "disk_is_full": not self.parts.journal.keep_room(),
             "load": [round(each, 2) for each in os.getloadavg()],
         }
         if self.parts.directory is not None:
@@ -153,6 +157,8 @@ class Agent:
             except Refused as refused:
                 log.warning("a task was refused: %s", refused)
                 self.reporter.refuse(refused.reason, refused.detail, refused.task_id)
+            except JournalFull as full:
+                log.error("a task cannot be taken, and is offered again later: %s", full)
         for held in claimed.cancel:
             self.executor.cancel(held.task_id)
 
@@ -163,18 +169,21 @@ class Agent:
             except (Unreachable, Turned) as error:
                 _heed(error)
                 log.warning("no sweep now: %s", error)
+            except HostFailure as failure:  # the next sweep comes back to it
+                log.error("the sweep came to no end: %s", failure)
             self.parts.journal.prune(self.parts.now())
             await asyncio.sleep(SWEEP_SECONDS)
 
     async def sweep(self) -> None:
         """Compare this machine with what the platform knows; what is ours and unknown is reaped and reported."""
-        # A sandbox may be made while the platform is asked: what came meanwhile is known to us, if not yet to its list.
-        self.executor.touched.clear()
-        known = {each.task.allocation_id for each in self.executor.tracked.values()}
+        # A sandbox may be made while the platform is asked, and while the machine is looked through: what comes
+        # meanwhile is added to this very set before anything of it is made, so that it is never taken for unknown.
+        known = self.executor.touched
+        known.clear()
+        known.update(each.task.allocation_id for each in self.executor.tracked.values())
         known.update(await self.client.allocations())
-        known |= self.executor.touched
-        strays = [stray for sweep in self.parts.sweeps for stray in await sweep(sorted(known))]
-        strays += await self.parts.host.sweep(sorted(known))
+        strays = [stray for sweep in self.parts.sweeps for stray in await sweep(known)]
+        strays += await self.parts.host.sweep(known)
         self.reporter.stray(  # none is told as well: it ends the sweep that the platform waits for
             [
                 {

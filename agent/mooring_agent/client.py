@@ -137,7 +137,7 @@ class Client:
             if answer.status_code == 401 and again:
                 self._token = None
                 continue
-            return _read(answer, kind)
+            return read_answer(answer, kind)
         raise Unreachable("the platform refuses its own token")
 
     async def _access(self) -> str:
@@ -148,7 +148,7 @@ class Client:
             answer = await self._http.post("/oauth/token", data=form)
         except httpx.HTTPError as error:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
-        token = _read(answer, _Token)
+        token = read_answer(answer, _Token)
         self._token = (token.access_token, self._now() + token.expires_in)
         return token.access_token
 
@@ -168,7 +168,13 @@ def assertion(identity: Identity, keys: NodeKeys, now: float) -> str:
     return f"{signed}.{encode(keys.sign(b'', signed.encode()))}"
 
 
-async def enrol(url: str, token: str, keys: NodeKeys, introduction: Introduction) -> Identity:
+async def enrol(
+    url: str,
+    token: str,
+    keys: NodeKeys,
+    introduction: Introduction,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> Identity:
     """Join: show the one-time token, prove the keys, and learn whom to believe."""
     said = "\n".join((ENROL_CONTEXT, _sha256(token), keys.signing_public, keys.sealing_public)).encode()
     body: dict[str, Any] = {
@@ -182,13 +188,13 @@ async def enrol(url: str, token: str, keys: NodeKeys, introduction: Introduction
     }
     if introduction.previous_node_id is not None:
         body["previous_node_id"] = introduction.previous_node_id
-    async with httpx.AsyncClient(timeout=30.0, headers={"User-Agent": USER_AGENT}) as http:
+    async with httpx.AsyncClient(timeout=30.0, headers={"User-Agent": USER_AGENT}, transport=transport) as http:
         try:
             answer = await http.post(f"{url.rstrip('/')}/api/v1/agent/enrolments", content=msgspec.json.encode(body),
                                      headers={"Content-Type": "application/json"})  # fmt: skip
         except httpx.HTTPError as error:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
-        enrolled = _read(answer, Enrolled)
+        enrolled = read_answer(answer, Enrolled)
     return Identity(url, enrolled.node_id, enrolled.audience, enrolled.platform_keys)
 
 
@@ -196,7 +202,8 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _read(answer: httpx.Response, kind: type[Answer]) -> Answer:
+def read_answer(answer: httpx.Response, kind: type[Answer]) -> Answer:
+    """What the platform answered; `Turned` when it says no, `Unreachable` when it says nothing sensible."""
     if len(answer.content) > ANSWER_MAX:
         raise Unreachable("the platform's answer is too large")
     if answer.status_code >= 500 or answer.status_code == 429:

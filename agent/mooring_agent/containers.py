@@ -8,13 +8,14 @@ new agent finds it again, and teardown looks by label and finds none.
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import httpx
+import msgspec
 
 from mooring_agent import arguments as taken
 from mooring_agent.cache import Cache
@@ -28,6 +29,8 @@ from mooring_agent.podman import Podman
 from mooring_agent.sources import HttpSource, Registry
 
 LINES_MAX: Final = 50
+REMOVALS: Final = 10
+REMOVAL_SECONDS: Final = 0.2
 LINE_MAX: Final = 2_000
 NODE: Final = "org.mooring.node"
 ALLOCATION: Final = "org.mooring.allocation"
@@ -88,9 +91,9 @@ class Containers:
             return await self._told(owner, wanted.name)
         if doing.found_again:
             raise HostFailure("interrupted", "the agent was cut off before the container was started")
-        _check_bounds(self.place.spec_of(owner.allocation_id), wanted)
+        wanted = _bounded(self.place.spec_of(owner.allocation_id), wanted)
         token = None if wanted.image.secret is None else doing.secret(wanted.image.secret)
-        registry = Registry(self.http, wanted.image.registry, wanted.image.repository, token)
+        registry = Registry(self.http, wanted.image.registry, wanted.image.repository, token, wanted.image.private)
         image = await self.images.have(registry, wanted.image.digest, doing.tell)
         doing.tell("start", 0, None, "")
         words = self._words(doing, wanted)
@@ -115,22 +118,20 @@ class Containers:
         """`container.remove`."""
         if await self._find(doing.owner, wanted.name) is None:
             return {"removed": False}
-        await self.podman.call("rm", "--force", "--time", "0", self._name(doing.owner, wanted.name))
+        await self._take_away(self._name(doing.owner, wanted.name))
         return {"removed": await self._find(doing.owner, wanted.name) is None}
 
     async def fetch(self, host: Host, doing: Doing, wanted: taken.ArtifactFetch) -> Fields:
         """`artifact.fetch`."""
         token = None if wanted.secret is None else doing.secret(wanted.secret)
         if wanted.kind == "oci":
-            address, _, repository = wanted.source.rpartition("/v2/")
-            if not address or not repository:
-                raise HostFailure("refused", "the source of an image is <registry>/v2/<repository>")
-            registry = Registry(self.http, address, repository, token)
+            address, repository = _registry_of(wanted.source)
+            registry = Registry(self.http, address, repository, token, wanted.private)
             image = await self.images.have(registry, wanted.digest, doing.tell, wanted.no_progress_seconds)
             return {"image_id": image.image_id, "bytes": image.fetched_bytes, "from_cache": image.fetched_bytes == 0}
         if not wanted.source.startswith(("https://", "http://")):
             raise HostFailure("refused", "the source of a blob is an address that begins with https:// or http://")
-        source = HttpSource(self.http, wanted.source, token)
+        source = HttpSource(self.http, wanted.source, token, wanted.private)
         was_here = await self.cache.fetch(wanted.digest, wanted.size, source, doing.tell, wanted.no_progress_seconds)
         if wanted.destination is not None:
             await self._put(host, doing, wanted.digest, wanted.destination)
@@ -149,7 +150,7 @@ class Containers:
         """What a container has said."""
         yield (await self.podman.call("logs", self._name(owner, name))).encode()
 
-    async def sweep(self, known: Sequence[str]) -> list[Stray]:
+    async def sweep(self, known: Collection[str]) -> list[Stray]:
         """Remove containers, volumes and secrets of allocations that the platform does not know; what became of them.
 
         The store is this agent's alone: whatever container is in it without our label was put there by somebody else.
@@ -160,7 +161,7 @@ class Containers:
             if NODE not in labels:
                 strays.append(Stray(thing, "foreign"))
             elif labels.get(ALLOCATION) not in known or labels[NODE] != self.node_id:
-                await self.podman.call("rm", "--force", "--time", "0", each["Id"])
+                await self._take_away(each["Id"])
                 strays.append(Stray(thing, "reaped", labels.get(ALLOCATION)))
         unknown = sorted(set(self._holders()) - set(known))
         for allocation_id in unknown:
@@ -180,7 +181,8 @@ class Containers:
             owner = doing.owner
             found = await self._all(owner)
             for each in found:
-                await self.podman.attempt("rm", "--force", "--time", "0", each["Id"])
+                with suppress(HostFailure):  # what is left is named below
+                    await self._take_away(each["Id"])
             fields = await family.perform(host, doing, wanted)
             left = await self._all(owner)
             others = [*self._clear_volumes(owner), *self._clear_secrets(owner)]
@@ -190,6 +192,15 @@ class Containers:
             return fields
 
         return perform
+
+    async def _take_away(self, name: str) -> None:
+        """Kill and remove; a mount of it may be busy for a moment, in the view of a sandbox that is just being made."""
+        for _ in range(REMOVALS - 1):
+            status, _, _ = await self.podman.attempt("rm", "--force", "--time", "0", name)
+            if status == 0:
+                return
+            await asyncio.sleep(REMOVAL_SECONDS)
+        await self.podman.call("rm", "--force", "--time", "0", name)
 
     async def _all(self, owner: Owner) -> Sequence[dict[str, Any]]:
         labels = {NODE: self.node_id, ALLOCATION: owner.allocation_id}
@@ -257,8 +268,9 @@ class Containers:
 
     def _clear_secrets(self, owner: Owner) -> list[Thing]:
         """What an agent that was killed while podman read it left behind."""
-        label = f"{owner.label}." if owner.label else ""
-        found = sorted(self.podman.directory.glob(f"environment-{owner.allocation_id}.{label}*"))
+        every = sorted(self.podman.directory.glob(f"environment-{owner.allocation_id}.*"))
+        mine = f"environment-{owner.allocation_id}.{owner.label}"
+        found = [path for path in every if not owner.label or path.name.rpartition(".")[0] == mine]
         for path in found:
             path.unlink()
         return [Thing("secrets", path.name) for path in found]
@@ -294,12 +306,27 @@ def _environment_file(directory: Path, doing: Doing, wanted: taken.ContainerLaun
         path.unlink()
 
 
-def _check_bounds(sandbox: SandboxSpec, wanted: taken.ContainerLaunch) -> None:
-    """A container is bounded by itself, and so by no more than its sandbox has."""
+def _registry_of(source: str) -> tuple[str, str]:
+    """Where an image lies: `oci://registry/repository` (over https), or `https://registry/v2/repository`."""
+    if source.startswith("oci://"):
+        host, _, repository = source.removeprefix("oci://").partition("/")
+        address = f"https://{host}" if host else ""
+    else:
+        address, _, repository = source.rpartition("/v2/")
+    if not address.startswith(("https://", "http://")) or not repository:
+        raise HostFailure("refused", "the source of an image is oci://registry/repository")
+    return address, repository
+
+
+def _bounded(sandbox: SandboxSpec, wanted: taken.ContainerLaunch) -> taken.ContainerLaunch:
+    """A container is bounded by itself, and so by no more than its sandbox has; what is not said is all of that."""
     for name in ("cpus", "memory_bytes", "pids"):
         asked, most = getattr(wanted, name), getattr(sandbox, name)
-        if asked > most:
+        if asked is not None and asked > most:
             raise HostFailure("capacity", f"the container asks for {name} {asked:g}, and its sandbox has {most:g}")
+        if asked is None:
+            wanted = msgspec.structs.replace(wanted, **{name: most})
+    return wanted
 
 
 def _joined(

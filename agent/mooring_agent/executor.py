@@ -17,7 +17,7 @@ import msgspec
 from mooring_agent.arguments import Strict, read_arguments
 from mooring_agent.families import FAMILIES, Doing, Family, Fields
 from mooring_agent.hosts.contract import Host, HostFailure, Owner
-from mooring_agent.journal import Journal
+from mooring_agent.journal import Journal, JournalFull
 from mooring_agent.keys import NodeKeys, SecretUnreadable
 from mooring_agent.receipts import RECEIPT_CONTEXT, body_of
 from mooring_agent.verify import Refused
@@ -108,6 +108,8 @@ class Executor:
             if task.fence <= known.fence:
                 raise Refused("replayed", f"fence {task.fence} is not above {known.fence}", task.task_id)
             self.journal.take_fence(task.task_id, task.fence, self.now())
+            if known.state == "intended":  # its end could not be written down, so that it is looked at again
+                self._begin(Tracked(task, family, wanted, task.fence, begun=True))
             self.changed()
             return
         if self.journal.is_closed(task.owner) and not family.closes:
@@ -185,6 +187,8 @@ class Executor:
                 return
             async with self._order.setdefault(task.owner, asyncio.Lock()), self._room:
                 await self._perform(each)
+        except JournalFull as full:
+            log.error("how task %s stands cannot be written down; it is looked at again: %s", task.task_id, full)
         except asyncio.CancelledError:
             if not each.cancelled:
                 raise

@@ -33,6 +33,9 @@ PROGRAMS: Final = (
 VERSION_ARGUMENTS: Final = {"slurmctld": "-V", "slurmd": "-V", "slurmdbd": "-V", "ip": "-V"}
 SIMULATED_MODEL: Final = "simulated"
 SIMULATED_BYTES: Final = 80 * (1 << 30)
+FACT_MAX: Final = 200
+PRESENT: Final = "present"
+"""The fact of a program that does not say its version."""
 _NODES: Final = Path("/sys/devices/system/node")
 
 
@@ -47,8 +50,8 @@ def take_inventory(host: str, simulated_gpus: int = 0, facts: Mapping[str, str] 
         "numa": numa,
         "gpus": gpus if gpus else declared_gpus(simulated_gpus, max(1, len(numa))),
         "facts": {
-            "architecture": platform.machine(),
-            "kernel": platform.release(),
+            "architecture": fact_text(platform.machine()),
+            "kernel": fact_text(platform.release()),
             **programs(),
             **(facts or {}),
         },
@@ -120,14 +123,31 @@ def _version(name: str, place: str) -> str:
             [place, VERSION_ARGUMENTS.get(name, "--version")],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=10,
             check=False,
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return "present"
+        return PRESENT
     lines = (told.stdout or told.stderr).strip().splitlines()
-    return lines[0][:200] if lines and told.returncode == 0 else "present"
+    return fact_text(lines[0]) if lines and told.returncode == 0 else PRESENT
+
+
+def fact_text(told: str) -> str:
+    """What a program says of itself as the platform takes it: printable, in one line, bounded."""
+    words = "".join(
+        letter if letter.isprintable() and letter != "\ufffd" else " " * letter.isspace() for letter in told
+    )
+    return " ".join(words.split())[:FACT_MAX].strip() or PRESENT
+
+
+def numa_of(path: Path) -> int:
+    """The NUMA node that a device's file tells; the kernel says -1 where it does not know, and that is the first."""
+    try:
+        return max(0, int(path.read_text()))
+    except (OSError, ValueError):
+        return 0
 
 
 def _gpu(index: int) -> dict[str, Any]:
@@ -136,10 +156,9 @@ def _gpu(index: int) -> dict[str, Any]:
     name = pynvml.nvmlDeviceGetName(handle)
     address = (bus.decode() if isinstance(bus, bytes) else str(bus)).lower()[-12:]
     numa = Path("/sys/bus/pci/devices") / address / "numa_node"
-    place = int(numa.read_text()) if numa.exists() else 0
     return {
         "index": index,
-        "numa": max(0, place),
+        "numa": numa_of(numa),
         "model": name.decode() if isinstance(name, bytes) else str(name),
         "memory_bytes": int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
         "simulated": False,

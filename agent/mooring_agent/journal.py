@@ -10,7 +10,7 @@ SQLite (in the standard library) gives the transaction and the flush; the file i
 
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,7 @@ import msgspec
 from mooring_agent.receipts import FIRST_PREVIOUS, Link, next_link
 from mooring_agent.wire import Result, Task
 
+BALLAST_BYTES: Final = 16 * 1_048_576
 KEEP_DELIVERED_SECONDS: Final = 86_400.0
 KEEP_CLOSED_SECONDS: Final = 30 * 86_400.0
 VERSION: Final = 1
@@ -65,6 +66,10 @@ class Entry:
     result: Result | None
 
 
+class JournalFull(Exception):
+    """The disk is full, and so is what was kept free for this moment: nothing was written."""
+
+
 class JournalUnreadable(ValueError):
     """The journal cannot be used: it is damaged, or of an agent of another version. Nothing was changed in it."""
 
@@ -77,6 +82,7 @@ class Journal:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.touch(mode=0o600)
             os.chmod(path, 0o600)
+        self._ballast = path.with_name("ballast") if isinstance(path, Path) else None
         self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             self._open(path)
@@ -101,6 +107,32 @@ class Journal:
         except sqlite3.DatabaseError as error:
             raise JournalUnreadable(_damaged(path, str(error))) from error
 
+    def keep_room(self) -> bool:
+        """Have a file that is dropped when the disk is full, so that a teardown can still be written down."""
+        if self._ballast is None or self._ballast.exists():
+            return True
+        try:
+            with self._ballast.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
+        except OSError:
+            self._ballast.unlink(missing_ok=True)
+            return False
+        return True
+
+    def _written(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+                raise
+            if self._ballast is None or not self._ballast.exists():
+                raise JournalFull("the disk is full: nothing more can be written down") from error
+            self._ballast.unlink()
+            act()
+
+    def _execute(self, statement: str, values: tuple[object, ...]) -> None:
+        self._written(lambda: self._database.execute(statement, values))
+
     def close(self) -> None:
         """Nothing is written after this."""
         self._database.close()
@@ -114,7 +146,7 @@ class Journal:
 
     def intend(self, task: Task, now: float) -> None:
         """The task may have an effect from here on."""
-        self._database.execute(
+        self._execute(
             "INSERT INTO task VALUES (?, ?, ?, ?, 'intended', ?, NULL, ?, ?)",
             (
                 task.task_id, task.fence, task.owner, task.allocation_id, msgspec.json.encode(task), task.expires_at,
@@ -124,7 +156,7 @@ class Journal:
 
     def take_fence(self, task_id: str, fence: int, now: float) -> None:
         """The same task was given to us again: what is reported from here on goes under the new fence."""
-        self._database.execute(
+        self._execute(
             """UPDATE task SET fence = ?, changed_at = ?,
                       state = CASE state WHEN 'delivered' THEN 'ended' ELSE state END
                WHERE task_id = ? AND fence < ?""",
@@ -133,6 +165,9 @@ class Journal:
 
     def end(self, task_id: str, result: Result, now: float, receipt: tuple[Link, bytes, bytes] | None = None) -> None:
         """The task ended so; its receipt, where it has one, joins the chain in the same transaction."""
+        self._written(lambda: self._end(task_id, result, now, receipt))
+
+    def _end(self, task_id: str, result: Result, now: float, receipt: tuple[Link, bytes, bytes] | None) -> None:
         self._database.execute("BEGIN IMMEDIATE")
         try:
             if receipt is not None:
@@ -146,12 +181,13 @@ class Journal:
             )
             self._database.execute("COMMIT")
         except BaseException:
-            self._database.execute("ROLLBACK")
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
             raise
 
     def delivered(self, task_id: str, fence: int, now: float) -> None:
         """The platform has the result, under this fence."""
-        self._database.execute(
+        self._execute(
             "UPDATE task SET state = 'delivered', changed_at = ? WHERE task_id = ? AND fence = ? AND state = 'ended'",
             (now, task_id, fence),
         )
@@ -166,7 +202,7 @@ class Journal:
 
     def close_owner(self, owner: str, now: float) -> None:
         """Nothing more is done for this owner; closing an allocation closes all within it."""
-        self._database.execute("INSERT OR IGNORE INTO closed_owner VALUES (?, ?)", (owner, now))
+        self._execute("INSERT OR IGNORE INTO closed_owner VALUES (?, ?)", (owner, now))
 
     def is_closed(self, owner: str) -> bool:
         """Whether the owner, or the allocation that it lies in, is closed."""
@@ -203,8 +239,9 @@ class Journal:
 
 
 def _damaged(path: Path | str, told: str) -> str:
+    cause = " ".join(told.split())[:200]
     return (
-        f"the journal {path} is damaged ({told[:200]}): what this agent began and owes is not known any more. Move it "
+        f"the journal {path} is damaged ({cause}): what this agent began and owes is not known any more. Move it "
         "away, retire the node and enrol this machine anew (`mooring-agent enrol --again`): the sweep then reaps what "
         "stands here"
     )

@@ -54,7 +54,8 @@ async def probe_exec(host: Host, doing: Doing, wanted: taken.ProbeExec) -> Field
 
     async def once(attempt: int) -> str:
         key = f"{doing.task.task_id}.{doing.task.fence}.{attempt}"
-        code = await host.run(doing.owner, key, ProcessSpec(wanted.argv, user=wanted.user), wanted.timeout_seconds)
+        process = ProcessSpec(wanted.argv, wanted.environment, wanted.user)
+        code = await host.run(doing.owner, key, process, wanted.timeout_seconds)
         if code != 0:
             raise HostFailure("probe_failed", f"{wanted.argv[0]} ended with {code}", code)
         return "0"

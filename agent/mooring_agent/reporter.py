@@ -31,6 +31,8 @@ AGAIN: Final = frozenset(("conflict", "receipt_gap"))
 """Verdicts that ask to be told once more: somebody else wrote at the same moment, or an earlier receipt comes first."""
 REFUSALS_MAX: Final = 1_000
 
+_WORDS: Final = ""  # what is said of no task
+
 log = logging.getLogger("mooring.agent")
 
 Report = tuple[dict[str, Any], Callable[[Verdict], None]]
@@ -103,7 +105,7 @@ class Reporter:
             raise Unreachable(f"{len(batch)} reports were answered with {len(answer.results)} verdicts")
         for (_, heard), verdict in zip(batch, answer.results, strict=True):
             heard(verdict)
-        return bool(self._refusals) or bool(self._results()) or len(batch) == BATCH_MAX
+        return bool(self._refused()) or bool(self._results()) or len(batch) == BATCH_MAX
 
     def _find_outputs(self) -> None:
         """After a start: a result that is still owed goes after what is left to be told of its task's output."""
@@ -114,8 +116,17 @@ class Reporter:
 
     def _refused(self) -> list[Report]:
         def heard(report: dict[str, Any]) -> Callable[[Verdict], None]:
-            return lambda verdict: None if verdict.code in AGAIN else self._refusals.remove(report)
+            def take(verdict: Verdict) -> None:
+                if verdict.code in AGAIN:
+                    self._later[_WORDS] = self.now() + AGAIN_SECONDS
+                else:
+                    self._refusals.remove(report)
 
+            return take
+
+        if self._later.get(_WORDS, 0.0) > self.now():
+            return []
+        self._later.pop(_WORDS, None)
         return [(report, heard(report)) for report in self._refusals[:BATCH_MAX]]
 
     def _progress(self) -> list[Report]:

@@ -1,11 +1,15 @@
 """Reading bytes over HTTP: blobs by their address, and what an OCI registry keeps.
 
 Nothing that comes is believed here; the cache hashes it. A token is sent to the host that the task names and to no
-other: a registry may redirect a blob to its storage, and the request that follows carries no token.
+other: a registry may redirect a blob to its storage, and the request that follows carries no token. Unless the platform
+says that a place may be private, only the public internet is dialled, at the very address that was looked at.
 """
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
@@ -15,6 +19,10 @@ import msgspec
 from mooring_agent.hosts.contract import HostFailure
 
 REDIRECTS_MAX: Final = 3
+_PUBLIC_V6: Final = IPv6Network("2000::/3")
+_CARRIERS: Final = (IPv6Network("2001::/23"), IPv6Network("2002::/16"))
+_METADATA: Final = (IPv4Address("168.63.129.16"),)
+"""Public by its number, and yet a cloud's own."""
 MANIFEST_MAX: Final = 4 * 1_048_576
 MANIFESTS: Final = (
     "application/vnd.oci.image.manifest.v1+json",
@@ -33,6 +41,7 @@ class HttpSource:
     http: httpx.AsyncClient
     url: str
     token: bytes | None = field(default=None, repr=False)
+    private: bool = False
 
     async def read(self, offset: int) -> AsyncIterator[bytes]:
         """From this offset on; a source that cannot continue starts anew and the beginning is skipped."""
@@ -44,14 +53,15 @@ class HttpSource:
             if token is not None:
                 headers["Authorization"] = f"Bearer {token.decode('ascii', 'replace')}"
             try:
-                async with self.http.stream("GET", url, headers=headers) as answer:
+                async with self.http.stream("GET", **await _dialled(url, headers, private=self.private)) as answer:
                     if answer.is_redirect:
                         url, token = _followed(url, answer.headers.get("location", "")), None
                         continue
                     skip = offset if answer.status_code == 200 else 0
                     _check(answer, url)
                     async for part in answer.aiter_raw(1_048_576):
-                        yield part[skip:]
+                        if len(part) > skip:  # nothing at all would be the end
+                            yield part[skip:]
                         skip = max(0, skip - len(part))
                     return
             except httpx.HTTPError as error:
@@ -67,10 +77,11 @@ class Registry:
     address: str
     repository: str
     token: bytes | None = field(default=None, repr=False)
+    private: bool = False
 
     def blob(self, digest: str) -> HttpSource:
         """A layer or config."""
-        return HttpSource(self.http, f"{self.address}/v2/{self.repository}/blobs/{digest}", self.token)
+        return HttpSource(self.http, f"{self.address}/v2/{self.repository}/blobs/{digest}", self.token, self.private)
 
     async def manifest(self, digest: str) -> bytes:
         """A manifest's bytes, as the registry has them under this digest."""
@@ -80,7 +91,7 @@ class Registry:
         url = f"{self.address}/v2/{self.repository}/manifests/{digest}"
         read = bytearray()
         try:
-            async with self.http.stream("GET", url, headers=headers) as answer:
+            async with self.http.stream("GET", **await _dialled(url, headers, private=self.private)) as answer:
                 _check(answer, url)
                 async for part in answer.aiter_bytes():
                     read += part
@@ -107,6 +118,34 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
     config: Descriptor | None = None
     layers: tuple[Descriptor, ...] = ()
     manifests: tuple[Descriptor, ...] = ()
+
+
+async def _dialled(url: str, headers: dict[str, str], *, private: bool) -> dict[str, Any]:
+    """What is asked for, at an address that was judged: a name that changes its mind is not asked again."""
+    if private:
+        return {"url": url, "headers": headers}
+    parts = urlsplit(url)
+    if parts.scheme != "https" or parts.hostname is None or "@" in parts.netloc:
+        raise HostFailure("permission_denied", f"{_shown(url)}: a public source is an https address")
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise HostFailure("image_pull_failed", f"{parts.hostname} is not found") from error
+    addresses = [ip_address(str(each[4][0]).partition("%")[0]) for each in found]
+    if not all(_is_public(each) for each in addresses):
+        raise HostFailure("permission_denied", f"{parts.hostname} is not on the public internet")
+    host = f"[{addresses[0]}]" if addresses[0].version == 6 else str(addresses[0])
+    pinned = parts._replace(netloc=host if parts.port is None else f"{host}:{parts.port}").geturl()
+    named = {**headers, "Host": parts.netloc}
+    return {"url": pinned, "headers": named, "extensions": {"sni_hostname": parts.hostname}}
+
+
+def _is_public(address: IPv4Address | IPv6Address) -> bool:
+    """Whether it is of the public internet; an IPv6 address that stands for an IPv4 address is not taken."""
+    if isinstance(address, IPv6Address):
+        return address in _PUBLIC_V6 and address.is_global and not any(address in each for each in _CARRIERS)
+    return address.is_global and not address.is_multicast and address not in _METADATA
 
 
 def _check(answer: httpx.Response, url: str) -> None:

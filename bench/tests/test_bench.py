@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench import load, meters, pgbench
+from bench import agents, load, meters, pgbench
 from bench.measure import Result, latency_of
 from bench.report import lines_of
 from bench.stand import Tenant
@@ -42,7 +42,11 @@ def test_a_quick_run_measures_everything_and_reports_it() -> None:
         assert 0 < line.few.p50_ms <= line.few.p99_ms
         assert 0 < line.many.p50_ms <= line.many.p99_ms
         assert line.ratio > 0
-    report = "\n".join(lines_of(result))
+    waited = msgspec.convert(json.loads(done.stdout)["agents"], agents.Agents)
+    assert waited.tasks == int(agents.QUICK.seconds * agents.QUICK.tasks_per_second)
+    assert 0 < waited.latency.p50_ms <= waited.latency.p99_ms <= waited.latency_max_ms
+    assert waited.refused == 0
+    report = "\n".join([*lines_of(result), *agents.lines_of(waited)])
     for promised in (
         "ratio",
         "p50, p99",
@@ -53,6 +57,9 @@ def test_a_quick_run_measures_everything_and_reports_it() -> None:
         "a read go",
         "Catalog: p50, p99 ms",
         "project's, a page far behind",
+        "simulated agents",
+        "for each idle agent",
+        "intent to agent",
     ):
         assert promised in report
 

@@ -23,6 +23,14 @@ PLACE_HELP = {
 NAMED = ("tenant", "project", "reference", "sibling")
 LIMIT = 100
 PAGE_MAX = 500
+COLUMNS = {
+    "allocations": ("id", "name", "sku", "gpu_count", "status", "region", "node_id", "created_at"),
+    "nodes": ("id", "name", "host", "region", "status", "reachable", "slots_free", "slots_total", "last_seen_at"),
+    "receipts": ("id", "clean", "task_type", "allocation_id", "node_id", "sequence", "created_at"),
+    "skus": ("slug", "shape", "gpu_model", "allowed_gpu_counts", "regions", "price_minor_per_gpu_hour", "status"),
+    "tasks": ("id", "type", "status", "failure_code", "allocation_id", "created_at"),
+}
+"""What a table shows of a noun whose first fields are not what a person looks for."""
 
 
 class NounGroup(MooringGroup):
@@ -241,7 +249,8 @@ def show_list(
         items = invocation.call(endpoint.operation, path, query)["items"]
     shown = items[:limit] if limit else items
     if shown or invocation.output != "table":
-        output.show(invocation.output, shown)
+        wanted = [name for name in COLUMNS.get(noun.name, ()) if shown and name in shown[0]]
+        output.show(invocation.output, shown, wanted)
     else:
         output.note(empty_text(noun))
     if len(shown) < len(items):
@@ -271,6 +280,9 @@ def show_answer(invocation: Invocation, noun: Noun, verb: Verb, endpoint: Endpoi
         if invocation.output == "table":
             output.note(f"{verb.name}: done.")
         return
-    output.show(invocation.output, answer)
+    if endpoint.operation == "get_task_log" and invocation.output == "table":
+        output.show_text(answer["text"])
+    else:
+        output.show(invocation.output, answer)
     if endpoint.one_time_secret:
         output.note("This is told once: keep what is secret in it now, it is not shown again.")

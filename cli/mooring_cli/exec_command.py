@@ -6,6 +6,7 @@ Its arguments go into the audit trail. It runs as a user who is not root. Its ex
 import asyncio
 import json
 import os
+import select
 import shutil
 import signal
 import sys
@@ -23,6 +24,8 @@ from mooring_cli.places import Places
 from mooring_cli.visits import CLOSE, DATA, END, EXIT, FAILURE, RESIZE, Line, VisitRefused, dial, failure_of
 
 READ_BYTES = 65_536
+STANDS_SECONDS = 30
+SETTLED = "active,failed,releasing,release_failed,released"
 
 
 @click.command("exec", cls=MooringCommand, context_settings={"ignore_unknown_options": True})
@@ -37,6 +40,8 @@ def exec_(*, allocation: str, argv: tuple[str, ...], project: str | None, user: 
     places = Places(invocation)
     path = {"project_id": places.project_id(project)}
     path["allocation_id"] = places.reference("allocation_id", allocation, path)
+    # One that was asked for a moment ago is waited for; any other stands as it stands, and the answer says so.
+    invocation.call("get_allocation", path, {"wait": STANDS_SECONDS, "until": SETTLED})
     size = shutil.get_terminal_size()
     body = {"argv": list(argv), "user": user, "label": label, "columns": size.columns, "rows": size.lines}
     ticket = invocation.call("exec_allocation", path, body=body)
@@ -66,18 +71,27 @@ async def _visit(ticket: dict[str, Any]) -> int:
 
 
 async def _typed(line: Line) -> None:
-    reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    try:
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb", 0))
-    except (ValueError, OSError):
-        # A plain file cannot be waited for; it is read at once.
-        await line.send(DATA, await asyncio.to_thread(sys.stdin.buffer.read))
+    if not _can_be_waited_for(0):
+        while data := await asyncio.to_thread(os.read, 0, READ_BYTES):
+            await line.send(DATA, data)
         await line.send(END)
         return
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb", 0))
     while data := await reader.read(READ_BYTES):
         await line.send(DATA, data)
     await line.send(END)
+
+
+def _can_be_waited_for(descriptor: int) -> bool:
+    """A terminal and a pipe can; a plain file and /dev/null are read at once."""
+    with select.epoll() as asked:
+        try:
+            asked.register(descriptor, select.EPOLLIN)
+        except PermissionError:
+            return False
+    return True
 
 
 async def _resized(line: Line) -> None:

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -137,7 +137,7 @@ def show_record(row: Any) -> None:
         click.echo(plain(str(row)))
         return
     now = datetime.now(UTC)
-    pairs = [(heading(name), cell(name, value, now, whole=True)) for name, value in row.items() if name != "etag"]
+    pairs = [(heading(name, row), cell(name, value, now, whole=True)) for name, value in row.items() if name != "etag"]
     size = max((width(name) for name, _ in pairs), default=0)
     coloured = on_terminal()
     for name, text in pairs:
@@ -149,11 +149,16 @@ def show_record(row: Any) -> None:
             click.echo(" " * (size + 2) + line)
 
 
-def heading(name: str) -> str:
-    """A field's name as a heading."""
-    return (
-        name.removesuffix("_at").replace("_", " ").upper() if name.endswith("_at") else name.replace("_", " ").upper()
-    )
+def show_text(text: str) -> None:
+    """What a program has said, without anything that would act on a terminal."""
+    for line in text.splitlines():
+        click.echo(plain(line.replace("\t", "    ")))
+
+
+def heading(name: str, beside: Collection[str] = ()) -> str:
+    """A field's name as a heading; a moment is called by what happened, unless a field beside it is called so."""
+    happened = name.removesuffix("_at")
+    return (name if happened in beside else happened).replace("_", " ").upper()
 
 
 def cell(name: str, value: Any, now: datetime, *, whole: bool = False) -> str:
@@ -164,8 +169,14 @@ def cell(name: str, value: Any, now: datetime, *, whole: bool = False) -> str:
         return "yes" if value else "no"
     if isinstance(value, dict | list) and not whole and (words := brief(value)):
         return plain(words)
+    if isinstance(value, list) and not whole and not any(isinstance(each, dict | list) for each in value):
+        return plain(", ".join(map(str, value))) or "-"
     if isinstance(value, list):
         return "\n".join(inner_lines(value)) or "-"
+    if isinstance(value, dict) and whole:
+        hidden = BOOKKEEPING if "id" in value else ()  # of a resource within another; labels have names of their own
+        told = (plain(f"{key}: {nested(each)}") for key, each in value.items() if key not in hidden)
+        return "\n".join(told) or "-"
     if isinstance(value, dict):
         return plain(nested(value)) if value else "-"
     if name.endswith("_at") and isinstance(value, str) and (moment := read_time(value)) is not None:

@@ -72,6 +72,8 @@ class Places:
             return "project"
         if "tenant" in by_scope and caller["tenant_id"] is not None:
             return "tenant"
+        if "project" in by_scope and caller["tenant_id"] is not None:
+            return "project"  # which one is asked for next; the platform's own view is not for tenants
         if "platform" in by_scope:
             return "platform"
         raise click.UsageError(f"say where: {' or '.join(f'--{scope}' for scope in by_scope)}")

@@ -33,7 +33,7 @@ def test_up_hands_its_options_to_the_server_s_program(run: Run, monkeypatch: pyt
         return 0
 
     monkeypatch.setattr(up, "run", start)
-    assert run("up", "--data-dir", "/somewhere", "--port", "0").exit_code == 0
+    assert run("up", "--no-node", "--data-dir", "/somewhere", "--port", "0").exit_code == 0
     assert started == [[sys.executable, "-m", "mooring", "up", "--data-dir", "/somewhere", "--port", "0"]]
 
 

@@ -187,6 +187,7 @@ class SyncMethods:
         free: int,
         wait_seconds: float | None = None,
         running: list[models.HeldTask] | None = None,
+        session: str | None = None,
         health: dict[str, Any] | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.ClaimedTasks:
@@ -201,7 +202,10 @@ class SyncMethods:
                 operations.CLAIM_TASKS,
                 {},
                 {},
-                given({"free": free}, {"wait_seconds": wait_seconds, "running": running, "health": health}),
+                given(
+                    {"free": free},
+                    {"wait_seconds": wait_seconds, "running": running, "session": session, "health": health},
+                ),
                 options=options,
             ),
             models.ClaimedTasks,

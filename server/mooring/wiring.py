@@ -209,7 +209,7 @@ async def _heard(services: Services) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def relay(running: Platform) -> AsyncIterator[None]:
+async def relay(running: Platform) -> AsyncIterator[Relay]:
     """Listen for nodes, viewers and browsers; who listens where is told to the API."""
     settings, tools = running.services.settings, running.tools
     port_wanted = settings.relay_listen_port or (settings.listen_port + 1 if settings.listen_port else 0)
@@ -227,7 +227,7 @@ async def relay(running: Platform) -> AsyncIterator[None]:
     serving = Relay(running.services, tools.authenticator.caller, desk, proxy)
     server = await asyncio.start_server(serving.accept, sock=listening, limit=2 * HEAD_MAX)
     try:
-        yield
+        yield serving
     finally:
         server.close()
         await serving.close()

@@ -1,6 +1,6 @@
 """How each function that decides about tasks and their secrets is driven, for the tests of every statement."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -65,7 +65,7 @@ def _every_lapse(now: Context) -> Iterator[Decision[Any]]:
 
 
 SEALED = Sealed("sec_1", TENANT, "runtime_secret", "key", b"w", b"c")
-DRIVEN_TASKS: Final = {
+DRIVEN_TASKS: Final[dict[str, Callable[[Context], Decision[Any] | Iterator[Decision[Any]]]]] = {
     "runtime_secret.destroy_all": lambda now: destroy_all(now, [a_secret(now), a_secret(now)]),
     "runtime_secret.keep_secret": lambda now: keep_secret(
         now, SecretWish(TENANT, PROJECT, "pull", "artifact_pull", SEALED, instance_id="ins_1"), 0

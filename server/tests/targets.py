@@ -20,16 +20,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mooring.api.openapi import document
 from mooring.api.route import Route
-from mooring.core.decision import Audited, Decision, Insert
+from mooring.core.decision import Insert
 from mooring.core.permissions import Scope
 from mooring.gateways.cosign_keys import new_signing_key
 from mooring.gateways.signatures import new_key_pair
 from mooring.storage.database import PLATFORM
-from mooring.storage.unit_of_work import apply
 from server.tests.agents import Machine, joined
 from server.tests.conftest import PASSWORD, Tenant, World
+from server.tests.nodes.endpoint_rows import an_endpoint
 from server.tests.nodes.task_rows import a_receipt, a_task
-from server.tests.rows import Ground, context, machines_of
+from server.tests.rows import Ground, machines_of
 
 RECEIVER: Final = "https://127.0.0.1:1/hook"
 """A webhook's address at which nobody answers, at once; the tests' platform allows loopback."""
@@ -75,6 +75,10 @@ class Home:
         if not self.node_secret:
             self.node_secret = await self.node.token(self.client)
         return self.node_secret
+
+    def ground(self) -> Ground:
+        """Where rows of this project are written down."""
+        return Ground(self.world.running.platform.services.database, self.tenant.id, self.project_id)
 
     def token(self, scope: Scope) -> str:
         """The token of the admin of this kind of place."""
@@ -204,8 +208,7 @@ def a_manifest(slug: str) -> dict[str, Any]:
 
 async def _new_artifact(home: Home, scope: Scope) -> dict[str, str]:
     """One more artifact of this place, a draft, written down: what its source has is another test's business."""
-    database = home.world.running.platform.services.database
-    ground = Ground(database, home.tenant.id, home.project_id)
+    ground = home.ground()
     row = ground.row("artifact") | {"location": f"oci://registry.example/team/{fresh_name('app')}"}
     if scope is Scope.PLATFORM:
         row |= {"tenant_id": None, "visibility": "platform"}
@@ -213,8 +216,7 @@ async def _new_artifact(home: Home, scope: Scope) -> dict[str, str]:
         row |= {"project_id": home.project_id, "visibility": "project"}
     acting = PLATFORM if scope is Scope.PLATFORM else ground.acting
     made = Insert("artifact", row, machines_of("artifact"))
-    audited = Audited("test", "test", None, acting.tenant_id)
-    await apply(database, acting, context(), Decision(result=None, writes=(made,), audits=(audited,)))
+    await ground.write(made, acting=acting)
     return {"artifact_id": str(row["id"])}
 
 
@@ -236,11 +238,15 @@ async def _new_signer_key(home: Home, scope: Scope) -> dict[str, str]:
 
 async def _a_sku(home: Home, scope: Scope) -> object:
     """A kind of capacity that is sold in one size, so that a request needs no number."""
+    return (await _made_sku(home, 1))["slug"]
+
+
+async def _made_sku(home: Home, *counts: int) -> Any:
     body = {
         "slug": fresh_name("sku"), "display_name": "A kind of capacity", "shape": "gpu_slice", "gpu_model": "made-up",
-        "regions": ["local"], "allowed_gpu_counts": [1], "price_minor_per_gpu_hour": 100, "currency": "EUR",
+        "regions": ["local"], "allowed_gpu_counts": counts, "price_minor_per_gpu_hour": 100, "currency": "EUR",
     }  # fmt: skip
-    return (await home.post(Scope.PLATFORM, "/skus", body))["slug"]
+    return await home.post(Scope.PLATFORM, "/skus", body)
 
 
 async def _new_allocation(home: Home, scope: Scope) -> dict[str, str]:
@@ -275,30 +281,28 @@ async def _new_node(home: Home, scope: Scope) -> dict[str, str]:
 
 async def _new_sku(home: Home, scope: Scope) -> dict[str, str]:
     """One more kind of capacity."""
-    body = {
-        "slug": fresh_name("sku"), "display_name": "A kind of capacity", "shape": "gpu_slice", "gpu_model": "made-up",
-        "regions": ["local"], "allowed_gpu_counts": [1, 2], "price_minor_per_gpu_hour": 100, "currency": "EUR",
-    }  # fmt: skip
-    return {"sku_id": (await home.post(Scope.PLATFORM, "/skus", body))["id"]}
+    return {"sku_id": (await _made_sku(home, 1, 2))["id"]}
 
 
 async def _new_task(home: Home, scope: Scope) -> dict[str, str]:
     """One more task of the project's, which waits for its agent."""
-    ground = Ground(home.world.running.platform.services.database, home.tenant.id, home.project_id)
-    return {"task_id": await a_task(ground)}
+    return {"task_id": await a_task(home.ground())}
+
+
+async def _new_endpoint(home: Home, scope: Scope) -> dict[str, str]:
+    """One more endpoint, of a web app in an allocation of its own."""
+    return {"endpoint_id": (await an_endpoint(home.ground())).endpoint_id}
 
 
 async def _new_receipt(home: Home, scope: Scope) -> dict[str, str]:
     """One more receipt of the project's."""
-    ground = Ground(home.world.running.platform.services.database, home.tenant.id, home.project_id)
-    return {"receipt_id": await a_receipt(ground)}
+    return {"receipt_id": await a_receipt(home.ground())}
 
 
 async def _new_check(home: Home, scope: Scope) -> dict[str, str]:
     """One more artifact with a check that is accepted and due in a far future, so that nobody begins it."""
     artifact = await _new_artifact(home, scope)
-    database = home.world.running.platform.services.database
-    ground = Ground(database, home.tenant.id, home.project_id)
+    ground = home.ground()
     row = ground.row("artifact_check") | artifact
     if scope is not Scope.PROJECT:
         row["project_id"] = None
@@ -306,8 +310,7 @@ async def _new_check(home: Home, scope: Scope) -> dict[str, str]:
         row["tenant_id"] = None
     acting = PLATFORM if scope is Scope.PLATFORM else ground.acting
     made = Insert("artifact_check", row, machines_of("artifact_check"))
-    audited = Audited("test", "test", None, acting.tenant_id)
-    await apply(database, acting, context(), Decision(result=None, writes=(made,), audits=(audited,)))
+    await ground.write(made, acting=acting)
     return artifact | {"check_id": str(row["id"])}
 
 
@@ -333,6 +336,7 @@ MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
     "sku_id": _new_sku,
     "task_id": _new_task,
     "receipt_id": _new_receipt,
+    "endpoint_id": _new_endpoint,
 }
 """How the thing is made that a parameter of an address names."""
 
@@ -396,6 +400,7 @@ FIELDS: Final[dict[str, Field]] = {
     "shape": _always(lambda: "gpu_slice"),
     "sku": _a_sku,
     "app_id": _an_app,
+    "argv": _always(lambda: ["id", "-u"]),
     "category": _always(lambda: "tool"),
     "current_password": _always(lambda: PASSWORD),
     "digest": _always(lambda: f"sha256:{hashlib.sha256(BLOB).hexdigest()}"),
@@ -416,6 +421,7 @@ FIELDS: Final[dict[str, Field]] = {
     "role": _the_role,
     "slug": _always(lambda: fresh_name("slug")),
     "tenant_id": _the_tenant,
+    "type": _always(lambda: "process.run"),
     "url": _always(lambda: RECEIVER),
     "user_id": _a_user,
 }

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -340,6 +341,47 @@ async def test_a_silent_connection_is_closed() -> None:
         line.send(request("/x"))
         assert (await line.answer())[0] == 200
         assert await line.rest() == b""
+
+
+async def test_a_connection_that_falls_silent_after_a_long_request_is_closed_no_later() -> None:
+    held = asyncio.Event()
+
+    async def application(scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+        await held.wait()
+        await echo(scope, receive, send)
+
+    async with serve(application, timeout_keep_alive=1) as served:
+        line = await served.line()
+        line.send(request("/x"))
+        connection = await _connection_of(served)
+        far = asyncio.get_running_loop().time() + http.HELD_LOOK_SECONDS / 2
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while connection._next_look < far:  # noqa: ASYNC110  until it was looked at while it waited
+                await asyncio.sleep(0.02)
+        held.set()
+        assert (await line.answer())[0] == 200
+        assert await line.rest() == b""
+
+
+async def test_neither_a_request_nor_its_connection_is_left_for_the_garbage_collector() -> None:
+    async with serve(echo) as served:
+        gc.collect()
+        gc.disable()
+        try:
+            line = await served.line()
+            for _ in range(3):
+                line.send(request("/x", "Content-Length: 1", method="POST", body=b"x"))
+                assert (await line.answer())[0] == 200
+            connection = await _connection_of(served)
+            line.close()
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                while connection in served.server.server_state.connections:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            del connection
+            await asyncio.sleep(0)  # the transport lets go of it
+            assert not [each for each in gc.get_objects() if isinstance(each, http.Exchange | Connection)]
+        finally:
+            gc.enable()
 
 
 async def test_a_request_that_does_not_come_to_its_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

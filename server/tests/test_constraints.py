@@ -46,6 +46,7 @@ TENANT_COLUMNS: Final = {"tenant_id", "lifecycle_tenant", "user_tenant_id"}
 
 NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
     "ids are minted with 80 bits of chance": (
+        "visit_by_ticket", "visit_pkey",
         "receipt_pkey", "runtime_secret_pkey", "runtime_secret_by_value", "secret_grant_pkey",
         "allocation_group_pkey", "project_network_pkey",
         "allocation_pkey", "app_pkey", "app_version_check_pkey", "app_version_pkey", "entitlement_pkey", "policy_pkey",
@@ -76,6 +77,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "event_horizon_single_key", "event_pkey", "lifecycle_edge_pkey", "schema_migration_pkey",
     ),
     "the core checks the form first, with the same bounds": (
+        "visit_owner_of_allocation", "visit_port_counts",
         "receipt_body_length", "receipt_digest_is_of_body", "receipt_follows_previous", "receipt_previous_form",
         "receipt_sequence_counts", "receipt_signature_length", "runtime_secret_has_one_home",
         "runtime_secret_name_form", "runtime_secret_purpose_known", "secret_grant_is_of_one_kind",
@@ -101,6 +103,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "webhook_url_length",
     ),
     "the program writes these columns from closed tables, not from a request": (
+        "visit_has_aim", "visit_kind_known", "visit_ticket_hash_length",
         "receipt_is_immutable", "runtime_secret_destroyed_is_gone", "task_claim_has_fence", "task_fence_counts",
         "allocation_released_has_no_slots", "allocation_shape_known", "allocation_teardown_proof_known",
         "slot_freed_is_proven",
@@ -122,6 +125,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "user_one_time_expires", "webhook_project_has_tenant",
     ),
     "the row that is named was made in the same statement, or is never deleted": (
+        "visit_allocation_of_project", "visit_node_id_fkey",
         "receipt_allocation_of_project", "receipt_node_id_fkey", "receipt_task_of_project",
         "runtime_secret_allocation_of_project", "runtime_secret_instance_of_project",
         "runtime_secret_secret_id_fkey", "runtime_secret_value_of_tenant", "secret_grant_secret_of_project",
@@ -164,6 +168,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 NOT_COMPOSITE: Final = {
+    "visit_node_id_fkey": "a node is the platform's, and no tenant's row",
     "receipt_node_id_fkey": "a node is the platform's, and no tenant's row",
     "task_node_id_fkey": "a node is the platform's, and no tenant's row",
     "runtime_secret_secret_id_fkey": "beside runtime_secret_value_of_tenant, which every secret meets",

@@ -17,6 +17,8 @@ from mooring.settings import Settings
 from mooring.storage.database import PLATFORM
 from mooring.workers.janitor import Janitor
 from server.tests.conftest import PASSWORD, World, running_platform
+from server.tests.nodes.endpoint_rows import an_endpoint
+from server.tests.rows import Ground
 from server.tests.targets import RECEIVER, Home, fresh_name, fresh_public_key
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -258,7 +260,14 @@ async def told_once(house: House) -> dict[str, tuple[httpx.AsyncClient, str, dic
     tenant = {"slug": slug, "display_name": "A tenant", "first_admin": first_admin}
     person = {"email": f"{fresh_name('user')}@acme.example", "display_name": "A"}
     entry = {"tenant_id": house.home.tenant.id, "reason": "the tenant asked for help"}
+    ground = Ground(house.world.running.platform.services.database, house.home.tenant.id, house.home.project_id)
+    app = await an_endpoint(ground)
+    endpoint = f"{house.project}/endpoints/{app.endpoint_id}"
+    command = f"{house.project}/allocations/{app.allocation_id}/exec"
     return {
+        "connect_endpoint": (house.client, f"{endpoint}/connect", {}, "ticket"),
+        "open_endpoint": (house.client, f"{endpoint}/open", {}, "url"),
+        "exec_allocation": (house.client, command, {"argv": ["id"]}, "ticket"),
         "create_tenant": (admin, "/api/v1/tenants", tenant, "one_time_code"),
         "create_tenant_user": (house.client, f"{house.tenant}/users", person, "one_time_code"),
         "reset_tenant_user": (house.client, f"{house.tenant}/users/{user}/reset", {}, "one_time_code"),
@@ -286,7 +295,7 @@ async def test_what_is_told_once_is_told_again_under_its_key_and_stands_nowhere_
         assert first.status_code in (200, 201), first.text
         again = await client.post(path, json=body or None, headers=headers)
         assert (again.content, again.headers["idempotency-replayed"]) == (first.content, "true")
-        secrets.add(first.json()[field])
+        secrets.add(str(first.json()[field]).rpartition("code=")[2])
     account = {"name": fresh_name("account"), "actions": [], "public_key": fresh_public_key()}
     await house.client.post(f"{house.project}/service-accounts", json=account)
     found = await _search(house, secrets)

@@ -14,7 +14,9 @@ from mooring.storage.retention import LOCK_KEY, Rule, delete
 from mooring.workers.janitor import Janitor
 from server.tests.conftest import Tenant, World
 from server.tests.later import ShiftedClock
+from server.tests.nodes.endpoint_rows import a_visit, an_endpoint
 from server.tests.receiver import made
+from server.tests.rows import Ground
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -241,3 +243,13 @@ async def test_only_one_janitor_works_at_a_time(house: House) -> None:
         assert await house.count("event") == 0
     finally:
         await other.close()
+
+
+async def test_visits_go_when_their_time_has_long_been_over(house: House) -> None:
+    ground = Ground(house.services.database, house.tenant.id, await house.world.project(house.tenant, "train"))
+    await a_visit(ground, await an_endpoint(ground), "tok_any", house.tenant.admin_id)
+    kept = timedelta(days=house.services.settings.token_retention_days)
+    await house.janitor(kept).sweep()
+    assert await house.count("visit") == 1
+    await house.janitor(kept + timedelta(hours=2)).sweep()
+    assert await house.count("visit") == 0

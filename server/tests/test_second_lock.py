@@ -24,6 +24,7 @@ from mooring.core.promotion import PROMOTION, PromotionState
 from mooring.settings import Settings
 from mooring.storage.database import PLATFORM, TENANT_ROLE, Acting, Database
 from server.tests.conftest import World, running_platform
+from server.tests.nodes.endpoint_rows import a_visit, an_endpoint
 from server.tests.nodes.task_rows import every_row
 from server.tests.rows import CLOCK, HOMES, Ground, prefix_of, refused_by
 from server.tests.targets import MAKERS, Home, body_of, fresh_name, make_account
@@ -146,6 +147,7 @@ async def _home(world: World, slug: str) -> Home:
     await _app_rows(ground)
     await _allocation_rows(ground)
     await every_row(ground)
+    await a_visit(ground, await an_endpoint(ground), "tok_any", tenant.admin_id)
     # The last ones are named by nobody yet, so that naming them breaks no rule but the one that is tried.
     await ground.birth("member")
     await home.new_user(Scope.TENANT)
@@ -311,6 +313,7 @@ async def test_no_row_names_a_thing_of_another_tenant_whoever_writes_it(two: Two
     meant = {key["name"] for key in keys} | {
         "membership_stays_home", "app_version_is_immutable", "artifact_hold_digest_is_there",
         "entitlement_app_is_in_sight", "receipt_is_immutable", "task_owner_of_allocation",
+        "visit_owner_of_allocation",
     }  # fmt: skip
     tried = set()
     async with two.database.connection(PLATFORM) as connection:

@@ -38,6 +38,7 @@ from server.tests.decided_apps import DRIVEN_APPS
 from server.tests.decided_artifacts import DRIVEN_ARTIFACTS
 from server.tests.decided_nodes import DRIVEN_NODES
 from server.tests.decided_tasks import DRIVEN_TASKS
+from server.tests.decided_visits import DRIVEN_VISITS
 from server.tests.rows import LATER, context
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -159,6 +160,7 @@ DRIVEN: Final[dict[str, Driver]] = {
     **DRIVEN_ARTIFACTS,
     **DRIVEN_NODES,
     **DRIVEN_TASKS,
+    **DRIVEN_VISITS,
     "break_glass.open_break_glass": lambda now: break_glass.open_break_glass(
         now, TENANT, Role.TENANT_ADMIN, "the tenant asked for help", FRESH
     ),

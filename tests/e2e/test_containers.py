@@ -9,6 +9,7 @@ import pytest
 
 from agent.tests.containers.images import BUSYBOX, busybox_image, push
 from mooring_agent.podman import Podman
+from mooring_sdk import errors
 from server.tests.registry.registry_process import RunningRegistry, running_registry
 from tests.e2e.cloud import Cloud, cloud
 
@@ -35,6 +36,12 @@ def place() -> Iterator[Cloud]:
         yield made
 
 
+def allow(place: Cloud, registry: RunningRegistry) -> None:
+    """Put a registry on loopback on the platform's list of sources."""
+    pattern = f"oci://{registry.url.removeprefix('http://')}/*"
+    place.admin.create_platform_artifact_source(name="A registry of the test", pattern=pattern, reaches_private=True)
+
+
 def launch(registry: RunningRegistry, digest: str) -> dict[str, Any]:
     """The arguments of a launch."""
     return {
@@ -49,6 +56,10 @@ def test_a_container_by_digest_is_probed_read_stopped_and_proven_gone(place: Clo
     project, image = place.projects[0], busybox_image()
     push(registry.url, REPOSITORY, image)
     box = place.allocate(project)
+    wanted = launch(registry, image.digest)
+    with pytest.raises(errors.SourceDenied):
+        place.tenant_admin.create_allocation_task(project.id, box.id, type="container.launch", arguments=wanted)
+    allow(place, registry)
     launched = place.do(project, box, "container.launch", launch(registry, image.digest), label=OWNER)
     assert launched.status == "succeeded", launched
     assert launched.result["image_digest"] == image.digest
@@ -73,6 +84,7 @@ def test_a_tampered_image_never_starts(place: Cloud, tmp_path: Path, part: str) 
     project, image = place.projects[0], busybox_image()
     with running_registry(tmp_path) as registry:
         push(registry.url, REPOSITORY, image)
+        allow(place, registry)
         file = registry.file_of(image.digest if part == "manifest" else image.layer_digest)
         spoiled = bytearray(file.read_bytes())
         spoiled[len(spoiled) // 2] ^= 1

@@ -182,6 +182,8 @@ def test_the_next_start_on_another_port_finds_the_node_and_what_runs_on_it(
     with admin, ada:
         looked = done(ada, project, held, "process.run", {"argv": ["/bin/cat", "count"], "directory": "/tmp"})
         assert looked.last_lines == ["started"], "the service was not started twice"
+        assert typed(up, project, held, Path("/dev/null")) == ""
+        assert "words of a file" in typed(up, project, held, up.directory / "words")
         (node,) = admin.iter_nodes()
         assert (node.id, node.allocations) == (held.node_id, 1)
         ada.release_allocation(project.id, held.id)
@@ -189,6 +191,20 @@ def test_the_next_start_on_another_port_finds_the_node_and_what_runs_on_it(
         assert (over.status, over.teardown_proof) == ("released", "receipts"), over
     assert up.stop() == 0
     assert traces_of(up.directory) == []
+
+
+def typed(up: Up, project: models.Project, held: models.Allocation, given: Path) -> str:
+    """What `cat` says in the sandbox, by `mooring exec`, to what is in a file."""
+    (up.directory / "words").write_text("words of a file\n")
+    environment = {
+        "PATH": os.environ["PATH"], "HOME": str(up.directory), "MOORING_URL": up.url,
+        "MOORING_TOKEN": (up.directory / "ada").read_text(),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "mooring_cli", "exec", "--project", project.id, held.id, "--", "cat"]
+    with given.open("rb") as stdin:
+        ran = subprocess.run(command, env=environment, stdin=stdin, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
 
 
 def test_a_platform_that_can_have_no_node_here_says_why_in_a_line_and_runs(make_up: Callable[[str], Up]) -> None:
@@ -210,7 +226,13 @@ def test_a_platform_that_can_have_no_node_here_says_why_in_a_line_and_runs(make_
         assert "needs ip, nsenter, unshare: apt-get install iproute2 util-linux" in line
         ready(up)
         assert up.stop() == 0
-    up.start("This machine is a node")
+        programs = up.directory / "bin"
+        programs.mkdir()
+        for name in ("ip", "nsenter", "unshare"):
+            (programs / name).symlink_to(str(shutil.which(name)))
+        assert "There is no podman" in up.start("This machine is a node", PATH=str(programs))
+    else:
+        up.start("This machine is a node")
     assert up.stop() == 0
     assert traces_of(up.directory) == []
 

@@ -9,7 +9,7 @@ What goes wrong is a `HostFailure` with one of the codes of the node plane's con
 purpose.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -253,5 +253,9 @@ class Host(Protocol):
     async def destroy(self, allocation_id: str) -> Look:
         """Kill, remove and look for everything of the allocation."""
 
-    async def sweep(self, known: Sequence[str]) -> Sequence[Stray]:
-        """Compare the machine with the allocations that the platform knows; reap what is ours and unknown."""
+    async def sweep(self, known: Collection[str]) -> Sequence[Stray]:
+        """Compare the machine with the allocations that the platform knows; reap what is ours and unknown.
+
+        `known` grows while this lasts, and has an allocation before anything of it is made: look first at the machine
+        and then into `known`, and keep no copy of it.
+        """

@@ -7,7 +7,7 @@ else with 0). Everything that it says carries `simulated`.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -165,9 +165,9 @@ class SimulatedHost:
             self._sandboxes.pop(allocation_id, None)
         return self._looked(found, remaining)
 
-    async def sweep(self, known: Sequence[str]) -> Sequence[Stray]:
+    async def sweep(self, known: Collection[str]) -> Sequence[Stray]:
         """What the platform does not know is forgotten."""
-        strays = [each for each in self._sandboxes if each not in set(known)]
+        strays = [each for each in self._sandboxes if each not in known]
         for each in strays:
             del self._sandboxes[each]
         return [Stray(Thing("files", f"simulated sandbox {each}"), "reaped", each) for each in strays]

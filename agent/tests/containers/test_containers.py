@@ -2,10 +2,12 @@
 
 import json
 import os
+import secrets
 import shutil
+import stat
 import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,7 @@ from mooring_agent.cache import Cache
 from mooring_agent.containers import Containers
 from mooring_agent.executor import Executor
 from mooring_agent.families import FAMILIES
-from mooring_agent.hosts.contract import Owner
+from mooring_agent.hosts.contract import Network, Owner, SandboxSpec
 from mooring_agent.hosts.simulated import SimulatedHost
 from mooring_agent.images import Images
 from mooring_agent.journal import Journal
@@ -51,9 +53,10 @@ def registry(tmp_path: Path) -> Iterator[RunningRegistry]:
 
 @dataclass
 class Place:
-    """A network namespace, as a sandbox has one."""
+    """A network namespace, as a sandbox has one, and a device in the place of a GPU."""
 
     pid: int
+    device: str
 
     def network_path(self, allocation_id: str) -> str:
         """Where it is joined."""
@@ -62,6 +65,15 @@ class Place:
     def uid_base(self, allocation_id: str) -> int | None:
         """A range of its own."""
         return UID_BASE
+
+    def spec_of(self, allocation_id: str) -> SandboxSpec:
+        """What the sandbox has."""
+        network = Network("prj-1", "10.77.0.2", "10.77.0.0/24")
+        return SandboxSpec(allocation_id, "ten_1", "prj_1", "box", 2.0, 1 << 30, 4_096, (), network)
+
+    def device_paths(self, allocation_id: str) -> Sequence[str]:
+        """Its device."""
+        return (self.device,)
 
 
 @dataclass
@@ -96,7 +108,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     journal = Journal(tmp_path / "journal.sqlite")
     async with httpx.AsyncClient(timeout=60) as http:
         cache = Cache(tmp_path / "cache")
-        place = Place(holder.pid)
+        place = Place(holder.pid, device_node())
         images = Images(cache, podman)
         containers = Containers("nod_x", podman, images, cache, place, tmp_path / "volumes", http)
         families = containers.families(FAMILIES)
@@ -106,6 +118,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
         finally:
             await podman.attempt("rm", "--all", "--force", "--time", "0")
             await podman.attempt("rmi", "--all", "--force")
+            os.unlink(place.device)
             holder.kill()
             holder.wait()
             journal.close()
@@ -116,7 +129,7 @@ def launch(registry: RunningRegistry, image: Made, **other: Any) -> dict[str, An
     """The arguments of a launch."""
     return {
         "name": "web",
-        "image": {"registry": registry.url, "repository": REPOSITORY, "digest": image.digest},
+        "image": {"registry": registry.url, "repository": REPOSITORY, "digest": image.digest, "private": True},
         "argv": ["-c", "id; exec httpd -f -p 8080 -h /www"],
         **other,
     }
@@ -139,6 +152,14 @@ def network_holder() -> "subprocess.Popen[bytes]":
     assert holder.stdout.readline() == b"ready\n"
     holder.stdout.close()
     return holder
+
+
+def device_node() -> str:
+    """A device of the machine that nobody else knows; it answers as /dev/full does."""
+    path = f"/dev/mooring-test-{secrets.token_hex(6)}"
+    os.mknod(path, stat.S_IFCHR, os.makedev(1, 7))
+    os.chmod(path, 0o666)
+    return path
 
 
 def fetched(network: str, url: str) -> str:
@@ -233,7 +254,7 @@ async def test_inside_a_container_nothing_of_the_machine_can_be_changed(
     image = busybox_image()
     push(registry.url, REPOSITORY, image)
     await machine.do("sandbox.create", CREATE)
-    tries = "touch /x; mount -t tmpfs none /tmp; cat /proc/sys/kernel/core_pattern > /dev/null; ls /proc; echo done"
+    tries = f"touch /x; mount -t tmpfs none /tmp; echo > {machine.place.device}; ls -d /dev/m* /dev/vd*; echo done"
     launched = await machine.do(
         "container.launch", launch(registry, image, argv=["-c", tries + "; ls /root /home /etc; exec sleep 600"])
     )
@@ -244,6 +265,10 @@ async def test_inside_a_container_nothing_of_the_machine_can_be_changed(
         said = "".join((await machine.containers.podman.attempt("logs", name))[1:])
     assert "touch: /x: Read-only file system" in said
     assert "mount: permission denied" in said or "mount: mounting none on /tmp failed" in said
+    # Of the machine's devices the sandbox's own is there, and answers; no other is.
+    assert "write error: No space left on device" in said
+    assert {line for line in said.splitlines() if line.startswith("/dev/m")} == {"/dev/mqueue", machine.place.device}
+    assert not [line for line in said.splitlines() if line.startswith("/dev/vd")]
 
 
 async def test_a_secret_is_in_the_containers_environment_and_in_no_argument(
@@ -270,9 +295,21 @@ async def test_what_is_in_the_cache_is_not_fetched_again(machine: Machine, regis
     image = busybox_image()
     push(registry.url, REPOSITORY, image)
     source = f"{registry.url}/v2/{REPOSITORY}"
-    arguments = {"kind": "oci", "digest": image.digest, "source": source}
+    arguments = {"kind": "oci", "digest": image.digest, "source": source, "private": True}
     first = await machine.do("artifact.fetch", arguments)
     second = await machine.do("artifact.fetch", arguments)
+    layer = {
+        **arguments,
+        "kind": "blob",
+        "digest": image.layer_digest,
+        "source": f"{source}/blobs/{image.layer_digest}",
+    }
+    await machine.do("sandbox.create", CREATE)
+    put = await machine.do("artifact.fetch", {**layer, "destination": "/srv/layer"})
+    assert (put.outcome, put.result["from_cache"]) == ("succeeded", True), put
+    destroyed = await machine.do("sandbox.destroy", {})
+    assert destroyed.receipt is not None
+    assert {"kind": "files", "name": "/srv/layer"} in json.loads(decode(destroyed.receipt.body))["removed"]
     assert (first.result["from_cache"], second.result["from_cache"]) == (False, True)
     assert first.result["bytes"] == sum(len(blob) for blob in image.blobs.values())
 
@@ -283,3 +320,29 @@ async def test_a_second_container_of_the_same_name_is_refused(machine: Machine, 
     await machine.do("sandbox.create", CREATE)
     await machine.do("container.launch", launch(registry, image))
     assert failure_code(await machine.do("container.launch", launch(registry, image))) == "refused"
+    larger = launch(registry, image, name="larger", memory_bytes=1 << 40)
+    assert failure_code(await machine.do("container.launch", larger)) == "capacity"
+
+
+async def test_a_sweep_reaps_containers_volumes_and_secrets_of_what_the_platform_does_not_know(
+    machine: Machine, registry: RunningRegistry
+) -> None:
+    image = busybox_image()
+    push(registry.url, REPOSITORY, image)
+    await machine.do("sandbox.create", CREATE)
+    volume = [{"volume": "data", "target": "/data"}]
+    launched = await machine.do("container.launch", launch(registry, image, mounts=volume))
+    # As an agent leaves it that is killed while podman reads it.
+    left = machine.containers.podman.directory / f"environment-{ALLOCATION}.web.tsk_01h00000000000000000000000"
+    left.write_text("TOKEN=hush")
+    assert await machine.containers.sweep([ALLOCATION]) == []
+    assert left.exists()
+    strays = await machine.containers.sweep([])
+    assert {(each.thing.kind, each.verdict, each.allocation_id) for each in strays} == {
+        ("containers", "reaped", ALLOCATION),
+        ("files", "reaped", ALLOCATION),
+        ("secrets", "reaped", ALLOCATION),
+    }
+    assert launched.result["container_id"] not in str(await machine.containers.podman.containers({}))
+    assert not left.exists()
+    assert await machine.containers.sweep([]) == []

@@ -24,8 +24,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 async def host(tmp_path: Path) -> AsyncIterator[NamespaceHost]:
-    """A host with a state of its own; whatever a test leaves is destroyed, and has to be gone."""
-    made = NamespaceHost(tmp_path / "state", "nod_test", tmp_path / "ranges")
+    """A host with a state of its own; whatever a test leaves is destroyed, and has to be gone.
+
+    Ranges of users come from the machine's own registry: others on this machine make sandboxes at the same time.
+    """
+    made = NamespaceHost(tmp_path / "state", "nod_test")
     yield made
     for allocation_id in made.places.allocations():
         await made.destroy(allocation_id)

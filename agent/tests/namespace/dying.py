@@ -1,6 +1,6 @@
 """An agent that is killed after a step: run as a program of its own, with what to do and after which step to die.
 
-`create <state> <registry> <isolation> <step>` or `destroy <state> <registry> <step>`; the step `begin` is the first
+`create <state> <isolation> <step>` or `destroy <state> <isolation> <step>`; the step `begin` is the first
 record.
 """
 
@@ -31,8 +31,8 @@ def after(steps: tuple[Callable[..., Any], ...], name: str) -> tuple[Callable[..
 
 async def main() -> None:
     """Never ends well."""
-    what, state, registry, isolation, step = sys.argv[1:]
-    host = NamespaceHost(Path(state), NODE, Path(registry))
+    what, state, isolation, step = sys.argv[1:]
+    host = NamespaceHost(Path(state), NODE)
     if what == "create":
         host.making_steps = after(making.STEPS, step)
         await host.create(spec_of("alc_1", isolation=isolation))  # type: ignore[arg-type]

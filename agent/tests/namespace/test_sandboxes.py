@@ -2,14 +2,13 @@
 
 import asyncio
 import socket
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agent.tests.namespace.standing import Inside, namespaces_of, parsed, spec_of
-from mooring_agent.hosts.contract import FileSpec, HostFailure, Owner, Peer, ProcessSpec, Restart, Thing
+from mooring_agent.hosts.contract import FileSpec, HostFailure, Owner, Peer, ProcessSpec, Restart
 from mooring_agent.hosts.namespace import NamespaceHost, processes
 from mooring_agent.hosts.namespace.records import sandbox_itself
 
@@ -75,13 +74,19 @@ async def test_create_asked_twice_answers_how_it_stands(host: NamespaceHost) -> 
     assert host.places.load_init(sandbox_itself("alc_1")) == init
 
 
-async def test_members_of_one_project_reach_each_other_by_name(host: NamespaceHost) -> None:
-    peers = [Peer("host5", "10.77.0.5"), Peer("host6", "10.77.0.6")]
-    await host.create(spec_of("alc_1", number=5, peers=peers))
-    await host.create(spec_of("alc_2", number=6, peers=peers))
+async def test_members_of_one_project_reach_each_other_by_name_whoever_came_first(host: NamespaceHost) -> None:
+    inside = Inside(host, Owner("alc_1", "member"))
+    await host.create(spec_of("alc_1", number=5, peers=[Peer("far", "10.77.9.9")]))
+    await host.create(spec_of("alc_2", number=6))
+    await host.create(spec_of("alc_3", "two", number=7))
     await start_server(host, Owner("alc_2", "member"), 8000)
     source = "import urllib.request as r; print(r.urlopen('http://host6:8000/', timeout=60).status)"
-    assert await Inside(host, Owner("alc_1", "member")).python(source) == "200\n"
+    assert await inside.python(source) == "200\n"
+    names = "getent hosts host5 host6 host7 far | cut -d' ' -f1; true"
+    assert (await inside.run("sh", "-c", names))[1].split() == ["10.77.0.5", "10.77.0.6", "10.77.9.9"]
+    assert (await Inside(host, Owner("alc_2", "member")).run("getent", "hosts", "host5"))[0] == 0
+    assert (await host.destroy("alc_2")).clean
+    assert (await inside.run("sh", "-c", names))[1].split() == ["10.77.0.5", "10.77.9.9"]
 
 
 async def test_new_names_are_seen_through_the_same_file_and_what_the_tenant_added_stays(host: NamespaceHost) -> None:
@@ -210,33 +215,6 @@ async def test_a_thing_that_cannot_be_taken_away_is_named_and_the_next_try_is_cl
     holder.kill()
     await holder.wait()
     assert (await host.destroy("alc_1")).clean
-
-
-async def test_a_finder_adds_what_it_knows_to_every_look(host: NamespaceHost) -> None:
-    from_outside = FinderOfOne()
-    host.add_finder(from_outside)
-    await host.create(spec_of("alc_1"))
-    seen = await host.destroy("alc_1")
-    assert ("containers", "one") in {(thing.kind, thing.name) for thing in seen.found}
-    assert seen.looked["containers"] == 1
-    assert seen.clean
-
-
-class FinderOfOne:
-    """Knows one container until it is removed."""
-
-    kinds: tuple[str, ...] = ("containers",)
-
-    def __init__(self) -> None:
-        self.there = True
-
-    def find(self, allocation_id: str, label: str | None) -> tuple[list[Thing], Mapping[str, int]]:
-        """The one, while it is there."""
-        return ([Thing("containers", "one")] if self.there else []), {"containers": 1}
-
-    def remove(self, allocation_id: str, label: str | None) -> None:
-        """Gone."""
-        self.there = False
 
 
 async def test_limits_of_memory_and_processes_are_in_force_where_the_facts_say_so(host: NamespaceHost) -> None:

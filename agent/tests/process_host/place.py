@@ -77,6 +77,11 @@ async def get(host: ProcessHost, port: int, allocation_id: str = "alc_1") -> byt
     return answer
 
 
+async def is_running(host: ProcessHost, key: str = "task-1") -> bool:
+    """Whether the first owner's run of this key is under way."""
+    return await host.find_run(A, key) == "running"
+
+
 async def log_of(host: ProcessHost, owner: Owner, key: str, offset: int = 0) -> bytes:
     """What a program wrote."""
     return b"".join([piece async for piece in host.read_log(owner, key, offset)])

@@ -1,4 +1,4 @@
-"""The agent is killed, again and again; a new one finds what stands and nothing is done twice. And a life without root."""
+"""The agent is killed at every step; a new one finds what stands and does nothing twice. And a life without root."""
 
 import asyncio
 import json
@@ -13,57 +13,30 @@ from pathlib import Path
 
 import pytest
 
-from agent.tests.process_host.place import A, get, host_below, log_of, root_of, shell, wanted
+from agent.tests.process_host import dying
+from agent.tests.process_host.place import A, get, host_below, is_running, log_of, root_of, shell, wanted
 from agent.tests.supervisor.standing import is_alive, until
 from mooring_agent.hosts import proc
 from mooring_agent.hosts.contract import HostFailure
-from mooring_agent.hosts.process import ProcessHost
+from mooring_agent.hosts.process import ProcessHost, making, teardown
 from mooring_agent.supervisor.client import SupervisorClient
-
-AGENT = """
-import asyncio, json, os, sys
-from pathlib import Path
-from agent.tests.process_host.place import A, B, NEVER, get, log_of, serve, shell, wanted
-from agent.tests.process_host.place import root_of
-from mooring_agent.hosts.contract import FileSpec
-from mooring_agent.hosts.process import ProcessHost
-
-async def main():
-    directory, node_id, steps = Path(sys.argv[1]), sys.argv[2], sys.argv[3].split(",")
-    host = ProcessHost(directory / "host", node_id)
-    for step in steps:
-        told = None
-        if step == "recover": told = list(await host.recover())
-        elif step == "create": told = (await host.create(wanted())).isolation
-        elif step == "files": told = await host.write_files(A, [FileSpec("/etc/conf", b"x")])
-        elif step == "serve": told = await serve(host, A, directory)
-        elif step == "get": told = (await get(host, int((root_of(directory) / "a.port").read_text()))).decode()[:15]
-        elif step == "run": told = await host.run(A, "task-1", shell("echo once >> times; while ! test -e go; do sleep 0.02; done; exit 7"), 600)
-        elif step == "close": told = (await host.close_owner(A)).clean
-        elif step == "destroy":
-            look = await host.destroy("alc_1")
-            told = [look.clean, sorted({each.kind for each in look.found})]
-        elif step == "uid": told = os.geteuid()
-        print(json.dumps([step, told]), flush=True)
-
-asyncio.run(main())
-"""
 
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
     """A directory that another user may use: tests' own ones are closed to everybody else."""
     directory = Path(tempfile.mkdtemp(prefix="mooring-"))
+    directory.chmod(0o777)
     yield directory
     shutil.rmtree(directory)
 
 
 async def begin(
-    directory: Path, node_id: str, steps: str, *, before: tuple[str, ...] = (), python: str = sys.executable
+    directory: Path, node_id: str, words: str, *end: str, before: tuple[str, ...] = (), python: str = sys.executable
 ) -> asyncio.subprocess.Process:
     """An agent in a process of its own."""
     environment = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}
-    arguments = (*before, python, "-c", AGENT, str(directory), node_id, steps)
+    arguments = (*before, python, dying.__file__, str(directory), node_id, words, *end)
     return await asyncio.create_subprocess_exec(*arguments, stdout=-1, env=environment)
 
 
@@ -89,24 +62,31 @@ async def test_an_agent_that_is_killed_in_a_run_is_followed_by_one_that_waits_fo
         assert (await host.destroy("alc_1")).clean
 
 
-STEPS = ("create", "files", "serve", "destroy")
+ENDS = [
+    *(("create", name) for name in ("begin", *(step.__name__ for step in making.STEPS))),
+    *(("destroy", name) for name in ("begin", *(step.__name__ for step in teardown.STEPS))),
+]
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7])
-async def test_wherever_an_agent_is_killed_the_next_one_comes_to_the_same_end(tmp_path: Path, delay: float) -> None:
+@pytest.mark.parametrize(("word", "step"), ENDS)
+async def test_at_whatever_step_an_agent_is_killed_the_next_one_comes_to_the_same_end(
+    tmp_path: Path, word: str, step: str
+) -> None:
     node_id = f"node_{uuid.uuid4().hex}"
-    agent = await begin(tmp_path, node_id, ",".join(STEPS))
-    assert agent.stdout is not None
-    if delay:
-        # Not a time that anything is expected in: only somewhere to strike, another place each time.
-        await asyncio.wait([asyncio.create_task(agent.wait())], timeout=delay + 0.2)
-    if agent.returncode is None:
-        agent.kill()
-    await agent.communicate()
-    after = await told(await begin(tmp_path, node_id, "recover,destroy,create,files,serve,get,destroy"))
-    assert after["create"] == "none"
-    assert str(after["get"]).startswith("HTTP/1.0 200")
-    assert after["destroy"] == [True, ["files", "ports", "processes", "sockets"]]
+    killed = await begin(tmp_path, node_id, "create,files,serve,destroy", word, step)
+    done = await told(killed)
+    assert killed.returncode == -signal.SIGKILL
+    assert list(done) == ([] if word == "create" else ["create", "files", "serve"])
+    if word == "create":
+        after = await told(await begin(tmp_path, node_id, "recover,create,files,serve,get,destroy"))
+        assert after["create"] == "none"
+        assert str(after["get"]).startswith("HTTP/1.0 200")
+        assert after["destroy"] == [True, ["files", "ports", "processes", "sockets"]]
+    else:
+        after = await told(await begin(tmp_path, node_id, "recover,destroy"))
+        assert after["recover"] == (["alc_1"] if step == "begin" else [])
+        assert isinstance(after["destroy"], list)
+        assert after["destroy"][0] is True
     assert list((tmp_path / "host/sandboxes").iterdir()) == []
     assert [each for each in proc.processes().values() if node_id in proc.title(each.pid)] == []
     marked = [pid for pid in proc.processes() if node_id in proc.environment(pid).get("MOORING_SANDBOX", "")]
@@ -118,9 +98,7 @@ async def test_a_sandbox_whose_supervisor_was_killed_stands_again_and_tells_what
     async with host_below(tmp_path, node_id) as host:
         await host.create(wanted())
         running = asyncio.create_task(host.run(A, "task-1", shell("exec sleep 1000"), 600))
-        async with asyncio.timeout(60):
-            while await host.find_run(A, "task-1") != "running":
-                await asyncio.sleep(0.01)
+        await until(lambda: is_running(host))
         status = await SupervisorClient(tmp_path / "host/sandboxes/alc_1/supervisor").status()
         os.kill(status.pid, signal.SIGKILL)
         with pytest.raises(HostFailure) as cut:
@@ -143,7 +121,6 @@ async def test_a_sandbox_whose_supervisor_was_killed_stands_again_and_tells_what
 )
 async def test_everything_works_without_root(open_directory: Path) -> None:
     node_id = f"node_{uuid.uuid4().hex}"
-    open_directory.chmod(0o777)
     nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
     # The Python that runs the tests may lie in a directory that is closed to everybody but its owner.
     steps, python = "uid,create,files,serve,get,close,destroy", shutil.which("python3", path="/usr/bin") or "python3"

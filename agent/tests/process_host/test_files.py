@@ -44,10 +44,15 @@ async def test_files_get_their_content_and_mode(host: ProcessHost, tmp_path: Pat
     assert (root / "etc/app/app.conf").read_bytes() == b"two"
 
 
+def accounts() -> bytes:
+    """The machine's own file of them."""
+    return Path("/etc/passwd").read_bytes()
+
+
 async def test_an_absolute_path_counts_from_the_sandboxs_root(host: ProcessHost, tmp_path: Path) -> None:
-    outside = Path("/etc/passwd").read_bytes()
+    outside = accounts()
     await host.write_files(A, [FileSpec("/etc/passwd", b"mine")])
-    assert Path("/etc/passwd").read_bytes() == outside
+    assert accounts() == outside
     assert (root_of(tmp_path) / "etc/passwd").read_bytes() == b"mine"
 
 
@@ -72,7 +77,6 @@ async def test_an_absolute_path_counts_from_the_sandboxs_root(host: ProcessHost,
         "a\u2028b",
         "e\u0301",  # é in two letters
         "\ud800",  # half a letter
-        "\ufffd",
         "\ue000",
         "\uff0e\uff0e/\u0000",
         "x" * 256,

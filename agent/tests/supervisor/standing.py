@@ -1,10 +1,11 @@
 """A supervisor of its own for a test, and what tests ask of the machine about it."""
 
 import asyncio
+import inspect
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from mooring_agent.hosts import proc
 from mooring_agent.supervisor.client import ProgramSpec, SupervisorClient, SupervisorGone, SupervisorStatus
 from mooring_agent.supervisor.launch import ensure_supervisor
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 120.0
 NEVER = {"policy": "never", "backoff_seconds": 0, "limit": 0}
 
 DAEMON = """
@@ -76,10 +77,13 @@ def python(script: str, *arguments: str) -> ProgramSpec:
     return ProgramSpec((sys.executable, "-c", script, *arguments), {})
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
     """Wait for something that nobody tells us about."""
     async with asyncio.timeout(WAIT_SECONDS):
-        while not condition():
+        while True:
+            outcome = condition()
+            if await outcome if inspect.isawaitable(outcome) else outcome:
+                return
             await asyncio.sleep(0.01)
 
 

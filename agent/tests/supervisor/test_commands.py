@@ -141,12 +141,16 @@ while True:
 """
 
 
+def said(sandbox: Standing) -> str:
+    """What the echo service has written so far."""
+    return "".join(file.read_text() for file in Path(sandbox.log("", "echo")).iterdir())
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "0.0.0.0"])
 async def test_a_port_inside_is_reached_and_bytes_go_both_ways(sandbox: Standing, address: str) -> None:
     await sandbox.client.start_service("", "echo", python(ECHO, address), NEVER)
-    log = Path(sandbox.log("", "echo"))
-    await until(lambda: any(file.read_bytes().endswith(b"\n") for file in log.iterdir()))
-    port = int(next(log.iterdir()).read_text())
+    await until(lambda: said(sandbox).endswith("\n"))
+    port = int(said(sandbox))
     stream = SocketStream(await sandbox.client.dial(port))
     content = os.urandom(1_000_000)
 

@@ -1,4 +1,4 @@
-"""The supervisor where the machine lets it do more: as pid 1, with owners in pid namespaces of their own, as other users."""
+"""The supervisor where the machine lets it do more: as pid 1, owners in pid namespaces of their own, other users."""
 
 import asyncio
 import os
@@ -22,6 +22,14 @@ from mooring_agent.supervisor.options import Options
 from mooring_agent.supervisor.service import serve
 listener, state, nested = (int(each) for each in sys.argv[1:])
 serve(Options(listener, state, 0, "mooring-init test", peer_outside=True, owner_namespaces=bool(nested)))
+"""
+
+GREETER = """
+import socket, sys, time
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+open(sys.argv[2], "w")
+server.accept()[0].sendall(b"inside")
+time.sleep(1000)
 """
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes namespaces and becomes other users, as root")
@@ -76,6 +84,12 @@ async def test_the_machine_knows_its_pid_by_the_socket(init: Init) -> None:
     assert found.parent == init.process.pid
 
 
+def living_below(pid: int) -> int:
+    """How many processes there are from this one on; whoever has ended and waits to be reaped does not count."""
+    table = proc.processes()
+    return sum(not table[each].ended for each in proc.below(table, {pid}))
+
+
 async def test_closing_an_owner_kills_its_daemon_while_the_other_lives(init: Init, tmp_path: Path) -> None:
     stays = await init.client.start_service("stays", "web", shell("exec sleep 1000"), NEVER)
     before = (await init.client.status()).machine_pid
@@ -83,9 +97,9 @@ async def test_closing_an_owner_kills_its_daemon_while_the_other_lives(init: Ini
     await init.client.wait_run("goes", "task-1")
     await until((tmp_path / "d.pid").exists)
     assert len(await init.client.processes("goes")) == 1
-    alive = len(proc.below(proc.processes(), {before}))
+    alive = living_below(before)
     assert await init.client.close_owner("goes") == ()
-    assert len(proc.below(proc.processes(), {before})) == alive - 2
+    assert living_below(before) == alive - 2
     again = await init.client.inspect("stays", "web")
     assert again is not None
     assert (again.state, again.pid) == ("running", stays.pid)
@@ -170,9 +184,8 @@ async def test_a_port_of_the_machine_is_reached_only_in_its_own_network(tmp_path
         with pytest.raises(SupervisorRefusal) as refused:
             await client.dial(outside.getsockname()[1])
         assert refused.value.code == "not_found"
-        server = "import socket,time\ns=socket.create_server(('127.0.0.1', %d))\nopen('%s','w')\ns.accept()[0].sendall(b'inside')\ntime.sleep(1000)"
         place = tmp_path / "up"
-        await client.start_service("", "web", python(server % (outside.getsockname()[1], place)), NEVER)
+        await client.start_service("", "web", python(GREETER, str(outside.getsockname()[1]), str(place)), NEVER)
         await until(place.exists)
         with await client.dial(outside.getsockname()[1]) as connection:
             assert await asyncio.get_running_loop().sock_recv(connection, 100) == b"inside"

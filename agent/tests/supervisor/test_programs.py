@@ -154,9 +154,7 @@ async def test_a_service_whose_main_process_is_killed_comes_back(sandbox: Standi
         state = await sandbox.client.inspect("", "web")
         return state is not None and state.state == "running" and state.pid != first.pid
 
-    async with asyncio.timeout(60):
-        while not await another():
-            await asyncio.sleep(0.01)
+    await until(another)
 
 
 async def test_stopping_the_main_process_leaves_its_job_alive_and_heard(sandbox: Standing, tmp_path: Path) -> None:
@@ -237,7 +235,7 @@ async def test_no_secret_is_in_an_argument_list_a_file_or_the_supervisors_enviro
         assert secret not in proc.title(pid)
     for pid in (status.pid, *status.owners.values()):
         assert proc.title(pid) == "mooring-init test"
-        assert Path(f"/proc/{pid}/environ").read_bytes().strip(b"\0") == b""
+        assert environment_of(pid) == b""
     for file in sandbox.state.rglob("*"):
         if file.is_file():
             assert secret.encode() not in file.read_bytes(), file
@@ -245,6 +243,14 @@ async def test_no_secret_is_in_an_argument_list_a_file_or_the_supervisors_enviro
 
 async def until_state(sandbox: Standing, name: str, wanted: str) -> None:
     """Wait for a service to be so."""
-    async with asyncio.timeout(60):
-        while (state := await sandbox.client.inspect("", name)) is None or state.state != wanted:
-            await asyncio.sleep(0.01)
+
+    async def is_so() -> bool:
+        state = await sandbox.client.inspect("", name)
+        return state is not None and state.state == wanted
+
+    await until(is_so)
+
+
+def environment_of(pid: int) -> bytes:
+    """What /proc shows of a process's variables."""
+    return Path(f"/proc/{pid}/environ").read_bytes().strip(b"\0")

@@ -214,10 +214,8 @@ class Connection(asyncio.Protocol):
         self._arriving_since: float | None = None
         self._unread = 0  # what the caller had not taken at the last look, and since when it took nothing of it
         self._unread_since = 0.0
-        self._head_bytes = 0
-        self._url = b""
+        self._url, self._head_bytes, self._expects_continue = b"", 0, False
         self._headers: list[tuple[bytes, bytes]] = []
-        self._expects_continue = False
 
     # What the transport calls ---------------------------------------------------------------------------------------
 
@@ -280,10 +278,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._url = b""
-        self._headers = []
-        self._head_bytes = 0
-        self._expects_continue = False
+        self._url, self._headers = b"", []
+        self._head_bytes, self._expects_continue = 0, False
 
     def on_url(self, url: bytes) -> None:
         """A piece of the address."""
@@ -463,11 +459,7 @@ class Connection(asyncio.Protocol):
         """A whole answer that refuses something and closes the connection."""
         correlation_id = SystemClock().mint(Prefix.CORRELATION)
         body = msgspec.json.encode(problem(refusal, correlation_id))
-        headers = {
-            "x-correlation-id": correlation_id,
-            "content-type": MEDIA_TYPE,
-            "content-length": str(len(body)),
-        }
+        headers = {"x-correlation-id": correlation_id, "content-type": MEDIA_TYPE, "content-length": str(len(body))}
         return self.head(STATUS[refusal.code], headers.items(), keep_alive=False) + body
 
     def _look_at_the_time(self) -> None:
@@ -492,8 +484,7 @@ class Connection(asyncio.Protocol):
             self._look_again(now, self._silence_seconds_max)
 
     def _look_again(self, now: float, seconds: float) -> None:
-        self._next_look = now + seconds
-        self._timer = self._loop.call_later(seconds, self._look_at_the_time)
+        self._next_look, self._timer = now + seconds, self._loop.call_later(seconds, self._look_at_the_time)
 
     def _is_unread(self, now: float) -> bool:
         """Whether the caller has taken nothing for too long of what was written for it."""

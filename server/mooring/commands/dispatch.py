@@ -39,7 +39,7 @@ from mooring.storage.task_claim import Claimed, Grant, Held
 LOOK_SECONDS: Final = 2.0
 LOOK_GAP_SECONDS: Final = 0.01
 """One look for all that was committed meanwhile."""
-ROUNDS_MAX: Final = 3
+ROUNDS_MAX: Final = 4
 """Looks and their claims that are under way at once."""
 RENEW_GAP_SECONDS: Final = 0.1
 RETRY_SECONDS: Final = 0.5

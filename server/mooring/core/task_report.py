@@ -11,9 +11,10 @@ from enum import StrEnum
 from typing import Any, Final
 
 from mooring.core.finding import Finding
+from mooring.core.json_schema import depth_exceeds
 from mooring.core.receipt import ReceiptFault
 from mooring.core.task import Task, TaskState
-from mooring.core.task_family import CLOSING, FAMILIES, FailureCode, RefusalReason, result_findings
+from mooring.core.task_family import CLOSING, DEPTH_MAX, FAMILIES, FailureCode, RefusalReason, result_findings
 from mooring.core.task_moves import Ended, Outcome
 from mooring.core.task_schema import RESULT_BYTES_MAX
 
@@ -123,6 +124,8 @@ def why_no_result(task: Task, resulted: Resulted) -> Verdict | None:
     ended = resulted.ended
     if ended.outcome is Outcome.FAILED and ended.failure_code not in tuple(FailureCode):
         return refused(ReportCode.VALIDATION_FAILED, f"failure.code is one of {', '.join(FailureCode)}")
+    if depth_exceeds(ended.result, DEPTH_MAX) or _has_zero(ended.result):
+        return refused(ReportCode.VALIDATION_FAILED, "the result is nested too deeply, or holds U+0000")
     family = FAMILIES.get(task.type)
     if ended.outcome is Outcome.SUCCEEDED and family is not None:
         findings = result_findings(family, ended.result or {})
@@ -158,6 +161,15 @@ def fit_chunk(log_bytes: int, logged: Logged, limit: int) -> Append | Verdict:
     fresh = logged.chunk[log_bytes - logged.offset :]
     room = max(0, limit - log_bytes)
     return Append(log_bytes, fresh[:room], truncated=len(fresh) > room)
+
+
+def _has_zero(value: Any) -> bool:
+    """Whether a text within holds what no database keeps."""
+    if isinstance(value, str):
+        return "\x00" in value
+    if isinstance(value, Mapping):
+        return any(_has_zero(each) for pair in value.items() for each in pair)
+    return isinstance(value, list) and any(_has_zero(each) for each in value)
 
 
 def _told(finding: Finding) -> str:

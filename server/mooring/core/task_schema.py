@@ -94,6 +94,7 @@ NAME: Final = _text("a name of small letters, digits, points, hyphens and unders
 SECRET_NAME: Final = _text("the name of a secret that this task was granted", NAME_PATTERN, 63)
 USER: Final = _text("a user of the sandbox", USER_PATTERN, 32)
 PORT: Final = _whole("a port", 1, 65_535)
+PRIVATE: Final = _truth("whether its place may lie in a private network: the platform says so, by its list of sources")
 DIGEST: Final = _text("a digest such as sha256:…", DIGEST_PATTERN, 71)
 ARGV: Final = _list(
     "the program and its arguments, never a shell's line; the program is not empty",
@@ -211,6 +212,7 @@ _CONTAINER: Final = _object(
                 "repository": _text("where in the registry", REPOSITORY_PATTERN, 255),
                 "digest": DIGEST,
                 "secret": SECRET_NAME,
+                "private": PRIVATE,
             },
             "registry repository digest",
             "an image, by its digest alone; the secret opens the registry",
@@ -239,6 +241,7 @@ _FETCH: Final = _object(
         "size": _whole("its size in bytes", 0, 1 << 50),
         "source": _free("where it lies: oci://registry/repository, or an address", 1_000),
         "secret": SECRET_NAME,
+        "private": PRIVATE,
         "destination": _path("where it is put in the sandbox; nowhere: it is only cached"),
         "no_progress_seconds": _number("after how long without a byte it is given up", 1, 3_600),
     },

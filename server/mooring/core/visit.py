@@ -160,7 +160,7 @@ def visit_command(context: Context, allocation: Allocation, wish: CommandWish, t
         raise invalid("argv", f"at most {ARGUMENTS_BYTES_MAX} bytes together")
     if any("\x00" in each for each in wish.argv):
         raise invalid("argv", "no argument holds a zero byte")
-    if wish.run_as.partition(":")[0].lstrip("0") == "" or wish.run_as in PRIVILEGED:
+    if any(part.lstrip("0") == "" for part in wish.run_as.split(":")) or wish.run_as in PRIVILEGED:
         raise invalid("user", "a user who is not root: an interactive command has no need of more")
     visit = replace(
         _visit(context, VisitKind.EXEC, ticket_hash, (allocation.tenant_id, allocation.project_id), COMMAND_LIFETIME),

@@ -55,7 +55,7 @@ _HARMLESS_ENDS: Final = frozenset({"id", "ids", "kind", "type", "name", "count",
 _WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 _SECRETS: Final[tuple[tuple[str, re.Pattern[str], str], ...]] = (
-    ("mrg", re.compile(r"mrg[a-z1]_[A-Za-z0-9_\-]+"), MASK),
+    ("mrg", re.compile(r"mrg[spabnev1]_[A-Za-z0-9_\-]+"), MASK),
     ("earer", re.compile(r"([Bb]earer)\s+[A-Za-z0-9._~+/=\-]{8,}"), rf"\1 {MASK}"),
     ("asic", re.compile(r"([Bb]asic)\s+[A-Za-z0-9+/=]{8,}"), rf"\1 {MASK}"),
     ("://", re.compile(r"(://[^/\s:@\"]*):[^/\s@\"]+@"), rf"\1:{MASK}@"),

@@ -50,6 +50,7 @@ class Stream:
     room: int = 0
     has_room: asyncio.Event = field(default_factory=asyncio.Event)
     waiting_bytes: int = 0
+    at_end: bool = False
 
     async def next(self) -> Frame:
         """What comes next from inside: data, its end, an exit code, a failure or the close."""
@@ -65,6 +66,9 @@ class Stream:
 
     def take(self, frame: Frame) -> None:
         """Keep what came from inside, within bounds; small pieces are put together."""
+        if self.at_end and frame.kind in (DATA, END):
+            raise FrameRefused("the node sends on after its end")
+        self.at_end = self.at_end or frame.kind == END
         if frame.kind == DATA:
             self.waiting_bytes += len(frame.data)
             if self.waiting_bytes > WINDOW:

@@ -69,6 +69,7 @@ class Relay:
         self._desk = desk
         self._proxy = proxy
         self._open: set[asyncio.Task[None]] = set()
+        self._closing = False
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a connection to its end."""
@@ -81,6 +82,9 @@ class Relay:
             await self._serve(Served(reader, writer))
         except (Hangup, FrameRefused, ConnectionError, h11.LocalProtocolError) as error:
             log.debug("a connection ended: %s", error)
+        except asyncio.CancelledError:
+            if not self._closing:
+                raise  # else this is how the relay ends what is open
         except Exception:  # one connection's trouble is no other's
             log.exception("a connection failed")
         finally:
@@ -91,6 +95,7 @@ class Relay:
 
     async def close(self) -> None:
         """End every connection."""
+        self._closing = True
         self._desk.close()
         for task in self._open:
             task.cancel()

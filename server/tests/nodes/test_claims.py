@@ -15,6 +15,11 @@ from server.tests.nodes.agent_double import CLAIMS, held
 from server.tests.nodes.site import RUN, Site
 from server.tests.rows import context
 
+BLOCK = """
+INSERT INTO transition
+  (machine, subject_id, generation, tenant_id, source, trigger, target, occurred_at, correlation_id)
+VALUES ('task', $1, 1, $2, 'queued', 'claim', 'claimed', now(), 'held')"""
+
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
@@ -54,6 +59,28 @@ async def test_a_node_gets_its_own_tasks_and_nobody_elses(site: Site) -> None:
     mine, theirs = await site.make(), await site.make(node_id=other.node_id)
     claimed = await asyncio.gather(site.agent.claim(), other.claim())
     assert [[each["task_id"] for each in tasks] for tasks in claimed] == [[mine.id], [theirs.id]]
+
+
+async def test_a_claim_that_is_held_up_holds_up_no_other_node(site: Site) -> None:
+    other, dispatcher = await site.another_agent(), site.world.running.platform.tools.dispatcher
+    mine = await site.make()
+    async with site.services.database.connection(PLATFORM) as connection:
+        holding = connection.transaction()
+        await holding.start()
+        await connection.execute(BLOCK, mine.id, site.tenant.id)  # the claim of this task waits for what becomes of it
+        slow, quick = asyncio.create_task(site.agent.claim()), asyncio.create_task(other.claim())
+        await wait_for_polls(site, 2)
+        while site.agent.node_id not in dispatcher._claiming:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        theirs = await site.make(node_id=other.node_id)
+        assert [each["task_id"] for each in await quick] == [theirs.id]
+        later = await site.make()
+        assert not slow.done()
+        await holding.rollback()
+    got = await slow
+    while len(got) < 2:
+        got += await site.agent.claim(running=[held(each) for each in got])
+    assert [(each["task_id"], each["fence"]) for each in got] == [(mine.id, 1), (later.id, 1)]
 
 
 async def test_two_polls_of_one_node_never_get_one_task_twice(site: Site) -> None:

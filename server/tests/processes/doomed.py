@@ -128,12 +128,26 @@ def doomed_fetchval(original: Callable[..., Awaitable[Any]]) -> Callable[..., Aw
     return fetchval
 
 
+class HeldListener:
+    """The module `socket` as the API's own listener sees it: what it opens is there. The relay opens one of its own."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+
+    def create_server(self, *_: object, **__: object) -> socket.socket:
+        """The socket that outlives each child."""
+        return self._listening.dup()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(socket, name)
+
+
 def become_server(listening: socket.socket) -> int:
     """The child's life: the product's own program, on the socket that is there already."""
     end_with_parent()
     cheap = partial(Passwords, hasher=PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
     vars(wiring).update(Application=DoomedApplication, Passwords=cheap)
-    vars(socket).update(create_server=lambda *_, **__: listening.dup())
+    vars(program).update(socket=HeldListener(listening))
     Connection.fetchval = doomed_fetchval(Connection.fetchval)  # type: ignore[method-assign,assignment]
     return program.main(["api"])
 

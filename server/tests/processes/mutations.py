@@ -50,6 +50,28 @@ INSERT INTO task (id, tenant_id, project_id, status, created_at, allocation_id, 
                   maker, correlation_id, trace_id, expires_at)
 VALUES ($1, $2, $3, 'queued', now(), $4, $5, $4, $1, 'process.run', '{"argv": ["true"]}', 'system', 'made', '0',
         now() + interval '1 day')"""
+NEW_ENDPOINT = """
+WITH born AS (
+  INSERT INTO transition
+    (machine, subject_id, generation, tenant_id, source, trigger, target, occurred_at, correlation_id)
+  VALUES ('task', $1, 0, $2, '', 'birth', 'queued', now(), 'made'),
+         ('task', $1, 1, $2, 'queued', 'claim', 'claimed', now(), 'made'),
+         ('task', $1, 2, $2, 'claimed', 'succeed', 'succeeded', now(), 'made'))
+INSERT INTO task (id, tenant_id, project_id, status, generation, created_at, allocation_id, node_id, owner, step, type,
+                  arguments, maker, correlation_id, trace_id, expires_at, fence, first_claimed_at, lease_expires_at,
+                  finished_at)
+VALUES ($1, $2, $3, 'succeeded', 2, now(), $4, $5, $4, $1, 'service.start',
+        '{"name": "web", "argv": ["serve"], "endpoint": {"name": "web", "port": 8080, "protocol": "http"}}',
+        'system', 'made', '0', now() + interval '1 day', 1, now(), now(), now())"""
+STAND = """
+WITH moved AS (
+  UPDATE allocation SET status = $3, generation = generation + 1, node_id = $5, activated_at = now(), gpu_count = 0
+   WHERE id = $1 RETURNING *)
+INSERT INTO transition
+  (machine, subject_id, generation, tenant_id, source, trigger, target, occurred_at, correlation_id)
+SELECT 'allocation', id, generation, tenant_id, $4, $2, $3, now(), 'made' FROM moved"""
+ACTIVATION = (("provision", "requested", "provisioning"), ("activate", "provisioning", "active"))
+"""How an allocation comes to stand; it takes no slot."""
 FAILED_TEARDOWN = (
     ("fail", "requested", "failed"),
     ("release", "failed", "releasing"),
@@ -65,6 +87,8 @@ INSERT INTO artifact_check (id, tenant_id, project_id, artifact_id, name, subjec
                             correlation_id, trace_id, actor_kind, actor_id)
 VALUES ($1, $2, $3, $4, 'smoke', 'sha256:' || repeat('0', 64), 'accepted', '2100-01-01', now(),
         'tests', repeat('a', 32), 'system', 'system')"""
+INSIDE = {"exec_allocation", "create_allocation_task"}
+"""What is done in an allocation that stands."""
 ROLES = {Scope.PLATFORM: "platform_operator", Scope.TENANT: "tenant_admin", Scope.PROJECT: "project_viewer"}
 
 
@@ -206,7 +230,22 @@ class Stage:
         if route.verb == "retry":
             for trigger, source, target in FAILED_TEARDOWN:
                 await self._connection.execute(STEP, made["id"], trigger, target, source)
+        if route.name in INSIDE:
+            await self._activate(str(made["id"]), await self._node_subject("node_id", route))
         return str(made["id"])
+
+    async def _activate(self, allocation_id: str, node_id: str) -> None:
+        """Its sandbox stands, written down as its node's reports do."""
+        for trigger, source, target in ACTIVATION:
+            await self._connection.execute(STAND, allocation_id, trigger, target, source, node_id)
+
+    async def _endpoint(self, route: Route) -> str:
+        """A port that an app declared in an allocation that stands."""
+        task_id, node_id = SystemClock().mint(Prefix.TASK), await self._node_subject("node_id", route)
+        allocation_id = await self._allocation(route)
+        await self._activate(allocation_id, node_id)
+        await self._connection.execute(NEW_ENDPOINT, task_id, self.tenant.id, self.project_id, allocation_id, node_id)
+        return task_id
 
     def _sku(self) -> dict[str, Any]:
         return {
@@ -286,6 +325,8 @@ class Stage:
             return await self._node_subject(name, route)
         if name == "task_id":
             return await self._task(route)
+        if name == "endpoint_id":
+            return await self._endpoint(route)
         raise LookupError(f"{route.key}: say here how a {name} is made")
 
     async def _body(self, route: Route) -> dict[str, Any]:
@@ -293,6 +334,8 @@ class Stage:
         assert route.body is not None
         kind = route.body.__name__
         bodies: dict[str, dict[str, Any]] = {
+            "RunCommand": {"argv": ["id"]},
+            "MakeTask": {"type": "process.run", "arguments": {"argv": ["true"]}},
             "AddSignerKey": {"name": "made", "public_key_pem": fresh_public_pem()},
             "CreateArtifactSource": {"name": "made", "pattern": f"oci://{self._new('made')}.example/*"},
             "PromoteArtifact": {"move": "withdraw", "reason": "the tests take it back"},

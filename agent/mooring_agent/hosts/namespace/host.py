@@ -14,7 +14,7 @@ import re
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
@@ -211,7 +211,7 @@ class NamespaceHost(Programs):
                 return await _thread(unmaking.destroy_unknown, self.machine, allocation_id)
             return await _thread(unmaking.destroy, self.machine, record, self.unmaking_steps)
 
-    async def sweep(self, known: Sequence[str]) -> Sequence[contract.Stray]:
+    async def sweep(self, known: Collection[str]) -> Sequence[contract.Stray]:
         """Compare the machine with the allocations that the platform knows; reap what is ours and unknown."""
         strays: list[contract.Stray] = []
         for allocation_id in self.places.allocations():

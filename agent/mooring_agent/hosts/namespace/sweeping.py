@@ -36,6 +36,8 @@ def _groups(machine: Machine, recorded: Collection[str]) -> list[Stray]:
                     found.append(Stray(Thing("cgroups", str(agent)), "foreign"))
                     continue
                 for group in sorted(each for each in agent.iterdir() if each.is_dir() and each.name not in recorded):
+                    if machine.places.sandbox(group.name).exists():
+                        continue  # it was begun after the records were read
                     members = (
                         (each.pid, each.start) for pid in limits.members((str(group),)) if (each := processes.read(pid))
                     )
@@ -64,13 +66,15 @@ def _processes(machine: Machine) -> list[Stray]:
 
 def _cables(machine: Machine, recorded: Collection[str]) -> list[Stray]:
     """Cables in the projects' networks that lead to no sandbox."""
-    wanted = {network.link_name(each) for each in recorded}
     records = [record for each in recorded if (record := machine.places.load(each)) is not None]
     found = []
     with machine.cables:
         for name in sorted({record.spec.network.name for record in records if not record.spec.network.machine}):
             namespace = births.project_network(machine.places, name)
-            for link in network.links(namespace) if namespace is not None else []:
+            found_links = network.links(namespace) if namespace is not None else []
+            # Read after the links: a sandbox has its record before it has a cable.
+            wanted = {network.link_name(each) for each in machine.places.allocations()}
+            for link in found_links:
                 if namespace is not None and link not in wanted and link not in ("lo", network.BRIDGE):
                     network.remove_link(namespace, link)
                     found.append(Stray(Thing("links", link), "reaped"))

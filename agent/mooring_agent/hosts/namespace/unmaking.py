@@ -90,7 +90,10 @@ def kill_all(work: Unmaking) -> None:
         if not strangers:
             break
         processes.kill((each.pid, each.start) for each in strangers)
-    places.note_killed(sandbox_itself(work.allocation_id), processes.ticks_now())
+    itself = sandbox_itself(work.allocation_id)
+    if living or places.killed_at(itself) is None:
+        # An earlier try may have killed them: since then the kernel has given their namespaces' numbers to others.
+        places.note_killed(itself, processes.ticks_now())
 
 
 def cut_cable(work: Unmaking) -> None:
@@ -257,8 +260,10 @@ def close_owner(machine: Machine, record: Record, owner: Owner) -> Look:
         before = one_look()
         held = look.socket_inodes(before.processes)
         before = one_look(held)
-        processes.kill((each.pid, each.start) for each in inits if processes.is_alive(each))
-        places.note_killed(owner, processes.ticks_now())
+        living = [each for each in inits if processes.is_alive(each)]
+        processes.kill((each.pid, each.start) for each in living)
+        if living or places.killed_at(owner) is None:
+            places.note_killed(owner, processes.ticks_now())
         owned.remove(places, owner)
         tree.remove(directory / "data")
         after = one_look(held)

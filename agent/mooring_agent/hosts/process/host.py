@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -172,7 +172,7 @@ class ProcessHost:
         self._locks.pop(allocation_id, None)
         return found
 
-    async def sweep(self, known: Sequence[str]) -> Sequence[Stray]:
+    async def sweep(self, known: Collection[str]) -> Sequence[Stray]:
         """Compare the machine with the allocations that the platform knows; reap what is ours and unknown."""
         async with self._making:
             return await teardown.sweep(self._sandboxes, self._node_id, known, self.destroy)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -117,7 +117,7 @@ async def destroy(sandbox: Sandbox, steps: tuple[Step, ...] = STEPS) -> Look:
 
 
 async def sweep(
-    sandboxes: Path, node_id: str, known: Sequence[str], reap: Callable[[str], Awaitable[Look]]
+    sandboxes: Path, node_id: str, known: Collection[str], reap: Callable[[str], Awaitable[Look]]
 ) -> list[Stray]:
     """Reap sandboxes and processes of ours that the platform does not know, and name what is not ours."""
     strays: list[Stray] = []

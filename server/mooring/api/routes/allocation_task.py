@@ -9,6 +9,7 @@ from mooring.api.schemas.allocation_task import MakeTask
 from mooring.api.schemas.task import TaskView, task_view
 from mooring.commands import task as commands
 from mooring.commands.found import found
+from mooring.commands.task_source import within_sources
 from mooring.commands.work import Answered
 from mooring.core.allocation import AllocationState
 from mooring.core.errors import Code, Refusal
@@ -24,7 +25,7 @@ from mooring.storage import allocation as allocations
     "/allocations/{allocation_id}/tasks",
     Declared(
         "task", "create", "task.create", 201, TaskView,
-        errors=(Code.CONFLICT, Code.VALIDATION_FAILED, Code.PERMISSION_DENIED),
+        errors=(Code.CONFLICT, Code.VALIDATION_FAILED, Code.PERMISSION_DENIED, Code.SOURCE_DENIED),
     ),
 )  # fmt: skip
 async def create_allocation_task(call: Call, allocation_id: str, body: MakeTask) -> Answered:
@@ -49,4 +50,5 @@ async def create_allocation_task(call: Call, allocation_id: str, body: MakeTask)
         lifetime=timedelta(seconds=body.lifetime_seconds),
         maker=call.caller.actor.id,
     )
-    return await commands.make(call.work(partial(task_view, call.caller.authority)), wish)
+    allowed = await within_sources(call.services, call.acting, wish)
+    return await commands.make(call.work(partial(task_view, call.caller.authority)), allowed)

@@ -1,0 +1,60 @@
+"""Nodes, allocations and tasks on the screen: what a person looks for, and hints where he has said too little."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from cli.tests.platform_double import Given, Platform, page
+from mooring_cli import output
+
+Run = Callable[..., Result]
+PROJECT = "prj_01m7h1nytmn6f9t3b502bnv11t"
+
+
+def an_allocation() -> dict[str, Any]:
+    return {
+        "id": "alc_1", "tenant_id": "ten_1", "project_id": PROJECT, "name": "box", "shape": "gpu_slice",
+        "sku_id": "sku_1", "sku": "slice", "gpu_model": "simulated", "gpu_count": 2, "regions": ["local"],
+        "status": "active", "node_id": "nod_1", "region": "local", "created_at": "2026-11-16T02:00:00Z",
+    }  # fmt: skip
+
+
+def test_a_table_of_allocations_says_how_many_gpus_and_where(run: Run, platform: Platform) -> None:
+    platform.on("GET", f"/api/v1/projects/{PROJECT}/allocations", page(an_allocation()))
+    heads, row = run("allocations", "list", "--project", PROJECT).stdout.splitlines()
+    assert heads.split("  ")[0] == "ID"
+    for head in ("NAME", "SKU", "GPU COUNT", "STATUS", "REGION", "NODE ID", "CREATED"):
+        assert head in heads
+    assert "SKU ID" not in heads
+    assert row.split()[:5] == ["alc_1", "box", "slice", "2", "active"]
+
+
+def test_a_list_of_plain_values_is_one_cell(run: Run, platform: Platform) -> None:
+    sku = {"slug": "slice", "shape": "gpu_slice", "allowed_gpu_counts": [1, 2, 4], "regions": ["a", "b"]}
+    platform.on("GET", "/api/v1/skus", page(sku))
+    assert "1, 2, 4" in run("skus", "list").stdout
+
+
+def test_the_log_of_a_task_is_its_text_and_nothing_that_acts_on_a_terminal(run: Run, platform: Platform) -> None:
+    log = {"task_id": "tsk_1", "offset": 0, "next_offset": 9, "text": "one\ttwo\n\x1b[31mred\n", "ended": True}
+    platform.on("GET", f"/api/v1/projects/{PROJECT}/tasks/tsk_1/log", Given(body=log))
+    assert run("tasks", "log", "tsk_1", "--project", PROJECT).stdout == "one    two\n\ufffd[31mred\n"
+    assert '"next_offset": 9' in run("tasks", "log", "tsk_1", "--project", PROJECT, "-o", "json").stdout
+
+
+def test_a_tenants_user_without_a_project_is_asked_for_one(run: Run, platform: Platform) -> None:
+    told = run("allocations", "list")
+    assert told.exit_code != 0
+    assert "say which project" in told.stderr
+
+
+def test_a_field_and_the_moment_of_it_have_different_headings(capsys: pytest.CaptureFixture[str]) -> None:
+    output.show_record({"inventory": {"cpus": 2, "host": "process"}, "inventory_at": None, "created_at": None})
+    assert capsys.readouterr().out.splitlines() == [
+        "INVENTORY     cpus: 2",
+        "              host: process",
+        "INVENTORY AT  -",
+        "CREATED       -",
+    ]

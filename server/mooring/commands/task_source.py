@@ -1,0 +1,85 @@
+"""Where a task may fetch from: only from places that the lists of sources allow.
+
+Whoever makes a task names the registry or the address, and a machine of the platform dials it, from inside the
+platform's network. So the place is held against the same lists as an artifact's. Private networks, and plain http, are
+for the platform's own registry and for sources that the platform allows by name; the task says so to its node, which
+otherwise dials the public internet alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from mooring.commands.artifact_judgement import Yardstick, yardstick
+from mooring.commands.work import Services
+from mooring.core.address import DEFAULT_PORT, Reach, Target, read_url, refused_because
+from mooring.core.artifact_location import Location, read_location
+from mooring.core.errors import Code, Refusal
+from mooring.core.names import invalid
+from mooring.core.task_family import FAMILIES, argument_findings
+from mooring.core.task_making import TaskWish
+from mooring.storage.database import Acting
+
+LAUNCH: Final = "container.launch"
+FETCH: Final = "artifact.fetch"
+PRIVATE: Final = "private"
+"""The argument that lets a node dial private networks; it is the platform's to say."""
+
+
+async def within_sources(services: Services, acting: Acting, wish: TaskWish) -> TaskWish:
+    """The wish, once what it fetches may be fetched; whether that reaches private networks is said here alone."""
+    if wish.type not in (LAUNCH, FETCH) or argument_findings(FAMILIES[wish.type], wish.arguments):
+        return wish  # nothing is fetched, or making it is refused
+    target, location = _named(wish.type, wish.arguments)
+    measure = await yardstick(services, acting, wish.project_id)
+    private = _is_private(measure, location, wish)
+    if not private:
+        _check_public(target)
+    return replace(wish, arguments=_with(wish.type, wish.arguments, private=private))
+
+
+def _named(type_: str, arguments: Mapping[str, Any]) -> tuple[Target, Location]:
+    if type_ == LAUNCH:
+        path, image = "arguments/image", arguments["image"]
+        return _repository(image["registry"], image["repository"], path)
+    path, source = "arguments/source", str(arguments["source"])
+    if arguments["kind"] == "oci":
+        registry, _, repository = source.rpartition("/v2/")
+        return _repository(registry, repository, path)
+    target = read_url(source, path)
+    return target, read_location(f"https://{_authority(target)}{target.path.partition('?')[0]}", path)
+
+
+def _repository(registry: str, repository: str, path: str) -> tuple[Target, Location]:
+    target = read_url(registry, path)
+    if target.path != "/":
+        raise invalid(path, "a registry without a path")
+    return target, read_location(f"oci://{_authority(target)}/{repository}", path)
+
+
+def _authority(target: Target) -> str:
+    """A place on a list is of https: plain http is named with its port."""
+    bare = target.scheme == "http" and target.port == DEFAULT_PORT["http"]
+    return f"{target.authority}:{target.port}" if bare else target.authority
+
+
+def _is_private(measure: Yardstick, location: Location, wish: TaskWish) -> bool:
+    for owner in ((wish.tenant_id, wish.project_id), (wish.tenant_id, None), (None, None)):
+        allowed, source = measure.source(location, owner)
+        if allowed:
+            return source is None or (source.tenant_id is None and source.reaches_private)
+    raise Refusal(Code.SOURCE_DENIED, f"no source on the list names {location.text}", {"location": location.text})
+
+
+def _check_public(target: Target) -> None:
+    because = None if target.literal is None else refused_because(target.literal, Reach(), target.scheme)
+    if target.scheme != "https":
+        because = "not allowed without TLS"
+    if because is not None:
+        raise Refusal(Code.SOURCE_DENIED, f"{target.authority} is {because}", {"location": target.authority})
+
+
+def _with(type_: str, arguments: Mapping[str, Any], *, private: bool) -> dict[str, Any]:
+    if type_ == LAUNCH:
+        return {**arguments, "image": {**arguments["image"], PRIVATE: private}}
+    return {**arguments, PRIVATE: private}

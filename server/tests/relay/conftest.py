@@ -1,0 +1,24 @@
+"""Fixtures of the relay's tests: the real relay on a free port, and both of its sides played."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from mooring.settings import Settings
+from mooring.wiring import relay
+from server.tests.conftest import World
+from server.tests.relay.played import Harbour, harbour_of
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """The relay takes a free port, as the API does."""
+    return replace(settings, listen_port=0)
+
+
+@pytest.fixture
+async def harbour(world: World) -> AsyncIterator[Harbour]:
+    """A platform with its relay, an endpoint, and a machine that is played."""
+    async with relay(world.running.platform) as listening, harbour_of(world, listening) as made:
+        yield made

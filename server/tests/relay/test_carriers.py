@@ -1,0 +1,370 @@
+"""Carriers: only the node that was asked may dial, once and in time; one stream holds up no other; ends are told."""
+
+import asyncio
+import json
+
+import pytest
+
+from mooring.core.errors import Refusal
+from mooring.relay.carrier import ARRIVED_MAX, Carrier, Stream, failure_of
+from mooring.relay.frames import (
+    CLOSE,
+    DATA,
+    END,
+    EXIT,
+    FAILURE,
+    FRAME_MAX,
+    HEAD,
+    OPEN,
+    ROOM,
+    WINDOW,
+    Frame,
+    FrameRefused,
+    packed,
+)  # fmt: skip
+from mooring.relay.listener import Relay
+from mooring.storage.database import PLATFORM
+from server.tests.nodes.agent_double import joined_agent
+from server.tests.relay.played import Harbour
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+
+
+async def test_bytes_pass_both_ways_and_each_direction_ends_by_itself(harbour: Harbour) -> None:
+    viewer, inside, _ = await harbour.connected()
+    assert inside.asked == {"port": 8_080}
+    await viewer.send(DATA, 0, b"ahoy")
+    await viewer.send(END)
+    assert await inside.until(b"ahoy") == b"ahoy"
+    assert (await inside.next()).kind == END
+    await inside.send(DATA, b"and back")
+    await inside.send(END)
+    await inside.send(CLOSE)
+    told = [await viewer.next() for _ in range(3)]
+    assert [(each.kind, each.data) for each in told if each] == [(DATA, b"and back"), (END, b""), (CLOSE, b"")]
+
+
+async def test_a_second_viewer_shares_the_tunnel(harbour: Harbour) -> None:
+    _, _, tunnel = await harbour.connected()
+    visiting = asyncio.create_task(harbour.visit(await harbour.ticket()))
+    second = await tunnel.inside()
+    await second.accept()
+    assert (await visiting)[0] == 101
+
+
+async def test_only_the_node_that_was_asked_may_dial_and_once(harbour: Harbour) -> None:
+    visiting = asyncio.create_task(harbour.visit(await harbour.ticket()))
+    task = await harbour.asked()
+    other = await joined_agent(harbour.world.client(), harbour.world.admin)
+    user = harbour.tenant.token
+    for token, status in ((await harbour.node_token(other), 404), (user, 404), ("mrgn_" + "x" * 43, 401)):
+        assert (await harbour.dial(task["task_id"], token))[0] == status
+    assert (await harbour.dial("tsk_" + "0" * 26, await harbour.node_token()))[0] == 404
+    tunnel = await harbour.tunnel(task)
+    assert (await harbour.dial(task["task_id"], await harbour.node_token()))[0] == 404
+    await (await tunnel.inside()).accept()
+    assert (await visiting)[0] == 101
+    await other.client.aclose()
+
+
+async def test_a_node_that_dials_too_late_finds_nobody_and_the_viewer_was_told(
+    harbour: Harbour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mooring.relay.desk.DIAL_SECONDS", 1.0)
+    line = await harbour.line()
+    head = {"Connection": "Upgrade", "Upgrade": "mooring-visit", "Authorization": f"Bearer {await harbour.ticket()}"}
+    await line.ask("relay", "/visits", **head)
+    answer = await line.answer()
+    assert answer.status == 503
+    assert "did not dial" in json.loads(answer.body)["detail"]
+    task = await harbour.asked()
+    assert (await harbour.dial(task["task_id"], await harbour.node_token()))[0] == 404
+
+
+async def test_what_the_node_says_about_a_connection_is_what_the_viewer_is_told(harbour: Harbour) -> None:
+    _, _, tunnel = await harbour.connected()
+    for frame, status in (
+        ((FAILURE, b'{"code": "not_found", "detail": "nothing listens there"}'), 404),
+        ((FAILURE, b"\xff not json"), 503),
+        ((CLOSE, b""), 503),
+    ):
+        visiting = asyncio.create_task(harbour.visit(await harbour.ticket()))
+        inside = await tunnel.inside()
+        await inside.send(*frame)
+        assert (await visiting)[0] == status
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        HEAD.pack(b"d", 1, FRAME_MAX + 1),
+        packed(b"d", 1, b"x")[:-1],
+        HEAD.pack(b"q", 1, 0),
+        packed(OPEN, 1, b"{}"),
+        packed(ROOM, 1, b"\x00" * 5),
+        packed(ROOM, 1, WINDOW.to_bytes(4)),
+        packed(END, 1) * 2,
+        packed(END, 1) + packed(DATA, 1, b"x"),
+    ],
+    ids=["too-large", "cut-off", "unknown-letter", "not-a-nodes", "odd-room", "more-room", "two-ends", "after-end"],
+)
+async def test_a_node_that_speaks_otherwise_is_hung_up_on_and_its_viewer_is_told(
+    harbour: Harbour, wrong: bytes
+) -> None:
+    viewer, inside, tunnel = await harbour.connected()
+    assert inside.number == 1
+    inside.tunnel.frames.writer.write(wrong)
+    if wrong == packed(b"d", 1, b"x")[:-1]:
+        inside.tunnel.frames.writer.close()
+    told = []
+    while (frame := await viewer.next()) is not None:
+        told.append(frame)
+    assert told[-1].kind == FAILURE
+    assert json.loads(told[-1].data) == {"code": "tunnel_lost", "detail": "the node hung up"}
+    await tunnel.ended.wait()
+
+
+async def test_what_nobody_reads_is_kept_up_to_a_window_and_no_further(harbour: Harbour) -> None:
+    reader, writer = await asyncio.open_connection(*harbour.address)
+    stream = Stream(Carrier(reader, writer, (8_080,)), 1)
+    for _ in range(WINDOW // FRAME_MAX):
+        stream.take(Frame(DATA, 1, b"x" * FRAME_MAX))
+    with pytest.raises(FrameRefused, match="more than there is room"):
+        stream.take(Frame(DATA, 1, b"x"))
+    many = Stream(Carrier(reader, writer, (8_080,)), 2)
+    for _ in range(ARRIVED_MAX):
+        many.take(Frame(EXIT, 2, b"0"))
+    with pytest.raises(FrameRefused, match="more frames than anybody reads"):
+        many.take(Frame(EXIT, 2, b"0"))
+    writer.close()
+
+
+async def test_a_slow_reader_holds_up_no_other_stream(harbour: Harbour) -> None:
+    slow, first, tunnel = await harbour.connected()
+    visiting = asyncio.create_task(harbour.visit(await harbour.ticket()))
+    second = await tunnel.inside()
+    await second.accept()
+    _, quick = await visiting
+    for _ in range(WINDOW // FRAME_MAX):  # the slow one takes nothing of a whole window
+        await first.send(DATA, b"x" * FRAME_MAX)
+    for _ in range(3):
+        for _ in range(WINDOW // FRAME_MAX):
+            await second.send(DATA, b"y" * FRAME_MAX)
+        heard = 0
+        while heard < WINDOW:
+            frame = await quick.next()
+            assert frame is not None
+            heard += len(frame.data)
+        granted = 0
+        while granted < WINDOW:
+            granted += int.from_bytes((await second.next()).data)
+    heard = 0
+    while heard < WINDOW:
+        frame = await slow.next()
+        assert frame is not None
+        assert frame.kind == DATA
+        heard += len(frame.data)
+
+
+async def test_a_viewer_sends_no_more_than_there_is_room_for_inside(harbour: Harbour) -> None:
+    viewer, inside, _ = await harbour.connected()
+    writing = asyncio.create_task(_flood(harbour, viewer.writer))
+    heard = 0
+    while heard < WINDOW:
+        heard += len((await inside.arrived.get()).data)
+    assert heard == WINDOW
+    assert inside.arrived.empty()
+    await inside.send(ROOM, (100_000).to_bytes(4))
+    while heard < WINDOW + FRAME_MAX:
+        heard += len((await inside.arrived.get()).data)
+    assert heard <= WINDOW + 100_000
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+
+
+async def _flood(harbour: Harbour, writer: asyncio.StreamWriter) -> None:
+    while True:
+        writer.write(packed(DATA, 0, b"z" * FRAME_MAX))
+        await writer.drain()
+
+
+async def test_many_small_pieces_that_nobody_reads_are_put_together(harbour: Harbour) -> None:
+    viewer, inside, _ = await harbour.connected()
+    inside.tunnel.frames.writer.write(packed(DATA, 1, b"x") * 10_000)
+    await inside.tunnel.frames.writer.drain()
+    await inside.send(END)
+    heard = b""
+    while (frame := await viewer.next()) is not None and frame.kind == DATA:
+        heard += frame.data
+    assert heard == b"x" * 10_000
+
+
+async def test_a_carrier_that_dies_ends_its_viewers_with_the_reason_and_the_next_asks_anew(harbour: Harbour) -> None:
+    viewer, _, tunnel = await harbour.connected()
+    tunnel.frames.writer.close()
+    frame = await viewer.next()
+    assert frame is not None
+    assert (frame.kind, json.loads(frame.data)["code"]) == (FAILURE, "tunnel_lost")
+    assert await viewer.next() is None
+    again, inside, _ = await harbour.connected()
+    await inside.send(DATA, b"anew")
+    frame = await again.next()
+    assert frame is not None
+    assert frame.data == b"anew"
+
+
+async def test_a_viewer_who_leaves_closes_his_stream_and_no_other(harbour: Harbour) -> None:
+    viewer, inside, tunnel = await harbour.connected()
+    viewer.writer.close()
+    assert (await inside.next()).kind == CLOSE
+    assert not tunnel.ended.is_set()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        packed(OPEN, 0, b"{}"), packed(EXIT, 0, b"0"), packed(ROOM, 0, b"\x00" * 4), packed(DATA, 1, b"x"),
+        packed(b"r", 0, b"{}"), packed(b"s", 0, b"{}"), packed(END, 0, b"x"), packed(END, 0) + packed(DATA, 0, b"x"),
+        packed(END, 0) * 2, HEAD.pack(b"d", 0, FRAME_MAX + 1), HEAD.pack(b"!", 0, 0),
+    ],
+)  # fmt: skip
+async def test_a_viewer_who_speaks_otherwise_is_hung_up_on_alone(harbour: Harbour, wrong: bytes) -> None:
+    viewer, inside, tunnel = await harbour.connected()
+    viewer.writer.write(wrong)
+    while await viewer.next() is not None:
+        pass
+    while (await inside.next()).kind != CLOSE:
+        pass
+    assert not tunnel.ended.is_set()
+
+
+async def test_a_command_runs_once_takes_window_sizes_and_its_exit_code_comes_back(harbour: Harbour) -> None:
+    ticket = await harbour.command("id", "-u")
+    visiting = asyncio.create_task(harbour.visit(ticket))
+    task = await harbour.asked()
+    assert task["arguments"]["argv"] == ["id", "-u"]
+    assert "ports" not in task["arguments"]
+    tunnel = await harbour.tunnel(task)
+    inside = await tunnel.inside()
+    await inside.accept()
+    status, viewer = await visiting
+    assert status == 101
+    await viewer.send(b"r", 0, b'{"columns": 100, "rows": 30}')
+    resized = await inside.next()
+    assert (resized.kind, json.loads(resized.data)) == (b"r", {"columns": 100, "rows": 30})
+    await inside.send(DATA, b"1000\r\n")
+    await inside.send(EXIT, b"7")
+    told = [await viewer.next() for _ in range(3)]
+    assert [(each.kind, each.data) for each in told if each] == [(DATA, b"1000\r\n"), (EXIT, b"7")]
+    await tunnel.ended.wait()  # its tunnel is for this command alone
+    assert (await harbour.visit(ticket))[0] == 401
+
+
+async def test_a_ticket_counts_for_its_kind_and_for_nobody_who_made_none(harbour: Harbour) -> None:
+    link = await harbour.ticket("open")
+    session = (await harbour.session()).partition("=")[2]
+    for ticket in (link, session, "mrgv_" + "x" * 43, harbour.tenant.token, await harbour.node_token()):
+        assert (await harbour.visit(ticket))[0] == 401
+    assert (await harbour.open_link(await harbour.ticket())).status == 401
+    assert (await harbour.open_link(await harbour.command("id"))).status == 401
+
+
+async def test_a_ticket_whose_time_is_over_counts_no_more(harbour: Harbour) -> None:
+    ticket = await harbour.ticket()
+    await _execute(harbour, "UPDATE visit SET expires_at = now() - interval '1 second'")
+    assert (await harbour.visit(ticket))[0] == 401
+
+
+async def test_a_ticket_ends_with_its_makers_token_and_with_what_it_is_for(harbour: Harbour) -> None:
+    made = await harbour.people.post("/api/v1/tokens", json={"name": "for a while"})
+    holder = harbour.world.client(made.json()["token"])
+    ticket = (await holder.post(f"{harbour.path}/endpoints/{harbour.app.endpoint_id}/connect")).json()["ticket"]
+    assert (await harbour.people.delete(f"/api/v1/tokens/{made.json()['id']}")).status_code < 300
+    assert (await harbour.visit(ticket))[0] == 401
+    other = await harbour.ticket()
+    released = await harbour.people.post(f"{harbour.path}/allocations/{harbour.app.allocation_id}/release")
+    assert released.status_code == 200, released.text
+    assert (await harbour.visit(other))[0] == 404
+
+
+async def test_what_is_open_ends_when_the_right_to_it_is_taken(
+    harbour: Harbour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Relay, "look_seconds", 0.05)
+    viewer, inside, tunnel = await harbour.connected()
+    released = await harbour.people.post(f"{harbour.path}/allocations/{harbour.app.allocation_id}/release")
+    assert released.status_code == 200, released.text
+    frame = await viewer.next()
+    assert frame is not None
+    assert (frame.kind, json.loads(frame.data)["code"]) == (FAILURE, "not_found")
+    assert await viewer.next() is None
+    assert (await inside.next()).kind == CLOSE
+    assert not tunnel.ended.is_set()
+
+
+async def test_beyond_the_limit_a_connection_is_not_taken(harbour: Harbour, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Relay, "connections_max", 2)
+    kept = [await harbour.line() for _ in range(2)]
+    for line in kept:
+        await line.send(b"GET ")
+    assert await (await harbour.line()).is_over()
+    kept[0].writer.close()
+    await kept[0].writer.wait_closed()
+    assert (await _status_in_time(harbour)) == 401
+
+
+async def _status_in_time(harbour: Harbour) -> int:
+    """What the relay answers, as soon as it takes one more connection."""
+    async with asyncio.timeout(60):
+        while True:
+            line = await harbour.line()
+            try:
+                await line.ask("relay", "/visits")
+                return (await line.answer()).status
+            except ConnectionError:
+                continue
+
+
+async def test_beyond_the_limit_of_a_tunnel_a_stream_is_refused(
+    harbour: Harbour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mooring.relay.carrier.STREAMS_MAX", 1)
+    await harbour.connected()
+    assert (await harbour.visit(await harbour.ticket()))[0] == 429
+
+
+async def test_no_ticket_is_in_any_log_line_and_a_visit_has_its_beginning_and_end(
+    harbour: Harbour, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="mooring.relay")
+    ticket = await harbour.ticket()
+    visiting = asyncio.create_task(harbour.visit(ticket))
+    tunnel = await harbour.tunnel()
+    inside = await tunnel.inside()
+    await inside.accept()
+    _, viewer = await visiting
+    viewer.writer.close()
+    assert (await inside.next()).kind == CLOSE
+    session = await harbour.session()
+    await harbour.relay.close()  # every connection is at its end
+    told = [record for record in caplog.records if record.name == "mooring.relay" and record.levelname == "INFO"]
+    assert sorted(record.message for record in told) == [
+        "a session at an endpoint begins", "a visit begins", "a visit ends",
+    ]  # fmt: skip
+    for record in told:
+        assert record.__dict__["correlation_id"].startswith("cor_")
+        assert record.__dict__["visit_id"].startswith("vis_")
+    assert ticket not in caplog.text
+    assert session.partition("=")[2] not in caplog.text
+
+
+async def _execute(harbour: Harbour, statement: str) -> None:
+    database = harbour.world.running.platform.services.database
+    async with database.connection(PLATFORM) as connection:
+        await connection.execute(statement)
+
+
+def test_a_failure_that_a_node_makes_up_is_bounded() -> None:
+    refusal = failure_of(Frame(FAILURE, 1, json.dumps({"code": "x" * 500, "detail": "y" * 5_000}).encode()))
+    assert isinstance(refusal, Refusal)
+    assert len(refusal.detail) < 600

@@ -1,0 +1,273 @@
+"""The nodes' part of the demo: an allocation is placed, programs run in its sandbox, and its end is proven.
+
+The machine that the demo runs on is the node. As root its sandboxes are isolated from everything else; without root
+they are plain processes, and the demo says so. The GPUs are simulated: they are placed but compute nothing.
+Whatever happens, the allocation is given back before Mooring stops; afterwards the machine is looked through once
+more, and what is found is removed and told.
+"""
+
+import asyncio
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from mooring_agent.hosts.choice import NEEDS, host_for
+from mooring_agent.keys import read_identity
+from mooring_sdk import Client, MooringError, models
+from tools.demo_telling import DemoFailed, heading, tell, undisturbed
+
+HOST = "namespace" if os.geteuid() == 0 else "process"
+REGION = "local"
+SKU = "simulated-slice"
+WAIT_SECONDS_MAX = 60.0
+STEP_SECONDS = 10
+LOOK_SECONDS = 0.1
+PROGRAM = {
+    "namespace": 'echo "hello from $(hostname), as pid $$"; echo "GPUs in /dev: $(ls /dev | grep -c "^nvidia[0-9]")"',
+    "process": 'echo "hello from $(hostname), as pid $$"',
+}
+PAGE = "Hello from inside a sandbox.\n"
+
+
+@dataclass(frozen=True)
+class Berth:
+    """The tenant's admin at work in one project, and where the demo may put files."""
+
+    client: Client
+    project: models.Project
+    directory: Path
+
+
+def nodes_are_missing() -> str:
+    """Why this machine can be no node; empty if it can."""
+    missing = [name for name in NEEDS.get(HOST, {}) if shutil.which(name) is None]
+    return f"{' and '.join(missing)} cannot be found, without which root makes no sandbox" if missing else ""
+
+
+def show_nodes(admin: Client, berth: Berth) -> None:
+    """The whole of it."""
+    show_the_node(admin, berth.directory / "log")
+    offer(admin)
+    with allocated(berth) as allocation:
+        run_a_program(berth, allocation)
+        serve_a_page(berth, allocation)
+    show_the_proof(berth, allocation.id)
+
+
+def show_the_node(admin: Client, log: Path) -> None:
+    """This machine, which joined by itself."""
+    heading("This machine is a node")
+    node = _node(admin, log)
+    detail = admin.get_node(node.id)
+    tell("node", f"{node.name} ({node.id}), region {node.region}; it dials out and has no open port")
+    isolated = "isolated in namespaces" if HOST == "namespace" else "NOT isolated: that needs root"
+    tell("sandboxes", f"{isolated} (host {node.host})")
+    simulated = all(each.simulated for each in detail.slots)
+    tell("GPUs", f"{len(detail.slots)}{', all simulated: they are placed but compute nothing' if simulated else ''}")
+
+
+def _node(admin: Client, log: Path) -> models.Node:
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while time.monotonic() < deadline:
+        for node in admin.iter_nodes(status="ready"):
+            return node
+        time.sleep(LOOK_SECONDS)
+    told = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line[:1] != "{"]
+    raise DemoFailed("\n".join(["this machine did not become a node", *told]))
+
+
+def offer(admin: Client) -> None:
+    """What the platform's admin sells of it."""
+    sku = admin.create_sku(
+        slug=SKU, display_name="Simulated GPUs", shape="gpu_slice", gpu_model="simulated", regions=[REGION],
+        allowed_gpu_counts=[1, 2, 4], price_minor_per_gpu_hour=0, currency="EUR",
+    )  # fmt: skip
+    tell("offered as", f"{sku.slug}: {', '.join(map(str, sku.allowed_gpu_counts))} GPUs, at no price")
+
+
+@contextmanager
+def allocated(berth: Berth) -> Iterator[models.Allocation]:
+    """Capacity that is the project's, and given back at the end, however that comes."""
+    heading("A project asks for two GPUs, and the platform chooses the place")
+    client, project = berth.client, berth.project
+    asked = client.create_allocation(project.id, sku=SKU, shape="gpu_slice", gpu_count=2, name="box")
+    tell("allocation", f"{asked.name} ({asked.id})")
+    try:
+        held = settled(berth, asked.id, {"active", "failed", "released"})
+        if held.status != "active":
+            raise DemoFailed(f"the allocation is {held.status}: {held.failure_code} {held.failure_detail}")
+        tell("placed on", f"{held.node_id}, slots {', '.join(str(each.index) for each in held.slots)}")
+        tell("its sandbox", f"address {held.address}, isolation {held.isolation}")
+        full = client.explain_allocation(project.id, sku=SKU, shape="gpu_slice", gpu_count=4)
+        tell("four more?", f"{'yes' if full.fits else 'no'}: {full.because}; {full.smallest_change}")
+        yield held
+    except BaseException:
+        try:
+            _give_back(berth, asked.id)
+        except (MooringError, DemoFailed) as also:
+            tell("not given back", f"{also}; what is left is removed when Mooring has stopped")
+        raise
+    _give_back(berth, asked.id)
+
+
+@undisturbed()
+def _give_back(berth: Berth, allocation_id: str) -> None:
+    heading("The allocation is given back")
+    berth.client.release_allocation(berth.project.id, allocation_id)
+    over = settled(berth, allocation_id, {"released", "release_failed"})
+    tell("status", f"{over.status}; how that is known: {over.teardown_proof}")
+    if over.status != "released":
+        raise DemoFailed(f"the sandbox is not gone: {over.blocker}")
+
+
+def settled(berth: Berth, allocation_id: str, wanted: set[str]) -> models.Allocation:
+    """The allocation once it stands as wanted."""
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while True:
+        seen = berth.client.get_allocation(
+            berth.project.id, allocation_id, wait=STEP_SECONDS, until=",".join(sorted(wanted))
+        )
+        if seen.status in wanted:
+            return seen
+        if time.monotonic() > deadline:
+            raise DemoFailed(f"the allocation is {seen.status} after {WAIT_SECONDS_MAX:.0f} s: {seen.blocker}")
+
+
+def run_a_program(berth: Berth, allocation: models.Allocation) -> None:
+    """A program in the sandbox, and what it said."""
+    heading("A program runs in the sandbox")
+    tell("task", "process.run, signed by the platform, verified by the node")
+    ran = do(berth, allocation, "process.run", {"argv": ["/bin/sh", "-c", PROGRAM[HOST]]})
+    for line in ran.last_lines:
+        tell("it says", line)
+
+
+def do(berth: Berth, allocation: models.Allocation, type: str, arguments: dict[str, Any]) -> models.Task:
+    """A task to its good end."""
+    made = berth.client.create_allocation_task(berth.project.id, allocation.id, type=type, arguments=arguments)
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    seen = made
+    while seen.finished_at is None and time.monotonic() < deadline:
+        seen = berth.client.get_task(berth.project.id, made.id, wait=STEP_SECONDS, changed_from=seen.etag)
+    if seen.status != "succeeded":
+        raise DemoFailed(f"{type} is {seen.status}: {seen.failure_code} {seen.failure_detail} {seen.last_lines}")
+    return seen
+
+
+def serve_a_page(berth: Berth, allocation: models.Allocation) -> None:
+    """A web service that nobody can reach but through the platform."""
+    heading("A web service is reached through the platform, with no port published")
+    client, project = berth.client, berth.project
+    port = _free_port()
+    do(berth, allocation, "files.write", {"files": [{"path": "/tmp/site/index.html", "content": PAGE}]})
+    serve = [shutil.which("python3", path="/usr/bin:/bin") or sys.executable, "-m", "http.server", str(port)]
+    do(berth, allocation, "service.start",
+       {"name": "web", "argv": [*serve, "--bind", "127.0.0.1"], "directory": "/tmp/site",
+        "endpoint": {"name": "web", "port": port, "protocol": "http"}})  # fmt: skip
+    do(berth, allocation, "probe.http", {"port": port, "attempts": 50, "interval_seconds": 0.2})
+    tell("service", f"web listens on 127.0.0.1:{port} of its sandbox")
+    if HOST == "namespace":
+        with socket.socket() as outside:
+            outside.settimeout(STEP_SECONDS)
+            if outside.connect_ex(("127.0.0.1", port)) == 0:
+                raise DemoFailed(f"port {port} of the sandbox can be reached on the machine")
+        tell("on the machine", f"nobody listens on port {port}")
+    else:
+        tell("on the machine", "it listens there as well: nothing is isolated without root")
+    (endpoint,) = client.iter_endpoints(project.id)
+    if endpoint.origin is None:
+        raise DemoFailed("the page has no address for browsers")
+    tell("its own origin", endpoint.origin)
+    page = visit(client.open_endpoint(project.id, endpoint.id).url, endpoint.origin)
+    tell("by a link", f"that counts once: {page.strip()!r}")
+    if page != PAGE:
+        raise DemoFailed(f"the page is {page!r}")
+
+
+def visit(link: str, origin: str) -> str:
+    """What a browser shows that follows the link; every name below localhost is this machine."""
+    with httpx.Client(timeout=STEP_SECONDS) as browser:
+        entered = _asked(browser, link)
+        session = entered.headers.get("set-cookie", "").partition(";")[0]
+        answer = _asked(browser, f"{origin}/", {"Cookie": session})
+    if answer.status_code != 200:
+        raise DemoFailed(f"the page could not be read: {answer.status_code}")
+    return answer.text
+
+
+def _asked(browser: httpx.Client, url: str, headers: dict[str, str] | None = None) -> httpx.Response:
+    target = httpx.URL(url)
+    host = f"{target.host}:{target.port}"
+    return browser.get(target.copy_with(host="127.0.0.1"), headers={**(headers or {}), "Host": host})
+
+
+def _free_port() -> int:
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        return int(asked.getsockname()[1])
+
+
+def show_the_proof(berth: Berth, allocation_id: str) -> None:
+    """The receipt, verified by a program that asks nobody."""
+    heading("The node's signed receipt, verified offline")
+    over = berth.client.get_allocation(berth.project.id, allocation_id)
+    if over.receipt_id is None:
+        raise DemoFailed(f"there is no receipt; the end is known by {over.teardown_proof}")
+    bundle = msgspec.json.encode(berth.client.export_receipt(berth.project.id, over.receipt_id)).decode()
+    code, said = _verified(berth.directory / "receipt.json", bundle)
+    for line in said.splitlines():
+        print(f"   {line}")
+    if code != 0:
+        raise DemoFailed("the receipt could not be verified")
+    code, said = _verified(berth.directory / "forged.json", bundle.replace(over.node_id or "", "nod_of_somebody_else"))
+    tell("with a forged node", said.strip().partition(": ")[2])
+    if code == 0:
+        raise DemoFailed("a forged receipt was believed")
+
+
+def _verified(path: Path, bundle: str) -> tuple[int, str]:
+    """What `mooring receipts verify` says, where there is no server and no context."""
+    path.write_text(bundle, encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MOORING_")}
+    command = [sys.executable, "-m", "mooring_cli", "receipts", "verify", "--require-clean", path.name]
+    done = subprocess.run(
+        command, cwd=path.parent, env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS_MAX, check=False
+    )
+    return done.returncode, done.stdout or done.stderr
+
+
+def remains(state: Path, kind: str = HOST) -> list[str]:
+    """What a node whose agent has ended still had on this machine; it is gone now."""
+    identity = read_identity(state) if state.exists() else None
+    if identity is None:
+        return []
+    with (state / "lock").open("w") as lock:
+        _wait_for(lock.fileno())  # an agent that was left alone ends by itself, and has the lock until then
+        host = host_for(kind, state, identity.node_id)
+        strays = asyncio.run(host.sweep([]))
+    return [f"{each.thing.kind} {each.thing.name}" for each in strays if each.verdict == "reaped"]
+
+
+def _wait_for(lock: int) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise DemoFailed("the agent of this machine does not end") from None
+            time.sleep(LOOK_SECONDS)
+        else:
+            return
