@@ -13,6 +13,7 @@ import pytest
 
 from agent.tests.namespace import dying, dying_maker
 from agent.tests.namespace.standing import Inside, left_of, spec_of
+from agent.tests.supervisor.standing import until
 from mooring_agent.hosts.contract import Owner, ProcessSpec, Restart
 from mooring_agent.hosts.namespace import NamespaceHost, births, limits, making, processes, ranges, unmaking
 from mooring_agent.hosts.namespace.records import UIDS, Places, Record, sandbox_itself
@@ -93,7 +94,8 @@ async def test_a_maker_that_is_killed_leaves_no_process_and_the_next_birth_succe
     assert process.returncode == -signal.SIGKILL, errors.decode()
     # The lock is the maker's and whoever it made: when it is free they are gone.
     births.wait_for_birth(host.places.owner(sandbox_itself("alc_1")))
-    assert in_range(record) == []
+    # (A process lets its files go a moment before it is gone itself.)
+    await until(lambda: in_range(record) == [])
     assert births.living(host.places, sandbox_itself("alc_1")) is None
     assert await host.recover() == ["alc_1"]
     assert (await host.destroy("alc_1")).clean

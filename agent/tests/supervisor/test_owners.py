@@ -227,7 +227,8 @@ async def test_nothing_is_left_over_after_hundreds_of_runs(sandbox: Standing) ->
         await asyncio.gather(*(sandbox.client.wait_run("", key) for key in keys))
     with pytest.raises(SupervisorRefusal):
         await sandbox.client.start_run("", "absent", python("", "\0"), 60)
-    await until(lambda: [len(os.listdir(f"/proc/{pid}/fd")) for pid in pids] == before)
+    # At most as many as before: the connection that told the end of the first run may have been open still.
+    await until(lambda: all(len(os.listdir(f"/proc/{pid}/fd")) <= most for pid, most in zip(pids, before, strict=True)))
     # What the programs left behind ends, and is reaped, a moment after the programs; and the collector may close
     # what earlier tests left open in this process.
     await until(lambda: not [each for each in proc.processes().values() if each.parent in pids and each.ended])
