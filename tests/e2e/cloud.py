@@ -5,7 +5,9 @@ own, killed and started as a test likes; at the end each sandbox is destroyed by
 a test has failed.
 """
 
+import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from mooring_agent.hosts.choice import host_for
+from mooring_agent.podman import Podman
 from mooring_sdk import Client, ClientSettings, models
 from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
 
@@ -49,6 +53,11 @@ class Machine:
             self.process.send_signal(number)
             self.process.wait(timeout=60)
             self.process = None
+
+    def clear(self) -> None:
+        """Take away what a failed test left standing; after one that passed there is nothing."""
+        asyncio.run(host_for(self.host, self.directory, self.node_id).sweep([]))
+        shutil.rmtree(Podman(self.directory / "containers").run, ignore_errors=True)
 
     def said(self) -> str:
         """The agent's log."""
@@ -173,6 +182,7 @@ def cloud() -> Iterator[Cloud]:
                 finally:
                     for machine in made.machines:
                         machine.stop(signal.SIGKILL)
+                    machine.clear()
 
 
 def needs_root() -> None:

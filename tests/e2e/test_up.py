@@ -165,8 +165,7 @@ def done(
     return seen
 
 
-@pytest.mark.parametrize("host", HOSTS)
-@pytest.mark.parametrize("ends_by", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(("host", "ends_by"), list(zip(HOSTS, (signal.SIGINT, signal.SIGKILL), strict=False)))
 def test_the_next_start_on_another_port_finds_the_node_and_what_runs_on_it(
     make_up: Callable[[str], Up], host: str, ends_by: signal.Signals
 ) -> None:

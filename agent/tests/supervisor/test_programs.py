@@ -202,7 +202,8 @@ status = dict(line.split(":", 1) for line in open("/proc/self/status").read().sp
 print(json.dumps({
     "descriptors": sorted(int(name) for name in os.listdir("/proc/self/fd"))[:-1],
     "session": os.getsid(0) == os.getpid(),
-    "ignored": int(status["SigIgn"], 16) & ~(1 << 12 | 1 << 24), "blocked": int(status["SigBlk"], 16),
+    # The kernel's signals 32 and 33 are the C library's own, and no program can set them.
+    "ignored": int(status["SigIgn"], 16) & ~(1 << 12 | 1 << 24 | 3 << 31), "blocked": int(status["SigBlk"], 16),
     "nnp": status["NoNewPrivs"].strip(), "capabilities": int(status["CapEff"], 16),
     "environment": sorted(os.environ),
 }))
