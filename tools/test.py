@@ -1,8 +1,9 @@
 """Runs the tests and gives an account of what was not run.
 
-pytest alone ends green when everything was skipped. Here every skip is listed with its reason, the counts are
-the last thing printed, and on the machines where all real parts must be there (root on Debian or Ubuntu) a
-skipped test of a real part fails the run. Arguments are pytest's; three workers unless `-n` says otherwise: much of the time is waiting.
+pytest alone ends green when everything was skipped. Here every skip is listed with its reason, the counts are the
+last thing printed, and on the machines where all real parts must be there (root on Debian or Ubuntu) a skipped test
+of a real part fails the run. Arguments are pytest's; three workers unless `-n` says otherwise: much of the time is
+waiting.
 """
 
 import os

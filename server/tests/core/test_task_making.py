@@ -87,7 +87,7 @@ def test_a_result_leads_where_the_table_says(status: str, outcome: Outcome, afte
     assert [each.type for each in decided.events] == ["nodes.task.finished"]
 
 
-@pytest.mark.parametrize("status", sorted(state.value for state in TASK.final) + ["queued"])
+@pytest.mark.parametrize("status", [*sorted(state.value for state in TASK.final), "queued"])
 def test_what_nobody_holds_does_not_end_by_a_result(status: str) -> None:
     with pytest.raises(IllegalTransition):
         finish(NOW, a_task(status), Ended(Outcome.SUCCEEDED))
