@@ -182,7 +182,7 @@ def cloud() -> Iterator[Cloud]:
                 finally:
                     for machine in made.machines:
                         machine.stop(signal.SIGKILL)
-                    machine.clear()
+                        machine.clear()
 
 
 def needs_root() -> None:
