@@ -245,6 +245,7 @@ def ready(up: Up) -> None:
 def test_an_agent_that_is_killed_is_started_again(make_up: Callable[[str], Up]) -> None:
     up = make_up("process")
     up.start("This machine is a node")
+    eventually(lambda: any("-m mooring_agent run" in each for each in up.programs()), up.programs)
     (agent,) = (each for each in up.programs() if "-m mooring_agent run" in each)
     os.kill(int(agent.split()[0]), signal.SIGKILL)
     assert "exit code -9" in up.line("is started again")
