@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import os
 import re
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -147,12 +146,6 @@ class Cache:
             yield
         if not lock.locked():
             self._locks.pop(digest, None)
-
-    def forget_old_partials(self, older_than_seconds: float = 7 * 86_400.0) -> None:
-        """Drop downloads that nobody went on with."""
-        for path in self._partial.iterdir():
-            if path.stat().st_mtime < time.time() - older_than_seconds:
-                path.unlink(missing_ok=True)
 
 
 def _hashed(path: Path) -> tuple["hashlib._Hash", int]:

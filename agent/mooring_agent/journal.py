@@ -211,11 +211,6 @@ class Journal:
         ).fetchone()
         return row is not None
 
-    def closed_allocations(self) -> Sequence[str]:
-        """The allocations that are closed as a whole."""
-        rows = self._database.execute("SELECT owner FROM closed_owner WHERE owner NOT LIKE '%/%'").fetchall()
-        return [row[0] for row in rows]
-
     def link(self) -> Link:
         """Where the chain of receipts goes on."""
         row = self._database.execute("SELECT sequence, body FROM receipt ORDER BY sequence DESC LIMIT 1").fetchone()

@@ -6,7 +6,6 @@ a test has failed.
 """
 
 import asyncio
-import os
 import shutil
 import signal
 import subprocess
@@ -16,8 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from mooring_agent.hosts.choice import host_for
 from mooring_agent.podman import Podman
@@ -36,7 +33,6 @@ class Machine:
     node_id: str
     gpus: int
     process: "subprocess.Popen[bytes] | None" = None
-    log: list[str] = field(default_factory=list)
 
     def start(self) -> None:
         """Start its agent."""
@@ -183,9 +179,3 @@ def cloud() -> Iterator[Cloud]:
                     for machine in made.machines:
                         machine.stop(signal.SIGKILL)
                         machine.clear()
-
-
-def needs_root() -> None:
-    """Sandboxes of namespaces are made by root."""
-    if os.geteuid() != 0:
-        pytest.skip("namespace sandboxes need root")
