@@ -8,7 +8,6 @@ import asyncio
 import ctypes
 import fcntl
 import getpass
-import logging
 import os
 import re
 import signal
@@ -24,13 +23,15 @@ from typing import Final
 
 import msgspec
 
-from mooring_agent import simulate
+from mooring_agent import labels, simulate
+from mooring_agent.address import check_address
 from mooring_agent.agent import Agent, Dismissed, Parts
 from mooring_agent.client import Introduction, Turned, Unreachable, enrol
 from mooring_agent.containers import containers_of
 from mooring_agent.families import FAMILIES
 from mooring_agent.hosts.choice import check_machine, host_for
 from mooring_agent.hosts.namespace import NamespaceHost
+from mooring_agent.hosts.namespace.disks import DISK_BYTES
 from mooring_agent.inventory import take_inventory
 from mooring_agent.journal import Journal
 from mooring_agent.keys import read_identity, ready_keys, store_identity
@@ -38,15 +39,13 @@ from mooring_agent.podman import Podman
 
 STATE: Final = "MOORING_AGENT_STATE_DIR"
 PR_SET_PDEATHSIG: Final = 1
+GIB: Final = 1 << 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; its exit code."""
     chosen = _parser().parse_args(arguments)
-    logging.basicConfig(
-        level=chosen.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
-    )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    labels.configure(chosen.log_level.upper())
     try:
         if chosen.command == "enrol":
             return _enrol(chosen)
@@ -59,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _enrol(chosen: argparse.Namespace) -> int:
+    check_address(chosen.url, allow_insecure=chosen.allow_insecure)
     check_machine(chosen.host)
     directory: Path = chosen.state_dir
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -99,6 +99,7 @@ def _run(chosen: argparse.Namespace) -> int:
     if chosen.end_with_parent:
         end_with_parent()
     if chosen.url is not None:
+        check_address(chosen.url, allow_insecure=chosen.allow_insecure)
         identity = msgspec.structs.replace(identity, url=chosen.url)
     with (directory / "lock").open("w") as lock:
         try:
@@ -107,7 +108,7 @@ def _run(chosen: argparse.Namespace) -> int:
             raise ValueError(f"another agent runs on {directory}") from error
         journal = Journal(directory / "journal.sqlite")
         try:
-            host = host_for(chosen.host, directory, identity.node_id)
+            host = host_for(chosen.host, directory, identity.node_id, int(chosen.sandbox_disk_gib * GIB))
             parts = Parts(
                 identity,
                 ready_keys(directory),
@@ -185,9 +186,19 @@ def _parser() -> argparse.ArgumentParser:
     joins.add_argument("--label", action="append", default=[], metavar="NAME=VALUE")
     runs = commands.add_parser("run", parents=[shared], help="run the agent of an enrolled machine")
     runs.add_argument("--url", default=None, help="the platform's address, if it is another than when it enrolled")
+    for command in (joins, runs):
+        command.add_argument(
+            "--allow-insecure", action="store_true", help="take an address without TLS that is not this machine's own"
+        )
     runs.add_argument("--end-with-parent", action="store_true", help="end when the program that started the agent ends")
     runs.add_argument("--simulated-gpus", type=int, default=0, help="declare GPUs that compute nothing, for trials")
     runs.add_argument("--concurrency", type=int, default=16, help="how many tasks run side by side")
+    runs.add_argument(
+        "--sandbox-disk-gib",
+        type=float,
+        default=DISK_BYTES / GIB,
+        help="how much each sandbox of the namespace host may write, in GiB (default %(default)g; 0 sets no bound)",
+    )
     simulate.add_parser(commands)
     return parser
 

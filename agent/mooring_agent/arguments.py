@@ -12,6 +12,7 @@ from msgspec import Meta
 from mooring_agent.verify import Refused
 from mooring_agent.wire import Task
 
+_PLAIN_PART: Final = r"/\.?[A-Za-z0-9_@+=~%-][A-Za-z0-9._@+=~%-]{0,253}"
 _PART: Final = r"/\.?[A-Za-z0-9_@+=:,~%-][A-Za-z0-9._@+=:,~%-]{0,253}"
 _HOST_URL: Final = r"^https?://[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(:[0-9]{1,5})?\Z"
 _PIECE: Final = r"[a-z0-9]+([._-]+[a-z0-9]+){0,20}"
@@ -28,6 +29,8 @@ Environment = Annotated[dict[Variable, Value], Meta(max_length=200)]
 EnvironmentSecrets = Annotated[dict[Variable, Name], Meta(max_length=200)]
 UserName = Annotated[str, Meta(max_length=32, pattern=r"^([a-z_][a-z0-9_-]{0,31}|[0-9]{1,5}(:[0-9]{1,5})?)\Z")]
 SandboxPath = Annotated[str, Meta(min_length=2, max_length=1_000, pattern=rf"^({_PART}){{1,64}}\Z")]
+# A place in a container that is written as PLACE:OPTIONS,…: no colon and no comma of its own.
+TemporaryPath = Annotated[str, Meta(min_length=2, max_length=1_000, pattern=rf"^({_PLAIN_PART}){{1,64}}\Z")]
 Directory = Annotated[str, Meta(min_length=1, max_length=1_000, pattern=rf"^(/|({_PART}){{1,64}})\Z")]
 Port = Annotated[int, Meta(ge=1, le=65_535)]
 Grace = Annotated[float, Meta(ge=0, le=3_600)]
@@ -190,7 +193,7 @@ class ContainerLaunch(Strict, frozen=True):
     environment_secrets: EnvironmentSecrets = {}
     user: Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,4}:[1-9][0-9]{0,4}\Z")] = "1000:1000"
     mounts: Annotated[tuple[MountArguments, ...], Meta(max_length=32)] = ()
-    temporary: Annotated[tuple[SandboxPath, ...], Meta(max_length=16)] = ("/tmp",)
+    temporary: Annotated[tuple[TemporaryPath, ...], Meta(max_length=16)] = ("/tmp",)
     cpus: Cpus | None = None  # what is not said is what the sandbox has
     memory_bytes: Annotated[int, Meta(ge=8_388_608, le=1 << 50)] | None = None
     pids: Annotated[int, Meta(ge=8, le=4_194_304)] | None = None
@@ -219,6 +222,8 @@ class ArtifactFetch(Strict, frozen=True):
     source: Annotated[str, Meta(max_length=1_000, pattern=r"^[^\x00]*\Z")]
     size: Annotated[int, Meta(ge=0, le=1 << 50)] | None = None
     destination: SandboxPath | None = None
+    volume: Name | None = None  # or into a volume of its owner's, under the name of `file`
+    file: Name | None = None
     secret: Name | None = None
     private: bool = False  # whether the platform lets it lie in a private network
     no_progress_seconds: Annotated[float, Meta(ge=1, le=3_600)] = 60.0

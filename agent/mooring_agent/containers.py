@@ -8,8 +8,8 @@ new agent finds it again, and teardown looks by label and finds none.
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -19,8 +19,8 @@ import msgspec
 
 from mooring_agent import arguments as taken
 from mooring_agent.cache import Cache
-from mooring_agent.families import Doing, Family, Fields, secret_text
-from mooring_agent.files import write_private
+from mooring_agent.container_secrets import ContainerSecrets
+from mooring_agent.families import Doing, Family, Fields
 from mooring_agent.hosts import beneath
 from mooring_agent.hosts.contract import FileSpec, Host, HostFailure, Look, Owner, SandboxSpec, Stray, Thing
 from mooring_agent.hosts.namespace import tree
@@ -67,6 +67,11 @@ class Containers:
     volumes: Path
     http: httpx.AsyncClient
 
+    @property
+    def secrets(self) -> ContainerSecrets:
+        """What containers are told in confidence."""
+        return ContainerSecrets(self.podman)
+
     def families(self, base: Mapping[str, Family]) -> dict[str, Family]:
         """The families with containers; teardown removes an owner's containers before the host looks."""
         return {
@@ -96,9 +101,8 @@ class Containers:
         registry = Registry(self.http, wanted.image.registry, wanted.image.repository, token, wanted.image.private)
         image = await self.images.have(registry, wanted.image.digest, doing.tell)
         doing.tell("start", 0, None, "")
-        words = self._words(doing, wanted)
-        with _environment_file(self.podman.directory, doing, wanted) as file:
-            await self.podman.call("create", *words, *file, image.image_id, *wanted.argv)
+        words = [*self._words(doing, wanted), *await self.secrets.words(doing, wanted)]
+        await self.podman.call("create", *words, image.image_id, *wanted.argv)
         await self.podman.call("start", self._name(owner, wanted.name))
         return {**await self._told(owner, wanted.name), "fetched_bytes": image.fetched_bytes}
 
@@ -117,8 +121,10 @@ class Containers:
     async def remove(self, host: Host, doing: Doing, wanted: taken.ContainerRemove) -> Fields:
         """`container.remove`."""
         if await self._find(doing.owner, wanted.name) is None:
+            await self.secrets.forget_container(doing.owner, wanted.name)
             return {"removed": False}
         await self._take_away(self._name(doing.owner, wanted.name))
+        await self.secrets.forget_container(doing.owner, wanted.name)
         return {"removed": await self._find(doing.owner, wanted.name) is None}
 
     async def fetch(self, host: Host, doing: Doing, wanted: taken.ArtifactFetch) -> Fields:
@@ -135,6 +141,8 @@ class Containers:
         was_here = await self.cache.fetch(wanted.digest, wanted.size, source, doing.tell, wanted.no_progress_seconds)
         if wanted.destination is not None:
             await self._put(host, doing, wanted.digest, wanted.destination)
+        if wanted.volume is not None:
+            await asyncio.to_thread(self._put_into, doing.owner, wanted)
         return {"bytes": self.cache.path(wanted.digest).stat().st_size, "from_cache": was_here}
 
     async def _put(self, host: Host, doing: Doing, digest: str, destination: str) -> None:
@@ -145,6 +153,17 @@ class Containers:
                 )
             content = await asyncio.to_thread(path.read_bytes)
         await host.write_files(doing.owner, [FileSpec(destination, content)])
+
+    def _put_into(self, owner: Owner, wanted: taken.ArtifactFetch) -> None:
+        """A second name for the cached bytes, which any user of the container may read: nothing is copied."""
+        place = self._volumes_of(owner) / str(wanted.volume)
+        place.mkdir(mode=0o755, parents=True, exist_ok=True)
+        new = place / f".{wanted.file or wanted.volume}.new"
+        new.unlink(missing_ok=True)
+        with self.cache.using(wanted.digest) as path:
+            os.link(path, new)
+            new.chmod(0o444)
+        new.rename(place / str(wanted.file or wanted.volume))
 
     async def read_log(self, owner: Owner, name: str) -> AsyncIterator[bytes]:
         """What a container has said."""
@@ -163,18 +182,15 @@ class Containers:
             elif labels.get(ALLOCATION) not in known or labels[NODE] != self.node_id:
                 await self._take_away(each["Id"])
                 strays.append(Stray(thing, "reaped", labels.get(ALLOCATION)))
-        unknown = sorted(set(self._holders()) - set(known))
+        unknown = sorted({*self._volume_holders(), *await self.secrets.holders()} - set(known))
         for allocation_id in unknown:
-            things = [*self._clear_secrets(Owner(allocation_id)), *self._clear_volumes(Owner(allocation_id))]
+            things = [*await self.secrets.forget(Owner(allocation_id)), *self._clear_volumes(Owner(allocation_id))]
             strays += [Stray(thing, "reaped", allocation_id) for thing in things]
         return strays
 
-    def _holders(self) -> Iterator[str]:
-        """The allocations that have volumes, or a secret that a killed agent left."""
-        if self.volumes.exists():
-            yield from (path.name for path in self.volumes.iterdir())
-        for path in self.podman.directory.glob("environment-*"):
-            yield path.name.removeprefix("environment-").partition(".")[0]
+    def _volume_holders(self) -> list[str]:
+        """The allocations that have volumes."""
+        return [path.name for path in self.volumes.iterdir()] if self.volumes.exists() else []
 
     def _after(self, family: Family) -> Any:
         async def perform(host: Host, doing: Doing, wanted: taken.Strict) -> Fields:
@@ -185,7 +201,7 @@ class Containers:
                     await self._take_away(each["Id"])
             fields = await family.perform(host, doing, wanted)
             left = await self._all(owner)
-            others = [*self._clear_volumes(owner), *self._clear_secrets(owner)]
+            others = [*self._clear_volumes(owner), *await self.secrets.forget(owner)]
             if doing.look is not None:
                 doing.look = _joined(doing.look, found, left, others)
                 fields = {**fields, "clean": doing.look.clean}
@@ -266,44 +282,12 @@ class Containers:
     def _volumes_of(self, owner: Owner) -> Path:
         return self.volumes / owner.allocation_id / (f"@{owner.label}" if owner.label else "_")
 
-    def _clear_secrets(self, owner: Owner) -> list[Thing]:
-        """What an agent that was killed while podman read it left behind."""
-        every = sorted(self.podman.directory.glob(f"environment-{owner.allocation_id}.*"))
-        mine = f"environment-{owner.allocation_id}.{owner.label}"
-        found = [path for path in every if not owner.label or path.name.rpartition(".")[0] == mine]
-        for path in found:
-            path.unlink()
-        return [Thing("secrets", path.name) for path in found]
-
     def _clear_volumes(self, owner: Owner) -> list[Thing]:
         place = self._volumes_of(owner) if owner.label else self.volumes / owner.allocation_id
         if not place.exists():
             return []
         tree.remove(place)
         return [Thing("files", f"volumes of {owner.name}")]
-
-
-@contextmanager
-def _environment_file(directory: Path, doing: Doing, wanted: taken.ContainerLaunch) -> Iterator[list[str]]:
-    """Secrets go by a file that only root reads and that is gone when podman has read it: argv is for all to see.
-
-    Nor do they go by podman's own environment, where a variable's name could change what podman itself does.
-    """
-    if not wanted.environment_secrets:
-        yield []
-        return
-    lines = []
-    for variable, name in wanted.environment_secrets.items():
-        value = secret_text(doing, name)
-        if "\n" in value or "\r" in value:
-            raise HostFailure("refused", f"the secret {name!r} has several lines, so it cannot be a variable")
-        lines.append(f"{variable}={value}\n")
-    path = directory / f"environment-{doing.owner.allocation_id}.{doing.owner.label}.{doing.task.task_id}"
-    write_private(path, "".join(lines).encode())
-    try:
-        yield ["--env-file", str(path)]
-    finally:
-        path.unlink()
 
 
 def _registry_of(source: str) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from mooring_agent import labels
 from mooring_agent.arguments import Strict, read_arguments
 from mooring_agent.families import FAMILIES, Doing, Family, Fields
 from mooring_agent.hosts.contract import Host, HostFailure, Owner
@@ -174,6 +175,10 @@ class Executor:
         each.work = asyncio.create_task(self._do(each), name=each.task.task_id)
 
     async def _do(self, each: Tracked) -> None:
+        with labels.about(each.task):
+            await self._done(each)
+
+    async def _done(self, each: Tracked) -> None:
         task = each.task
         try:
             if each.family.closes:
@@ -219,6 +224,7 @@ class Executor:
         if not each.begun:
             self.journal.intend(_under(task, each.fence), self.now())
             each.begun = True
+        log.info("task %s (%s) of %s begins", task.task_id, task.type, task.owner)
         if each.family.logs:
             self.outputs[task.task_id] = each
         doing = Doing(task, {}, self._teller(each), found_again=found_again and not each.family.repeats)
@@ -247,6 +253,8 @@ class Executor:
 
     async def _end(self, each: Tracked, doing: Doing, result: Result) -> None:
         task = each.task
+        code = "" if result.failure is None else f": {result.failure.code}"
+        log.info("task %s (%s) of %s %s%s", task.task_id, task.type, task.owner, result.outcome, code)
         if each.family.logs:
             result = msgspec.structs.replace(result, last_lines=await self._last_lines(task))
         if doing.look is None:

@@ -46,6 +46,7 @@ class Podman:
         # podman takes a short path only, and what lies there ends with the machine's boot.
         self.run = RUN / hashlib.sha256(str(directory).encode()).hexdigest()[:12]
         self.layouts = directory / "layouts"
+        self.secrets = self.run / "secrets"
         self._config = directory / "containers.conf"
 
     @staticmethod
@@ -55,21 +56,21 @@ class Podman:
 
     def prepare(self) -> None:
         """Have the directories and files that podman is pointed at."""
-        for place in (self.directory / "storage", self.layouts, self.run):
+        for place in (self.directory / "storage", self.layouts, self.run, self.secrets):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(self._config, CONFIG.encode())
         write_private(self.policy, json.dumps(POLICY).encode())
 
-    async def call(self, *words: str, environment: Mapping[str, str] | None = None, code: str = "host_error") -> str:
-        """Run podman with these words; its output, or a failure with this code."""
-        status, output, errors = await self.attempt(*words)
+    async def call(self, *words: str, code: str = "host_error", given: bytes | None = None) -> str:
+        """Run podman with these words, and this on its input; its output, or a failure with this code."""
+        status, output, errors = await self.attempt(*words, given=given)
         if status != 0:
             raise HostFailure(code, f"podman {words[0]}: {_last(errors) or f'ended with {status}'}")
         return output
 
-    async def attempt(self, *words: str) -> tuple[int, str, str]:
-        """Run podman with these words; its exit code, output and errors."""
-        if not self._config.exists():
+    async def attempt(self, *words: str, given: bytes | None = None) -> tuple[int, str, str]:
+        """Run podman with these words, and this on its input; its exit code, output and errors."""
+        if not self._config.exists() or not self.secrets.exists():
             self.prepare()
         process = await asyncio.create_subprocess_exec(
             "podman",
@@ -77,7 +78,7 @@ class Podman:
             "--runroot", str(self.run),
             *words,
             cwd=self.layouts,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.DEVNULL if given is None else asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={
@@ -88,7 +89,7 @@ class Podman:
         )  # fmt: skip
         try:
             async with asyncio.timeout(SECONDS):
-                output, errors = await process.communicate()
+                output, errors = await process.communicate(given)
         except TimeoutError as error:
             process.kill()
             await process.wait()

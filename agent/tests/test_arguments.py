@@ -107,6 +107,7 @@ NUMBERS: tuple[Any, ...] = (
     (1 << 22) + 1, (8 << 20) - 1, 8 << 20, (16 << 20) - 1, 16 << 20, 1 << 50, (1 << 50) + 1,
 )  # fmt: skip
 TEXTS: tuple[str, ...] = (
+    "/a:b", "/a,b", "/a=b",
     "", "a", "A", "0", "a\n", "\n", "a\x00", "é", "日本", "-a", "a-", "a.b", "a_b", "_a", "a b", "a" * 32, "a" * 33,
     "a" * 63, "a" * 64, "x" * 128, "x" * 129, "x" * 16_384, "x" * 16_385, "x" * 32_768, "x" * 32_769, "x" * 65_536,
     "x" * 65_537, "x" * 262_144, "x" * 262_145, "/", "//", "/a", "/a/", "/a//b", "/..", "/a/../b", "/.", "/.a",
@@ -186,3 +187,9 @@ def test_the_agent_and_the_schema_agree(type: str) -> None:
 
 def test_every_family_is_compared() -> None:
     assert set(FULL) == set(PUBLISHED) == set(ARGUMENTS)
+
+
+@pytest.mark.parametrize("path", ["/a:rw", "/a,exec", "/tmp:/etc"])
+def test_a_temporary_place_has_no_options_of_its_own(path: str) -> None:
+    odd = {**FULL["container.launch"], "temporary": [path]}
+    assert not is_taken(Hand().task("container.launch"), odd)

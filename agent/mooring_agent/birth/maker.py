@@ -94,6 +94,9 @@ class Maker:
 
     # --- what a sandbox and an owner do each in its own way ---
 
+    def attach(self) -> None:
+        """As root of the machine, before any group denies it a device: mount what lies on one."""
+
     def prepare(self) -> None:
         """As root of the machine: be in a mount namespace with the right root, and open what is not reachable from
         it."""
@@ -128,6 +131,7 @@ class Maker:
 
     def make(self) -> dict[str, Any]:
         """Every step in its order; the answer is what the init's record says."""
+        self.attach()
         for path in self.plan["cgroups"]:
             with open(path, "w") as file:
                 file.write(str(os.getpid()))
@@ -237,13 +241,16 @@ class Maker:
         for name, limit in self.plan["rlimits"].items():
             resource.setrlimit(getattr(resource, name), (limit, limit))
         os.umask(0o022)
-        maker.send(b"ready")
-        _wait(maker)
+        # Before anybody hears of this init: whoever does may enter the project's network by the number of its
+        # descriptor. First above the numbers that are about to be taken, so that none is overwritten before its use.
         keep = [os.open("/dev/null", os.O_RDONLY), self.log, self.log, *self.descriptors()]
-        # Above the numbers that are about to be taken, so that none is overwritten before it is used.
-        for target, source in enumerate([fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64) for descriptor in keep]):
+        *sources, channel = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64) for descriptor in (*keep, maker.fileno())]
+        for target, source in enumerate(sources):
             os.dup2(source, target, inheritable=target < 3)
         maker.detach()
+        with socket.socket(fileno=channel) as to_maker:
+            to_maker.send(b"ready")
+            _wait(to_maker)
         os.closerange(len(keep), 1 << 16)
         confine.confine()
         self.live()

@@ -4,9 +4,11 @@ The init runs nothing itself. Owners' inits are born into its pid namespace and 
 and with it everything ends.
 """
 
+import errno
 import os
 import signal
 import stat
+import subprocess
 from typing import Any, NoReturn
 
 from mooring_agent.birth import kernel
@@ -17,11 +19,27 @@ from mooring_agent.supervisor.kernel import hide_from_tracing, take_title
 class SandboxMaker(Maker):
     """A sandbox that is new."""
 
+    root: str
+
+    def attach(self) -> None:
+        """Its own disk, if it has one, with all that a sandbox begins with; in this view and in no other."""
+        self.root = self.plan["root"]
+        disk = self.plan["disk"]
+        if disk is None:
+            return
+        kernel.unshare(kernel.CLONE_NEWNS)
+        kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
+        os.makedirs(disk["place"], mode=0o700, exist_ok=True)
+        _ran(disk["mount"], "-o", disk["options"], disk["image"], disk["place"])
+        os.rmdir(disk["place"] + "/lost+found")
+        _ran(disk["copy"], "-a", self.root + "/.", disk["place"])
+        self.root = disk["place"]
+
     def prepare(self) -> None:
         """Build the sandbox's mounts and leave the machine's behind."""
         plan = self.plan
         self.project = self._project_network()
-        root = plan["root"]
+        root = self.root
         kernel.unshare(kernel.CLONE_NEWNS)
         kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
         kernel.bind(root, root, kernel.MS_NODEV | kernel.MS_NOSUID)
@@ -31,7 +49,11 @@ class SandboxMaker(Maker):
         self._mount_devices(root, devices)
         owner = self.first_uid or 0
         kernel.mount(
-            "tmpfs", root + "/run", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, f"mode=755,uid={owner},gid={owner}"
+            "tmpfs",
+            root + "/run",
+            "tmpfs",
+            kernel.MS_NOSUID | kernel.MS_NODEV,
+            f"mode=755,size={plan['shared_memory_bytes']},uid={owner},gid={owner}",
         )
         os.mkdir(root + "/run/lock", 0o1777)
         os.chmod(root + "/run/lock", 0o1777)
@@ -134,6 +156,12 @@ class SandboxMaker(Maker):
             except ChildProcessError:
                 pass
             signal.sigwait({signal.SIGCHLD})
+
+
+def _ran(*words: str) -> None:
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise OSError(errno.EIO, f"{words[0]}: {done.stderr.strip()[-300:]}")
 
 
 def main() -> NoReturn:

@@ -9,6 +9,7 @@ from typing import Final
 
 from mooring_agent.hosts.contract import Host
 from mooring_agent.hosts.namespace import NamespaceHost
+from mooring_agent.hosts.namespace.disks import DISK_BYTES
 from mooring_agent.hosts.process import ProcessHost
 
 NEEDS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -43,10 +44,10 @@ def _try_namespaces() -> None:
         )
 
 
-def host_for(kind: str, directory: Path, node_id: str) -> Host:
-    """The host of this kind below the agent's state directory."""
+def host_for(kind: str, directory: Path, node_id: str, disk_bytes: int = DISK_BYTES) -> Host:
+    """The host of this kind below the agent's state directory; `disk_bytes` bounds what each sandbox writes."""
     if kind == "namespace":
-        return NamespaceHost(directory / "host", node_id)
+        return NamespaceHost(directory / "host", node_id, disk_bytes=disk_bytes)
     if kind == "process":
         return ProcessHost(directory / "host", node_id)
     raise ValueError(f"there is no host {kind!r}")

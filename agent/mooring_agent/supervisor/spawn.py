@@ -69,6 +69,9 @@ def read_spec(given: Any) -> Spec:
 def start(spec: Spec, options: Options, output: int, terminal: int | None = None) -> int:
     """Start it; the pid. Its output goes to a descriptor, or all three to a terminal that becomes its own."""
     user = _user(spec, options)
+    if terminal is not None and user is not None and 0 in (user.uid, user.gid):
+        # Only here is it known who a name is: the sandbox's own file says so, and that is the tenant's.
+        raise Refusal("refused", f"{spec.user!r} is root in the sandbox: an interactive command has no need of more")
     standard_input = terminal if terminal is not None else _input(spec.stdin)
     heard, tell = os.pipe2(os.O_CLOEXEC)
     try:

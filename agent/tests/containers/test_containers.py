@@ -1,5 +1,6 @@
 """Real containers from a real registry: pulled by digest, hardened, seen, stopped, and proven gone."""
 
+import base64
 import json
 import os
 import secrets
@@ -287,8 +288,23 @@ async def test_a_secret_is_in_the_containers_environment_and_in_no_argument(
     while "TOKEN" not in said:
         said = (await machine.containers.podman.attempt("logs", launched.result["container_id"]))[1]
     assert "TOKEN=hush-4711" in said
-    assert not [name for name in os.listdir(machine.containers.podman.directory) if name.startswith("environment-")]
     assert b"hush-4711" not in b"".join(arguments_of_all())
+    assert not [each for each in holding(machine, b"hush-4711") if each.name in ("bolt_state.db", "db.sql")]
+    restarted = await machine.do("container.control", {"name": "web", "action": "restart", "grace_seconds": 0})
+    assert restarted.result["state"] == "running"
+    removed = await machine.do("container.remove", {"name": "web"})
+    assert removed.result == {"removed": True}
+    assert holding(machine, b"hush-4711") == [], "nothing of it is left, in no file and no database"
+    assert await machine.containers.secrets.holders() == []
+
+
+def holding(machine: Machine, secret: bytes) -> list[Path]:
+    """The files of podman's, in its store and in its place for what ends with the boot, that hold these bytes."""
+    podman = machine.containers.podman
+    files = [each for place in (podman.directory, podman.run) for each in place.rglob("*") if each.is_file()]
+    forms = (secret, base64.b64encode(secret)[:-4])
+    kept = [each for each in files if "overlay-layers" not in each.parts and "/diff/" not in str(each)]
+    return [each for each in kept if any(form in each.read_bytes() for form in forms)]
 
 
 async def test_what_is_in_the_cache_is_not_fetched_again(machine: Machine, registry: RunningRegistry) -> None:
@@ -314,6 +330,31 @@ async def test_what_is_in_the_cache_is_not_fetched_again(machine: Machine, regis
     assert first.result["bytes"] == sum(len(blob) for blob in image.blobs.values())
 
 
+async def test_an_artifact_in_a_volume_is_read_by_its_container_and_goes_with_its_owner(
+    machine: Machine, registry: RunningRegistry
+) -> None:
+    image = busybox_image()
+    push(registry.url, REPOSITORY, image)
+    blob = {"kind": "blob", "digest": image.layer_digest, "private": True, "volume": "weights", "file": "layer"}
+    blob["source"] = f"{registry.url}/v2/{REPOSITORY}/blobs/{image.layer_digest}"
+    await machine.do("sandbox.create", CREATE)
+    put = await machine.do("artifact.fetch", blob)
+    assert put.outcome == "succeeded", put
+    mounts = [{"volume": "weights", "target": "/models", "read_only": True}]
+    argv = ["-c", "cat /models/layer >/dev/null && echo read; touch /models/layer; exec sleep 600"]
+    launched = await machine.do("container.launch", launch(registry, image, mounts=mounts, argv=argv))
+    assert launched.outcome == "succeeded", launched
+    said = ""
+    while "touch:" not in said:
+        _, out, errors = await machine.containers.podman.attempt("logs", launched.result["container_id"])
+        said = out + errors
+    assert said.startswith("read"), said
+    destroyed = await machine.do("sandbox.destroy", {})
+    assert destroyed.receipt is not None
+    assert json.loads(decode(destroyed.receipt.body))["clean"] is True
+    assert machine.containers.cache.path(image.layer_digest).exists(), "the cache keeps its own name of the bytes"
+
+
 async def test_a_second_container_of_the_same_name_is_refused(machine: Machine, registry: RunningRegistry) -> None:
     image = busybox_image()
     push(registry.url, REPOSITORY, image)
@@ -332,11 +373,10 @@ async def test_a_sweep_reaps_containers_volumes_and_secrets_of_what_the_platform
     await machine.do("sandbox.create", CREATE)
     volume = [{"volume": "data", "target": "/data"}]
     launched = await machine.do("container.launch", launch(registry, image, mounts=volume))
-    # As an agent leaves it that is killed while podman reads it.
-    left = machine.containers.podman.directory / f"environment-{ALLOCATION}.web.tsk_01h00000000000000000000000"
-    left.write_text("TOKEN=hush")
+    # As an agent leaves it that is killed before podman has made the container.
+    await machine.containers.podman.call("secret", "create", f"{ALLOCATION}.web.1.0", "-", given=b"hush")
     assert await machine.containers.sweep([ALLOCATION]) == []
-    assert left.exists()
+    assert await machine.containers.secrets.holders() == [ALLOCATION]
     strays = await machine.containers.sweep([])
     assert {(each.thing.kind, each.verdict, each.allocation_id) for each in strays} == {
         ("containers", "reaped", ALLOCATION),
@@ -344,5 +384,5 @@ async def test_a_sweep_reaps_containers_volumes_and_secrets_of_what_the_platform
         ("secrets", "reaped", ALLOCATION),
     }
     assert launched.result["container_id"] not in str(await machine.containers.podman.containers({}))
-    assert not left.exists()
+    assert await machine.containers.secrets.holders() == []
     assert await machine.containers.sweep([]) == []

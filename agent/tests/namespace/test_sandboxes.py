@@ -276,6 +276,19 @@ async def test_an_interactive_command_has_a_terminal_of_its_own(host: NamespaceH
     await command.close()
 
 
+async def test_a_user_whom_the_sandbox_calls_otherwise_but_who_is_root_gets_no_interactive_command(
+    host: NamespaceHost,
+) -> None:
+    await host.create(spec_of("alc_1"))
+    inside = Inside(host, Owner("alc_1"))
+    added = "echo toor:x:0:0::/root:/bin/sh >> /etc/passwd; echo group:x:4711:0::/:/bin/sh >> /etc/passwd"
+    assert (await inside.run("sh", "-c", added))[0] == 0
+    for name in ("toor", "group", "root"):
+        with pytest.raises(HostFailure, match="root in the sandbox") as refused:
+            await host.open_command(Owner("alc_1"), ProcessSpec(("id",), user=name), 80, 24)
+        assert refused.value.code == "refused"
+
+
 async def test_a_bounded_sandbox_says_so(host: NamespaceHost) -> None:
     facts = await host.create(spec_of("alc_1", isolation="bounded"))
     assert facts.isolation == "bounded"

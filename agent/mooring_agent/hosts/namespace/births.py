@@ -12,7 +12,7 @@ import msgspec
 
 import mooring_agent
 from mooring_agent.hosts.contract import Device, HostFailure, Owner
-from mooring_agent.hosts.namespace import processes, tree
+from mooring_agent.hosts.namespace import disks, processes, tree
 from mooring_agent.hosts.namespace.records import UIDS, Init, Places, Record, sandbox_itself
 from mooring_agent.supervisor.client import SOCKET_NAME
 
@@ -36,6 +36,7 @@ def sandbox_plan(places: Places, record: Record) -> dict[str, Any]:
     return {
         **_shared_plan(places, record, sandbox_itself(spec.allocation_id)),
         "root": str(places.root(spec.allocation_id)),
+        "disk": _disk_plan(places, record),
         "uids": UIDS,
         "binds": tree.binds(),
         "devices": devices(spec.devices),
@@ -44,6 +45,17 @@ def sandbox_plan(places: Places, record: Record) -> dict[str, Any]:
         "project_network": project_network(places, spec.network.name) or "",
         "hostname": spec.hostname,
     }
+
+
+def _disk_plan(places: Places, record: Record) -> dict[str, str] | None:
+    """The sandbox's own disk, and by which programs it is mounted and filled; none where it has none."""
+    if not record.has_disk:
+        return None
+    image = places.disk(record.spec.allocation_id)
+    return {
+        "image": str(image), "place": str(image.with_suffix("")), "options": disks.OPTIONS,
+        "mount": disks.program("mount"), "copy": disks.program("cp"),
+    }  # fmt: skip
 
 
 def owner_init(places: Places, record: Record, owner: Owner) -> Init:

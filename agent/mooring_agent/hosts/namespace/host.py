@@ -29,7 +29,18 @@ from mooring_agent.hosts.contract import (
     SandboxFacts,
     SandboxSpec,
 )
-from mooring_agent.hosts.namespace import births, limits, look, making, network, owned, processes, sweeping, unmaking
+from mooring_agent.hosts.namespace import (
+    births,
+    disks,
+    limits,
+    look,
+    making,
+    network,
+    owned,
+    processes,
+    sweeping,
+    unmaking,
+)
 from mooring_agent.hosts.namespace.making import Machine
 from mooring_agent.hosts.namespace.programs import Programs
 from mooring_agent.hosts.namespace.records import Init, Places, Record, sandbox_itself
@@ -48,9 +59,14 @@ class NamespaceHost(Programs):
 
     kind: contract.HostKind = "namespace"
 
-    def __init__(self, directory: Path, node_id: str, registry: Path = _DEFAULT_REGISTRY) -> None:
+    def __init__(
+        self, directory: Path, node_id: str, registry: Path = _DEFAULT_REGISTRY, *, disk_bytes: int = disks.DISK_BYTES
+    ) -> None:
         label = hashlib.sha256(f"{node_id}\n{directory}".encode()).hexdigest()[:12]
-        self.machine = Machine(Places(directory.absolute(), label, registry), limits.detect(), threading.Lock())
+        if disk_bytes and disk_bytes < disks.DISK_BYTES_MIN:
+            raise ValueError(f"a sandbox's disk has at least {disks.DISK_BYTES_MIN} bytes")
+        places = Places(directory.absolute(), label, registry)
+        self.machine = Machine(places, limits.detect(), threading.Lock(), disk_bytes)
         self.places.make()
         self.making_steps = making.STEPS
         self.unmaking_steps = unmaking.STEPS

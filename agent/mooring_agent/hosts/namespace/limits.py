@@ -95,7 +95,6 @@ def make(found: Hierarchies, groups: tuple[str, ...], spec: SandboxSpec, devices
             limits[name] = f"not enforced: {problem.strerror}"
         else:
             limits[name] = f"cgroup v{found.version}"
-    limits["disk"] = "not enforced"
     return limits
 
 

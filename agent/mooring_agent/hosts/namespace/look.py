@@ -137,14 +137,26 @@ def _mount_lines(everybody: list[Process]) -> Iterator[list[str]]:
 
 
 def _look_mounts(traces: Traces, seen: Seen, everybody: list[Process]) -> None:
-    """Everything that shows a file of the sandbox somewhere, or is mounted below its directory."""
+    """Everything that shows a file of the sandbox somewhere, lies in one, or is mounted below its directory."""
     found = set()
+    disks = _disks_below(traces.directory)
     for fields in _mount_lines(everybody):
         seen.looked["mounts"] += 1
         root, place = unescape(fields[3]), unescape(fields[4])
-        if any(_is_below(each, traces.directory) for each in (root, place)):
+        if fields[2] in disks or any(_is_below(each, traces.directory) for each in (root, place)):
             found.add(place)
     seen.add("mounts", sorted(found))
+
+
+def _disks_below(directory: Path) -> set[str]:
+    """The numbers of the loop devices that show a file below the directory."""
+    found = set()
+    for device in Path("/sys/block").glob("loop*"):
+        with contextlib.suppress(OSError):
+            backing = (device / "loop" / "backing_file").read_text().rstrip("\n").removesuffix(" (deleted)")
+            if _is_below(backing, directory):
+                found.add((device / "dev").read_text().strip())
+    return found
 
 
 def _is_below(path: str, directory: Path) -> bool:

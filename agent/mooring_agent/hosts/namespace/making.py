@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from mooring_agent.birth import confine
 from mooring_agent.hosts.contract import HostFailure, Peer, SandboxFacts, SandboxSpec
-from mooring_agent.hosts.namespace import births, limits, network, owned, ranges, tree
+from mooring_agent.hosts.namespace import births, disks, limits, network, owned, ranges, tree
 from mooring_agent.hosts.namespace.limits import Hierarchies
 from mooring_agent.hosts.namespace.records import Init, Places, Record, sandbox_itself
 
@@ -27,6 +27,7 @@ class Machine:
     places: Places
     hierarchies: Hierarchies
     cables: threading.Lock  # one change of the project networks at a time
+    disk_bytes: int = disks.DISK_BYTES  # what a sandbox may write; 0 for no bound
 
 
 Step = Callable[[Machine, Record], Record]
@@ -49,6 +50,18 @@ def plan_names(machine: Machine, record: Record) -> Record:
     return machine.places.store(replace(record, link=network.link_name(allocation_id), cgroups=groups))
 
 
+def make_disk(machine: Machine, record: Record) -> Record:
+    """A disk of its own, where this machine can have one; anew, if nobody lives on it."""
+    if _init(machine, record) is not None:
+        return record
+    why = disks.why_not() if machine.disk_bytes else "the agent was told to set no bound"
+    if why:
+        return machine.places.store(replace(record, disk=f"not enforced: {why}", has_disk=False))
+    record = machine.places.store(replace(record, disk=disks.told(machine.disk_bytes), has_disk=True))
+    disks.make(machine.places.disk(record.spec.allocation_id), machine.disk_bytes)
+    return record
+
+
 def build_root(machine: Machine, record: Record) -> Record:
     """Its own files; anew, if nobody lives in them."""
     if _init(machine, record) is None:
@@ -60,6 +73,7 @@ def make_groups(machine: Machine, record: Record) -> Record:
     """Its limits."""
     rules = births.device_rules(births.devices(record.spec.devices))
     found = limits.make(machine.hierarchies, record.cgroups, record.spec, rules)
+    found["disk"] = record.disk
     found["capabilities"] = "bounding set, no new privileges"
     known = confine.filter_program(platform.machine()) is not None
     found["system_calls"] = "seccomp" if known else f"not enforced: no list for a {platform.machine()} machine"
@@ -98,7 +112,17 @@ def stand(machine: Machine, record: Record) -> Record:
     return machine.places.store(replace(record, status="standing"))
 
 
-STEPS: tuple[Step, ...] = (give_range, plan_names, build_root, make_groups, give_birth, connect, tell_names, stand)
+STEPS: tuple[Step, ...] = (
+    give_range,
+    plan_names,
+    make_disk,
+    build_root,
+    make_groups,
+    give_birth,
+    connect,
+    tell_names,
+    stand,
+)
 
 
 def begin(machine: Machine, spec: SandboxSpec) -> Record:

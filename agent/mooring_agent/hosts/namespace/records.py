@@ -4,7 +4,8 @@ nothing.
 Below the agent's state directory each sandbox has a directory of its own:
 
 * `record.json`: what was asked for, what was given out for it (users, link, cgroups), and how far it is;
-* `root/`: the sandbox's own files;
+* `root/`: the sandbox's own files, or what they begin with where it has a disk of its own;
+* `disk.img`: that disk; `disk/`: where it is mounted, in the sandbox's view alone;
 * `owners/<label>/`: for each owner the files of its init: `init.json` (written by the program that made it, before
   the init goes on), `control.sock`, `data/` (logs and results, the supervisor's) and `files.json` (what was written
   for this owner). The
@@ -50,6 +51,8 @@ class Record:
     link: str = ""  # the project network's end of its cable
     cgroups: tuple[str, ...] = ()
     limits: dict[str, str] = field(default_factory=dict)
+    disk: str = ""  # what bounds its files, or why nothing does
+    has_disk: bool = False  # whether they are in a file of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,10 @@ class Places:
     def root(self, allocation_id: str) -> Path:
         """The sandbox's own files, as the machine sees them."""
         return self.sandbox(allocation_id) / "root"
+
+    def disk(self, allocation_id: str) -> Path:
+        """The disk of its own that bounds what it writes."""
+        return self.sandbox(allocation_id) / "disk.img"
 
     def owner(self, owner: Owner) -> Path:
         """The directory of an owner's init."""

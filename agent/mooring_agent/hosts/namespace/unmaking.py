@@ -52,7 +52,7 @@ class Unmaking:
             label=None,
             directory=directory,
             namespaces=own_namespaces(self.inits),
-            files=(directory / "root", *self.parts),
+            files=(directory / "root", directory / "disk.img", directory / "disk", *self.parts),
             first_uid=self.record.first_uid,
             link=self.record.link,
             project_namespace=births.project_network(places, self.record.spec.network.name) or "",
@@ -123,7 +123,8 @@ def remove_files(work: Unmaking) -> None:
     places = work.machine.places
     directory = places.sandbox(work.allocation_id)
     unmount_below(directory)
-    tree.remove(directory / "root")
+    for name in ("root", "disk.img", "disk"):
+        tree.remove(directory / name)
     for owner in places.owners(work.allocation_id):
         if owner.label != SANDBOX:
             tree.remove(places.owner(owner))
