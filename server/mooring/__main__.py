@@ -35,7 +35,7 @@ from mooring.gateways.telemetry import Telemetry, configure_logging
 from mooring.settings import PREFIX, SettingRefused, Settings, read_settings
 from mooring.storage.hub import Hub
 from mooring.storage.migrate import MigrationRefused, migrate
-from mooring.wiring import Platform, platform, relay, workers
+from mooring.wiring import Platform, cannot_listen, platform, relay, workers
 
 CODE_FILE = "MOORING_FIRST_ADMIN_CODE_FILE"
 LOCAL_NODE_PIPE = "MOORING_LOCAL_NODE_PIPE"
@@ -198,10 +198,13 @@ async def _answers(url: str) -> bool:
 
 
 async def _listen(settings: Settings, running: Platform) -> int:
-    listening = socket.create_server(
-        (settings.listen_host, settings.listen_port), backlog=2048, reuse_port=False,
-        family=socket.AF_INET6 if ":" in settings.listen_host else socket.AF_INET,
-    )  # fmt: skip
+    try:
+        listening = socket.create_server(
+            (settings.listen_host, settings.listen_port), backlog=2048, reuse_port=False,
+            family=socket.AF_INET6 if ":" in settings.listen_host else socket.AF_INET,
+        )  # fmt: skip
+    except OSError as error:
+        raise cannot_listen("the API", (settings.listen_host, settings.listen_port), "LISTEN_PORT", error) from error
     # What goes out in pieces would else wait for the receipt of the piece before: some 40 ms each.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     host, port = listening.getsockname()[:2]

@@ -85,6 +85,13 @@ class Settings:
     event_retention_days: float = _setting(90.0, "How long events are kept.")
     audit_retention_days: float = _setting(0.0, "How long audit rows are kept; 0 keeps them for ever.")
     outbox_retention_days: float = _setting(30.0, "How long ended deliveries are kept.")
+    task_retention_days: float = _setting(
+        90.0, "How long ended tasks are kept; those that made, unmade or looked after a sandbox stay, with receipts."
+    )
+    task_log_retention_days: float = _setting(30.0, "How long the output of an ended task is kept.")
+    check_retention_days: float = _setting(
+        90.0, "How long ended checks of artifacts are kept; the last of each kind, and the last that passed, stay."
+    )
     token_retention_days: float = _setting(30.0, "How long expired and revoked tokens are kept, for the audit trail.")
     webhook_attempts_max: int = _setting(12, "How often a delivery is tried before it is a dead letter.")
     webhook_timeout_seconds: float = _setting(10.0, "How long a webhook's receiver may take.")
@@ -128,6 +135,16 @@ class Settings:
     )
     node_unreachable_seconds: float = _setting(
         90.0, "How long a node may be silent before it is called unreachable; at least 5."
+    )
+    deploy_seconds: int = _setting(1_800, "How long a launch may take from the moment on that its capacity stands.")
+    operation_seconds: int = _setting(3_600, "How long any other operation may take; a teardown takes what it takes.")
+    step_seconds: int = _setting(1_800, "How long one step of an operation may take.")
+    claim_seconds: int = _setting(
+        300, "How long an operation waits for an adapter to take it before it fails with `adapter_unavailable`."
+    )
+    cancel_seconds: int = _setting(120, "How long an adapter has to end an operation that was cancelled.")
+    adapter_lease_seconds: float = _setting(
+        45.0, "How long an adapter holds an instance after its last heartbeat; then it is offered again; at least 3."
     )
     shutdown_seconds: float = _setting(20.0, "How long a stop waits for requests that are under way.")
     log_level: str = _setting("info", "debug, info, warning or error.")
@@ -203,6 +220,8 @@ def _check(settings: Settings) -> None:
         raise SettingRefused(f"{PREFIX}REGISTRY_TOKEN_SECONDS must be between 1 and 3600")
     if settings.node_unreachable_seconds < 5:
         raise SettingRefused(f"{PREFIX}NODE_UNREACHABLE_SECONDS must be at least 5")
+    if settings.adapter_lease_seconds < 3:
+        raise SettingRefused(f"{PREFIX}ADAPTER_LEASE_SECONDS must be at least 3")
     if settings.check_lease_seconds < 3:
         raise SettingRefused(f"{PREFIX}CHECK_LEASE_SECONDS must be at least 3")
     if settings.checks_at_once < 1:

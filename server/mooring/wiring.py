@@ -6,6 +6,7 @@ workers, then the hub, then the database. What it needs from outside, it is give
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from mooring.api.call import Tools
 from mooring.api.homes import Homes
 from mooring.api.limits import RateLimit
 from mooring.commands.artifact_check import hand_back
+from mooring.commands.claim import ClaimDesk
 from mooring.commands.dispatch import Dispatcher
 from mooring.commands.first_start import make_first_admin, make_signing_key, registry_pair
 from mooring.commands.work import Services
@@ -35,7 +37,7 @@ from mooring.relay.desk import Desk
 from mooring.relay.http import HEAD_MAX
 from mooring.relay.listener import Relay
 from mooring.relay.proxy import Proxy
-from mooring.settings import Settings
+from mooring.settings import PREFIX, SettingRefused, Settings
 from mooring.storage import delivery as deliveries
 from mooring.storage import secret as stored
 from mooring.storage.database import BROKEN, PLATFORM, Database, PoolSettings
@@ -95,6 +97,8 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
         hub.on_event(authenticator.forget)
         hub.on_commit(authenticator.forget_after)
         hub.on_event(homes.forget)
+        hub.on_event(services.fleet.forget)
+        hub.on_commit(services.fleet.forget_after)
         tools = Tools(
             services=services,
             authenticator=authenticator,
@@ -102,6 +106,7 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
             telemetry=telemetry,
             projects=homes,
             dispatcher=dispatcher,
+            claims=ClaimDesk(services),
             addresses=[settings.public_url.rstrip("/")] if settings.public_url else [],
             readiness=lambda: _readiness(database, hub),
         )
@@ -208,15 +213,24 @@ async def _heard(services: Services) -> AsyncIterator[None]:
         await flush()
 
 
+def cannot_listen(who: str, where: tuple[str, int], setting: str, error: OSError) -> SettingRefused:
+    """One line that says which port is taken, and by what it is changed."""
+    why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    return SettingRefused(f"{who} cannot listen on {where[0]} port {where[1]}: {why}; {PREFIX}{setting} sets another")
+
+
 @asynccontextmanager
 async def relay(running: Platform) -> AsyncIterator[Relay]:
     """Listen for nodes, viewers and browsers; who listens where is told to the API."""
     settings, tools = running.services.settings, running.tools
     port_wanted = settings.relay_listen_port or (settings.listen_port + 1 if settings.listen_port else 0)
-    listening = socket.create_server(
-        (settings.listen_host, port_wanted), backlog=512,
-        family=socket.AF_INET6 if ":" in settings.listen_host else socket.AF_INET,
-    )  # fmt: skip
+    try:
+        listening = socket.create_server(
+            (settings.listen_host, port_wanted), backlog=512,
+            family=socket.AF_INET6 if ":" in settings.listen_host else socket.AF_INET,
+        )  # fmt: skip
+    except OSError as error:
+        raise cannot_listen("the relay", (settings.listen_host, port_wanted), "RELAY_LISTEN_PORT", error) from error
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     tools.relay.url = settings.relay_url.rstrip("/") or address

@@ -7,6 +7,7 @@ page costs the same however many versions there are.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mooring.commands import capacity
 from mooring.commands.artifact_judgement import judged
 from mooring.commands.work import Services
 from mooring.core.app import App
@@ -23,6 +24,7 @@ from mooring.core.catalog import (
 )
 from mooring.core.channel import Candidate
 from mooring.core.manifest import read_manifest
+from mooring.core.offers import offers_for
 from mooring.core.policy import Chain
 from mooring.core.policy_change import layers_of
 from mooring.storage import app_version as stored_versions
@@ -75,11 +77,13 @@ async def of_project(
     registered = await stored_versions.artifacts(database, acting, digests, acting.tenant_id)
     measured = await judged(services, acting, project_id, list(registered.values()))
     artifacts = {each.artifact.digest: (each.artifact, each.trust) for each in measured}
+    had = await capacity.of_project(services, acting, project_id, chain)
     lines = []
     for app in apps:
         version = chosen.get(app.id)
         needed = None if version is None else _needed(version, artifacts)
-        view = ProjectView(project_id, entitled.get(app.id), chain)
+        offers = None if needed is None else offers_for(needed.compatibility, had)
+        view = ProjectView(project_id, entitled.get(app.id), chain, offers=offers)
         lines.append(Line(catalog_entry(app, version, needed, view)))
     return lines
 

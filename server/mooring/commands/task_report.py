@@ -134,10 +134,11 @@ class Desk:
         if wrong is not None:
             return wrong
         for _ in range(ATTEMPTS_MAX):
-            if (lost := why_not_held(task, report.fence)) is not None:
+            lost = why_not_held(task, report.fence)
+            if lost is not None and report.receipt is None:
                 return lost
             try:
-                return await self._end(task, report)
+                return await self._end(task, report, lost)
             except StaleWrite:
                 task = await self._reload(task.id)
             except ReceiptRefused as fault:
@@ -145,25 +146,30 @@ class Desk:
                 return refused(ReportCode(fault.fault.value), fault.detail)
         return refused(ReportCode.CONFLICT, "others kept changing the task: tell it again")
 
-    async def _end(self, task: Task, report: Resulted) -> Verdict:
+    async def _end(self, task: Task, report: Resulted, lost: Verdict | None) -> Verdict:
+        """End the task, where the fence holds it; a receipt is kept in any case.
+
+        What a node signed has its place in the node's chain: were it turned away with the lease, and the task never
+        offered again, everything that the node signs later would follow on something that is missing.
+        """
         earlier = await receipts.of_task(self.services.database, PLATFORM, task.id) if report.receipt else None
-        if report.receipt is not None and earlier is not None:
-            if earlier.body != report.receipt[0]:
-                raise ReceiptRefused(ReceiptFault.FORK, "the task has another receipt already")
-            return ACCEPTED
-        late = task.is_over or task.node_id != self.node_id
-        receipt = await self._receipt(task, report.receipt, late=late) if report.receipt else None
+        if report.receipt is not None and earlier is not None and earlier.body != report.receipt[0]:
+            raise ReceiptRefused(ReceiptFault.FORK, "the task has another receipt already")
+        late = lost is not None or task.is_over or task.node_id != self.node_id
+        receipt = None
+        if report.receipt is not None and earlier is None:
+            receipt = await self._receipt(task, report.receipt, late=late)
         if not late:
             decision: Decision[Any] = finish(self.context, task, report.ended, receipt)
         elif receipt is not None:
             decision = add_receipt(self.context, task, receipt)
         else:
-            return ACCEPTED  # it was told before, or the task was given up: nothing is changed by it
+            return lost or ACCEPTED  # it was told before, or the task was given up: nothing is changed by it
         await self._apply(decision)
         self.logs.grew(task.id)
         if not late:
             await self._reload(task.id)
-        return ACCEPTED
+        return lost or ACCEPTED
 
     async def _receipt(self, task: Task, signed: tuple[bytes, bytes], *, late: bool) -> Receipt:
         """The receipt, once signature, form, subject and place in the chain are right."""
@@ -219,10 +225,19 @@ class Desk:
         return refused(ReportCode.CONFLICT, "others kept changing the node: tell it again")
 
     async def _audit_refusal(self, task: Task | None, reason: str) -> None:
+        unwritten = self.services.refusals.take(self.node_id)
+        if unwritten is None:
+            return
+        if unwritten:
+            reason = f"{reason[:900]} (and {unwritten} more of this node since the last one)"
         tenant_id = None if task is None else task.tenant_id
         project_id = None if task is None else task.project_id
         subject = None if task is None else task.id
-        audited = Audited(ACTION, "task", subject, tenant_id, project_id, reason=reason[:1000])
+        audited = Audited(
+            ACTION, "task", subject, tenant_id, project_id, reason=reason[:1000],
+            app_instance_id=None if task is None else task.instance_id,
+            under=None if task is None else (task.correlation_id, task.trace_id),
+        )  # fmt: skip
         await record_refusal(self.services.database, self.context, audited, "refused", self.origin)
 
 

@@ -1,7 +1,9 @@
 """Where a task may fetch from: only from places that the lists of sources allow.
 
 Whoever makes a task names the registry or the address, and a machine of the platform dials it, from inside the
-platform's network. So the place is held against the same lists as an artifact's. Private networks, and plain http, are
+platform's network. So the place is held against the same lists as an artifact's. And the digest is one of an artifact
+that is registered in sight of the project and proven now: a node hands out of its cache whatever has the digest, also
+what another tenant had it fetch. Private networks, and plain http, are
 for the platform's own registry and for sources that the platform allows by name; the task says so to its node, which
 otherwise dials the public internet alone.
 """
@@ -11,13 +13,17 @@ from dataclasses import replace
 from typing import Any, Final
 
 from mooring.commands.artifact_judgement import Yardstick, yardstick
+from mooring.commands.launch import judged_under
 from mooring.commands.work import Services
 from mooring.core.address import DEFAULT_PORT, Reach, Target, read_url, refused_because
+from mooring.core.artifact import Artifact
 from mooring.core.artifact_location import Location, read_location
+from mooring.core.entitlement import Entitlement
 from mooring.core.errors import Code, Refusal
 from mooring.core.names import invalid
 from mooring.core.task_family import FAMILIES, argument_findings
 from mooring.core.task_making import TaskWish
+from mooring.storage import artifact as artifacts
 from mooring.storage.database import Acting
 
 LAUNCH: Final = "container.launch"
@@ -35,7 +41,35 @@ async def within_sources(services: Services, acting: Acting, wish: TaskWish) -> 
     private = _is_private(measure, location, wish)
     if not private:
         _check_public(target)
+    image = wish.arguments["image"] if wish.type == LAUNCH else wish.arguments
+    await trusted_artifacts(services, acting, (wish.project_id, None), {image["digest"]})
     return replace(wish, arguments=_with(wish.type, wish.arguments, private=private))
+
+
+async def trusted_artifacts(
+    services: Services, acting: Acting, where: tuple[str, Entitlement | None], digests: set[str]
+) -> dict[str, Artifact]:
+    """The artifact of each digest that may be used now; a Refusal for the first that may not.
+
+    `where` is the project, and the entitlement that narrows its policy, if there is one.
+    """
+    project_id, entitled = where
+    there = await artifacts.find_many(services.database, acting, sorted(digests), project_id)
+    best: dict[str, Artifact] = {}
+    refusals: dict[str, Refusal] = {}
+    for artifact, trust in await judged_under(services, acting, project_id, entitled, there):
+        refusal = trust.refusal(artifact)
+        if refusal is None:
+            best.setdefault(artifact.digest, artifact)
+        else:
+            refusals.setdefault(artifact.digest, refusal)
+    for digest in sorted(digests - set(best)):
+        raise refusals.get(digest) or Refusal(
+            Code.ARTIFACT_NOT_REGISTERED,
+            f"no artifact with the digest {digest} is registered in sight of the project",
+            {"digest": digest},
+        )
+    return best
 
 
 def _named(type_: str, arguments: Mapping[str, Any]) -> tuple[Target, Location]:

@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar
 
 from mooring.commands.artifact_check_crew import CheckCrew
+from mooring.commands.refusals import Refusals
 from mooring.core.decision import Context, Decision, Insert
 from mooring.core.errors import Code, Refusal
 from mooring.core.ids import Prefix
@@ -29,6 +30,7 @@ from mooring.gateways.passwords import Passwords
 from mooring.gateways.secrets import SecretBox
 from mooring.settings import Settings
 from mooring.storage import idempotency
+from mooring.storage.capacity import Fleet
 from mooring.storage.database import Acting, Database
 from mooring.storage.hub import Hub
 from mooring.storage.presence import Presence
@@ -55,6 +57,8 @@ class Services:
     artifacts: ArtifactReader
     presence: Presence = field(default_factory=Presence)
     checks: CheckCrew = field(default_factory=CheckCrew)
+    fleet: Fleet = field(default_factory=Fleet)
+    refusals: Refusals = field(default_factory=Refusals)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ PIDS_PER_GPU: Final = 16_384
 PIDS_MAX: Final = 131_072
 MEMORY_LEAST: Final = 1 << 28
 BLOCKER_LENGTH: Final = 500
+NAMED_MAX: Final = 5
 ACTOR_ACTION: Final = "allocation.run"
 KEPT_FACTS: Final = frozenset({"isolation", "address", "limits", "host"})
 S, T = AllocationState, AllocationTrigger
@@ -95,6 +96,7 @@ class Seen:
     started: bool = False  # an agent took some task of it
     queued: tuple[Task, ...] = ()  # what no agent has taken
     tasks_made: int = 0  # how many tasks of this kind there are, for the name of the next
+    members: tuple[str, ...] = ()  # the names of members that have to end first; on a lost machine: to be told
 
 
 def place_allocations(
@@ -182,6 +184,12 @@ def unreachable(node: NodeFacts | None) -> str | None:
     return f"node {node.id} unreachable since {node.unreachable_since.isoformat(timespec='seconds')}"
 
 
+def _members_first(names: Sequence[str]) -> str:
+    """What is in the way while members are in it."""
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return f"members {', '.join(names[:NAMED_MAX])}{more} are removed first"
+
+
 def _provisioning(context: Context, seen: Seen) -> Decision[Allocation] | None:
     allocation, task = seen.allocation, seen.task
     if task is None or task.status not in TASK.final:
@@ -201,6 +209,8 @@ def _releasing(context: Context, seen: Seen) -> Decision[Allocation] | None:
     allocation, task = seen.allocation, seen.task
     if seen.clean_receipt_id is not None:
         return _finished(context, seen, TeardownProof.RECEIPTS, seen.clean_receipt_id)
+    if seen.members:
+        return wait_for(context, allocation, _members_first(seen.members))
     if not seen.started:
         return _never_started(context, seen)
     if task is None or task.type != "sandbox.destroy":
@@ -233,6 +243,8 @@ def _without_node(context: Context, seen: Seen, state: AllocationState) -> Decis
             step = _failed(context, allocation, FailureReason.NODE_LOST.value, "its node is gone for ever")
         lost = happened(EventType.ALLOCATION_LOST, step.result, told)
         return _setting(replace(step, events=(*step.events, lost)), {"lost_at": context.now})
+    if seen.members:
+        return wait_for(context, allocation, _members_first(seen.members))
     if state is S.RELEASE_FAILED or seen.clean_receipt_id is None:
         columns = _ended(context, TeardownProof.WRITTEN_OFF, None)
         return moved(context, allocation, T.WRITE_OFF, columns, (ACTOR_ACTION, EventType.ALLOCATION_RELEASED))

@@ -5,11 +5,12 @@ own (`<category>.instance.create` and others); which it has is data of the table
 called like the platform's own keys is refused, for it would borrow them.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from mooring.core import names
 from mooring.core.address import read_url
@@ -17,9 +18,12 @@ from mooring.core.decision import Audited, Change, Context, Decision, Happened, 
 from mooring.core.events import EventType
 from mooring.core.ids import Prefix
 from mooring.core.manifest_lint import RESERVED_CATEGORIES
+from mooring.core.service_account import ED25519_KEY_BYTES
 from mooring.core.tenant import require_revision
 
 DESCRIPTION_LENGTH_MAX: Final = 4_000
+KEYS_KNOWN_MAX: Final = 20
+"""Keys of its adapters that an app remembers, to take them from the accounts."""
 _CATEGORY: Final = re.compile(r"[a-z][a-z0-9_]{1,39}")
 
 
@@ -36,6 +40,8 @@ class App:
     icon: str
     revision: int
     created_at: datetime
+    adapter_key: bytes | None = None  # the public key of the adapter that serves it
+    adapter_keys_before: list[bytes] = field(default_factory=list)  # what it was, for accounts that still have one
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +64,17 @@ def read_category(text: str, path: str = "category") -> str:
 
 def create_app(context: Context, tenant_id: str | None, slug: str, category: str, card: AppCard) -> Decision[App]:
     """A new app without versions."""
+    shown = _card(card)
     app = App(
         id=context.mint(Prefix.APP),
         tenant_id=tenant_id,
         slug=names.slug(slug),
+        display_name=shown["display_name"],
         category=read_category(category),
+        description=shown["description"],
+        icon=shown["icon"],
         revision=0,
         created_at=context.now,
-        **_card(card),
     )
     told = {"slug": app.slug, "category": app.category, "display_name": app.display_name}
     return Decision(
@@ -91,6 +100,45 @@ def update_app(context: Context, app: App, card: AppCard, revision_seen: int | N
         events=(_happened(EventType.APP_UPDATED, after, {"changed": sorted(changed)}),),
         audits=(Audited("app.update", "app", app.id, app.tenant_id, before=before, after=changed),),
     )
+
+
+def set_adapter_key(context: Context, app: App, public_key: bytes | None) -> Decision[App]:
+    """The key of the adapter that serves the app, for operator accounts that are made from now on.
+
+    The keys before stay known, so that whoever goes on after a crash knows which ones are to be revoked.
+    """
+    if public_key is not None and len(public_key) != ED25519_KEY_BYTES:
+        raise names.invalid("public_key", f"the {ED25519_KEY_BYTES} bytes of an Ed25519 public key, in base64")
+    if app.adapter_key == public_key:
+        return Decision(result=app)
+    known = [each for each in app.adapter_keys_before if each not in (app.adapter_key, public_key)]
+    known += [] if app.adapter_key is None else [app.adapter_key]
+    columns: dict[str, Any] = {"adapter_key": public_key, "adapter_keys_before": known[-KEYS_KNOWN_MAX:]}
+    after = replace(app, revision=app.revision + 1, **columns)
+    was, told = _fingerprint(app.adapter_key), _fingerprint(public_key)
+    return Decision(
+        result=after,
+        writes=(Change("app", app.id, app.revision, columns),),
+        events=(_happened(EventType.APP_UPDATED, after, {"changed": ["adapter_key"]}),),
+        audits=(
+            Audited("app.update", "app", app.id, app.tenant_id, before={"adapter_key": was},
+                    after={"adapter_key": told}),
+        ),
+    )  # fmt: skip
+
+
+def former_keys(before: App, public_key: bytes | None, *, keep_previous: bool) -> list[bytes]:
+    """The keys that count no more once this one is set; `before` is the app as it was.
+
+    What is kept while replicas change over is the one key before: one that was kept at the last change ends at this.
+    """
+    known = [*before.adapter_keys_before, *([] if before.adapter_key is None else [before.adapter_key])]
+    former = [each for each in known if each != public_key]
+    return former[:-1] if keep_previous else former
+
+
+def _fingerprint(public_key: bytes | None) -> str | None:
+    return None if public_key is None else f"sha256:{hashlib.sha256(public_key).hexdigest()}"
 
 
 def _card(card: AppCard) -> dict[str, str]:

@@ -1,10 +1,11 @@
 """Channels: which version of an app a project meets.
 
-There is one channel, `stable`: the newest active version by semantic version, or a newer canary for a project that
-is in. Whether a project is in is no stored list but a number: sha256 of version and project, modulo 10,000, below the
-version's canary percentage × 100. The same project has the same number for a version for ever, so it does not flip,
-and raising the percentage only adds projects. Another version gives another number, so it is not always the same
-projects that go first.
+The channel `stable` is the newest active version by semantic version, or a newer canary for a project that is in; the
+channel `canary` is the newest canary that the project is in, and nothing where it is in none. Whether a project is in
+is no stored list but a number: sha256 of version and project, modulo 10,000, below the version's canary
+percentage × 100. The same project has the same number for a version for ever, so it does not flip, and raising the
+percentage only adds projects. Another version gives another number, so it is not always the same projects that go
+first.
 
 A canary that is older than the newest active version (a fix for an old line) is offered to those who ask for it by
 its number, and does not take anybody back who follows the channel.
@@ -30,6 +31,7 @@ class Channel(StrEnum):
     """What a launcher may ask for instead of a version."""
 
     STABLE = "stable"
+    CANARY = "canary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,12 @@ def meets(candidate: Candidate, project_id: str) -> bool:
 def stable(candidates: Iterable[Candidate], project_id: str) -> Candidate | None:
     """The version that `stable` means for this project, or none when no version is offered to it."""
     offered = (each for each in candidates if meets(each, project_id))
+    return max(offered, key=lambda each: each.version, default=None)
+
+
+def first_canary(candidates: Iterable[Candidate], project_id: str) -> Candidate | None:
+    """The newest canary that this project is in, or none."""
+    offered = (each for each in candidates if each.promotion is PromotionState.CANARY and meets(each, project_id))
     return max(offered, key=lambda each: each.version, default=None)
 
 

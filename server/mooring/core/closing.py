@@ -148,9 +148,12 @@ def teardown_proof(member_ids: Iterable[str], records: Iterable[ClosingRecord]) 
     if missing:
         raise _record_missing("there is no teardown proof", missing)
     asked = frozenset(members)
-    if any(record.kind is ClosingKind.WRITE_OFF for record in found if record.member_id in asked):
-        return TeardownProof.WRITTEN_OFF
-    return TeardownProof.RECEIPTS
+    return proof_of(record.kind for record in found if record.member_id in asked)
+
+
+def proof_of(kinds: Iterable[str]) -> TeardownProof:
+    """What records of these kinds prove together: no better than the worst of them."""
+    return TeardownProof.WRITTEN_OFF if ClosingKind.WRITE_OFF in kinds else TeardownProof.RECEIPTS
 
 
 def why_not_reached(

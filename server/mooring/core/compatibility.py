@@ -99,6 +99,7 @@ class Compatibility:
     requires_exclusive_node: bool = False
     multi_node: bool = False  # whether its members may stand on several nodes
     needs: tuple[Need, ...] = ()
+    shares_allocation: bool = False  # whether instances of other apps may stand in its allocations
     members_max: int = 1  # what its components allow together; each member is in one allocation
 
 

@@ -93,7 +93,15 @@ class Remove:
     revision_expected: int
 
 
-Write = Insert | Change | Move | Remove
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A row that is not changed and must still be so, to the end of the statement, for the rest to become true."""
+
+    noun: str
+    seen: Row
+
+
+Write = Insert | Change | Move | Remove | Guard
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,8 @@ class Happened:
     data: Row = field(default_factory=dict)
     app_slug: str | None = None
     app_instance_id: str | None = None
+    under: tuple[str, str] | None = None
+    """The correlation and the trace of what it belongs to, where whoever tells of it has others: an agent, a worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +132,8 @@ class Audited:
     before: Row | None = None
     after: Row | None = None
     reason: str | None = None
+    app_instance_id: str | None = None
+    under: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +145,5 @@ class Decision(Generic[Result]):
     events: tuple[Happened, ...] = ()
     audits: tuple[Audited, ...] = ()
     """One row for each privileged effect; a decision with writes has at least one."""
+    traceless: bool = False
+    """An app action that only reads: its rows are written without an audit row or an event, and soon deleted."""

@@ -52,6 +52,7 @@ class Entitlement:
     revision: int
     created_at: datetime
     updated_at: datetime
+    service_account_id: str | None = None  # the operator account, made when it was first on
 
     @property
     def layer(self) -> tuple[Layer, Rules]:
@@ -102,9 +103,13 @@ def why_not_entitled(
 
 
 def create_entitlement(
-    context: Context, entitlement_id: str, entitled: Entitled, wish: EntitlementWish
+    context: Context,
+    entitlement_id: str,
+    entitled: Entitled,
+    wish: EntitlementWish,
+    service_account_id: str | None = None,
 ) -> Decision[Entitlement]:
-    """The first word about an app in a project."""
+    """The first word about an app in a project, with the operator account that is made for it."""
     entitlement = Entitlement(
         id=entitlement_id,
         **asdict(entitled),
@@ -112,26 +117,32 @@ def create_entitlement(
         revision=0,
         created_at=context.now,
         updated_at=context.now,
+        service_account_id=service_account_id,
     )
     return _decision(entitlement, Insert("entitlement", asdict(entitlement)), None, wish)
 
 
 def change_entitlement(
-    context: Context, entitlement: Entitlement, wish: EntitlementWish, revision_seen: int | None
+    context: Context,
+    entitlement: Entitlement,
+    wish: EntitlementWish,
+    revision_seen: int | None,
+    service_account_id: str | None = None,
 ) -> Decision[Entitlement]:
-    """All terms anew. Switched off, what runs goes on; new instances are refused."""
+    """All terms anew. Switched off, what runs goes on; new instances are refused. A new operator account is named."""
     require_revision(entitlement.revision, revision_seen)
     terms = {**_terms(context, entitlement.app_slug, wish), "updated_at": context.now}
+    if service_account_id is not None:
+        terms["service_account_id"] = service_account_id
     after = replace(entitlement, revision=entitlement.revision + 1, **terms)
     change = Change("entitlement", entitlement.id, entitlement.revision, terms)
     return _decision(after, change, _told(entitlement), wish)
 
 
-def switch_entitlement(context: Context, entitlement: Entitlement, enabled: bool, reason: str) -> Decision[Entitlement]:
+def switched(entitlement: Entitlement, enabled: bool, reason: str) -> EntitlementWish:
     """On or off, on the terms that it has: so what was agreed to is still there when it is switched on again."""
     overlay = Overlay(entitlement.versions, read_rules(entitlement.rules))
-    wish = EntitlementWish(enabled, overlay, tuple(entitlement.agreed_actions), reason)
-    return change_entitlement(context, entitlement, wish, None)
+    return EntitlementWish(enabled, overlay, tuple(entitlement.agreed_actions), reason)
 
 
 def delete_entitlement(context: Context, entitlement: Entitlement) -> Decision[Entitlement]:

@@ -9,76 +9,8 @@ A `Refusal` carries the public message. What only an operator should read goes t
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
-
-class Code(StrEnum):
-    """The machine-readable name of an error: part of the public contract, changed only by adding."""
-
-    ADDRESS_REFUSED = "address_refused"
-    ARTIFACT_NOT_FOUND_AT_SOURCE = "artifact_not_found_at_source"
-    ARTIFACT_REVOKED = "artifact_revoked"
-    ARTIFACT_UNVERIFIED = "artifact_unverified"
-    ASSERTION_REFUSED = "assertion_refused"
-    BODY_TOO_LARGE = "body_too_large"
-    CHECK_CANCELLED = "check_cancelled"
-    CHECK_RUNNING = "check_running"
-    CLOSING_RECORD_MISSING = "closing_record_missing"
-    CONFLICT = "conflict"
-    CONTENT_EXPANDS_TOO_FAR = "content_expands_too_far"
-    CURSOR_EXPIRED = "cursor_expired"
-    CURSOR_INVALID = "cursor_invalid"
-    DIGEST_MISMATCH = "digest_mismatch"
-    ENROLMENT_REFUSED = "enrolment_refused"
-    GRACE_PERIOD = "grace_period"
-    GRANT_EXCEEDS_CEILING = "grant_exceeds_ceiling"
-    HEADER_INVALID = "header_invalid"
-    HOLD_PRESENT = "hold_present"
-    IDEMPOTENCY_CONFLICT = "idempotency_conflict"
-    ILLEGAL_TRANSITION = "illegal_transition"
-    INCOMPATIBLE = "incompatible"
-    INTERNAL = "internal"
-    LAST_ADMIN = "last_admin"
-    LEASE_LOST = "lease_lost"
-    LIMIT_REACHED = "limit_reached"
-    MALFORMED_REQUEST = "malformed_request"
-    MANIFEST_INVALID = "manifest_invalid"
-    MEDIA_TYPE_UNSUPPORTED = "media_type_unsupported"
-    METHOD_NOT_ALLOWED = "method_not_allowed"
-    NAME_TAKEN = "name_taken"
-    NOT_EMPTY = "not_empty"
-    NOT_ENTITLED = "not_entitled"
-    NOT_FOUND = "not_found"
-    PERMISSION_DENIED = "permission_denied"
-    POLICY_DENIED = "policy_denied"
-    POLICY_WIDENS = "policy_widens"
-    PROMOTION_REFUSED = "promotion_refused"
-    RATE_LIMITED = "rate_limited"
-    REDIRECT_REFUSED = "redirect_refused"
-    REGISTRY_AUTH_REFUSED = "registry_auth_refused"
-    REVISION_CONFLICT = "revision_conflict"
-    SIGNATURE_INVALID = "signature_invalid"
-    SIGNATURE_KEY_UNKNOWN = "signature_key_unknown"
-    SIGNATURE_MISSING = "signature_missing"
-    SIGNATURE_REPLAYED = "signature_replayed"
-    SIGN_IN_REFUSED = "sign_in_refused"
-    SMOKE_FAILED = "smoke_failed"
-    SOURCE_DENIED = "source_denied"
-    SOURCE_ENDLESS = "source_endless"
-    SOURCE_MALFORMED = "source_malformed"
-    SOURCE_PATH_REFUSED = "source_path_refused"
-    SOURCE_STALLED = "source_stalled"
-    SOURCE_TOO_LARGE = "source_too_large"
-    SOURCE_TOO_SLOW = "source_too_slow"
-    SOURCE_UNREACHABLE = "source_unreachable"
-    TAG_MOVED = "tag_moved"
-    TEMPORARILY_UNAVAILABLE = "temporarily_unavailable"
-    UNAUTHENTICATED = "unauthenticated"
-    VALIDATION_FAILED = "validation_failed"
-    VERSION_AHEAD_OF_ARTIFACT = "version_ahead_of_artifact"
-    VERSION_DEPRECATED = "version_deprecated"
-    VERSION_IMMUTABLE = "version_immutable"
-    VERSION_NOT_OFFERED = "version_not_offered"
+from mooring.core.error_code import Code as Code
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +30,25 @@ CATALOGUE: Mapping[Code, Entry] = {
         "link-local, private, or its own.",
         "Give a public https address, or ask the platform's admin to allow this network.",
     ),
+    Code.ALLOCATION_IN_USE: Entry(
+        "Allocation in use",
+        "The allocation holds members of another instance, and the two apps do not both allow to share it.",
+        "Name another allocation, or let the platform allocate one.",
+    ),
     Code.ARTIFACT_NOT_FOUND_AT_SOURCE: Entry(
         "Artifact not found at source",
         "The source does not have the digest, tag or file that was named.",
         "Check repository and digest; push to the registry first, then register.",
+    ),
+    Code.ARTIFACT_NOT_PINNED: Entry(
+        "Artifact not pinned",
+        "A task of an adapter names a digest or a role that neither the instance's version nor the operation's has.",
+        "Name a role of the pinned manifest; another version is brought in by an upgrade.",
+    ),
+    Code.ARTIFACT_NOT_REGISTERED: Entry(
+        "Artifact not registered",
+        "No artifact with this digest is registered in sight of the project, so nobody has looked at its bytes.",
+        "Register the artifact and let it be verified, then use its digest.",
     ),
     Code.ARTIFACT_REVOKED: Entry(
         "Artifact revoked",
@@ -135,6 +82,12 @@ CATALOGUE: Mapping[Code, Entry] = {
         "The answer needs a check of the artifact's bytes, and that is still under way.",
         "Wait for the check that `details.check_id` names (`GET …/checks/{check_id}?wait=60&until=succeeded,failed`), "
         "then repeat the request.",
+        retryable=True,
+    ),
+    Code.CIRCUIT_OPEN: Entry(
+        "Circuit open",
+        "Launches of this version on this shape failed several times in a row, so no more are begun for a while.",
+        "Read why the last ones failed (`details.failures`), launch another version, or wait until `details.until`.",
         retryable=True,
     ),
     Code.CLOSING_RECORD_MISSING: Entry(
@@ -225,6 +178,11 @@ CATALOGUE: Mapping[Code, Entry] = {
         "Another holder has the lease now; what this one reported was not taken.",
         "Stop working on it and claim anew.",
     ),
+    Code.LAYER_MISMATCH: Entry(
+        "Layer mismatch",
+        "The image's manifest is what its digest names, but a layer has other bytes than those it names.",
+        "Do not use this image: its registry was tampered with, or lost something. `details.failed` names the layer.",
+    ),
     Code.LIMIT_REACHED: Entry(
         "Limit reached",
         "There are as many of these as the platform keeps for one owner.",
@@ -250,6 +208,11 @@ CATALOGUE: Mapping[Code, Entry] = {
         "The path exists, but not with this method.",
         "Use one of the methods in the `Allow` header.",
     ),
+    Code.MODE_NOT_OFFERED: Entry(
+        "Mode not offered",
+        "The pair of operating mode and control-plane scope is not offered yet, or not supported by the app.",
+        "Choose one of `details.offered`.",
+    ),
     Code.NAME_TAKEN: Entry(
         "Name taken",
         "Something of this kind has that name already.",
@@ -269,6 +232,23 @@ CATALOGUE: Mapping[Code, Entry] = {
         "Not found",
         "There is no such thing, or the caller may not see it.",
         "Check the id, and that the caller belongs to its tenant and project.",
+    ),
+    Code.NOT_SUPPORTED: Entry(
+        "Not supported",
+        "The app's manifest says that it cannot do this.",
+        "Do what `details.instead` says.",
+    ),
+    Code.NO_CAPACITY: Entry(
+        "No capacity",
+        "There is no place for what was asked, now or at all.",
+        "Ask for what `details.smallest_change` says, or wait for capacity.",
+        retryable=True,
+    ),
+    Code.OPERATION_IN_PROGRESS: Entry(
+        "Operation in progress",
+        "Another operation on the same instance or member is not over.",
+        "Wait for the operation that `details.operation_id` names, or cancel it.",
+        retryable=True,
     ),
     Code.PERMISSION_DENIED: Entry(
         "Permission denied",
@@ -312,6 +292,11 @@ CATALOGUE: Mapping[Code, Entry] = {
         "Revision conflict",
         "The thing changed after the caller read it.",
         "Read it again, and repeat the change on what is there now.",
+    ),
+    Code.ROLLBACK_UNAVAILABLE: Entry(
+        "Rollback unavailable",
+        "There is nothing to go back to: no earlier pin, or its version is retired or its artifacts are revoked.",
+        "Upgrade to a version that is offered.",
     ),
     Code.SIGNATURE_INVALID: Entry(
         "Signature invalid",

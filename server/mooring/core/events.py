@@ -74,6 +74,21 @@ class EventType(StrEnum):
     RECEIPT_ADDED = "nodes.receipt.added"
     VISIT_GRANTED = "nodes.visit.granted"
     VISIT_OPENED = "nodes.visit.opened"
+    INSTANCE_REQUESTED = "apps.instance.requested"
+    INSTANCE_STARTING = "apps.instance.starting"
+    INSTANCE_RUNNING = "apps.instance.running"
+    INSTANCE_FAILED = "apps.instance.failed"
+    INSTANCE_DELETING = "apps.instance.deleting"
+    INSTANCE_DELETED = "apps.instance.deleted"
+    INSTANCE_START_COMPLETED = "apps.instance.start_completed"
+    INSTANCE_HEALTHY = "apps.instance.healthy"
+    INSTANCE_CHANGED = "apps.instance.changed"
+    MEMBER_ADDED = "apps.instance.member_added"
+    MEMBER_DRAINED = "apps.instance.member_drained"
+    MEMBER_REMOVED = "apps.instance.member_removed"
+    MEMBER_FAILED = "apps.instance.member_failed"
+    MEMBER_CHANGED = "apps.member.changed"
+    OPERATION_CHANGED = "apps.operation.changed"
 
 
 MEANING: Final[Mapping[EventType, str]] = {
@@ -142,6 +157,21 @@ MEANING: Final[Mapping[EventType, str]] = {
     EventType.VISIT_GRANTED: "Somebody may reach an endpoint, or run a command, for a bounded time; "
     "`data.kind` says which, and the audit trail has a command's arguments.",
     EventType.VISIT_OPENED: "A link became a browser's session, or a command was started; `data.kind` says which.",
+    EventType.INSTANCE_REQUESTED: "An app was launched; nothing stands yet.",
+    EventType.INSTANCE_STARTING: "Its adapter began to build it.",
+    EventType.INSTANCE_RUNNING: "Its adapter observed that it is ready.",
+    EventType.INSTANCE_FAILED: "It came to an error; the data names the cause.",
+    EventType.INSTANCE_DELETING: "It is being torn down.",
+    EventType.INSTANCE_DELETED: "Each of its members has a closing record; `teardown_proof` says of which kind.",
+    EventType.INSTANCE_START_COMPLETED: "A launch, an upgrade, a rollback or a restart came to its end.",
+    EventType.INSTANCE_HEALTHY: "It was observed to be healthy after it was not.",
+    EventType.INSTANCE_CHANGED: "Its health, its endpoints or what its adapter tells of it changed.",
+    EventType.MEMBER_ADDED: "A member does its part.",
+    EventType.MEMBER_DRAINED: "A member was observed quiet.",
+    EventType.MEMBER_REMOVED: "A member has its closing record.",
+    EventType.MEMBER_FAILED: "A member came to an error; the data names the cause.",
+    EventType.MEMBER_CHANGED: "Something else about a member changed: its state, its health, what it waits for.",
+    EventType.OPERATION_CHANGED: "An operation was accepted, went on, met a blocker or ended; the data says which.",
 }
 if set(MEANING) != set(EventType):
     raise ValueError("every event type needs a meaning, and every meaning a type")

@@ -8,11 +8,11 @@ not know them shows a plain field. `writeOnly` marks a secret: it is never given
 (which keyword goes with which type, that a default fits, that a pattern is harmless) is said by `schema_findings`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from mooring.core.finding import Finding, below, bounded, error, warning
-from mooring.core.json_schema import depth_exceeds, findings_of, same
+from mooring.core.json_schema import depth_exceeds, findings_of, same, unstorable
 from mooring.core.pattern import why_not_taken
 
 FIELDS_MAX: Final = 200
@@ -133,9 +133,38 @@ def schema_findings(schema: Form, pointer: str = "") -> Iterator[Finding]:
 
 def value_findings(value: object, schema: Form, pointer: str = "") -> tuple[Finding, ...]:
     """What in a value that somebody filled in the author's schema does not take."""
+    return plain_findings(value, pointer) or bounded(findings_of(value, schema, pointer))
+
+
+def plain_findings(value: object, pointer: str = "") -> tuple[Finding, ...]:
+    """What keeps any JSON value from being stored, whatever it is for: its depth, and texts that no database takes."""
     if depth_exceeds(value, NESTING_MAX):
         return (too_deep(pointer),)
-    return bounded(findings_of(value, schema, pointer))
+    return bounded(unstorable(value, pointer))
+
+
+def hidden_places(value: object, schema: Form, pointer: str = "") -> Iterator[str]:
+    """Where in a value that fits the schema the secrets stand: what is `writeOnly` is never given back."""
+    if schema.get("writeOnly"):
+        yield pointer
+    elif isinstance(value, Mapping):
+        for name, inner in schema.get("properties", {}).items():
+            if name in value:
+                yield from hidden_places(value[name], inner, below(pointer, name))
+    elif isinstance(value, list) and "items" in schema:
+        for index, each in enumerate(value):
+            yield from hidden_places(each, schema["items"], below(pointer, index))
+
+
+def without_hidden(value: Any, hidden: Collection[str], pointer: str = "") -> Any:
+    """The value as it is shown: with nothing where a secret stands."""
+    if pointer in hidden:
+        return None
+    if isinstance(value, Mapping):
+        return {name: without_hidden(inner, hidden, below(pointer, name)) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [without_hidden(each, hidden, below(pointer, index)) for index, each in enumerate(value)]
+    return value
 
 
 def _count_fields(schema: Form) -> int:

@@ -59,6 +59,7 @@ class Prefix(StrEnum):
     TASK = "tsk"
     TENANT = "ten"
     TOKEN = "tok"
+    USAGE_RECORD = "use"
     USER = "usr"
     VISIT = "vis"
     WEBHOOK = "whk"

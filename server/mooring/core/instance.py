@@ -6,7 +6,11 @@ decommission are one act. `failed` is not final: what is left is torn down while
 and a later stop finds the closing records and passes through `stopping` to `stopped`.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from mooring.core.machine import Edge, Machine, Who
 
@@ -74,3 +78,87 @@ INSTANCE = Machine(
     },
     needs_closing_records=frozenset({S.STOPPED}),
 )
+
+
+class Health(StrEnum):
+    """What was observed, beside the state."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """What a version was when it was chosen: by digests, so that going back leads to the same bytes."""
+
+    version_id: str
+    version: str
+    manifest_digest: str
+    artifacts: Mapping[str, str]  # role → digest
+
+    def plain(self) -> dict[str, Any]:
+        """The pin as it is stored."""
+        return {
+            "version_id": self.version_id,
+            "version": self.version,
+            "manifest_digest": self.manifest_digest,
+            "artifacts": dict(self.artifacts),
+        }
+
+
+def pin_of(plain: Mapping[str, Any]) -> Pin:
+    """A stored pin."""
+    return Pin(plain["version_id"], plain["version"], plain["manifest_digest"], dict(plain["artifacts"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One launched app."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    name: str
+    app_id: str
+    app_slug: str
+    app_category: str
+    version_id: str
+    version: str
+    channel: str | None
+    pin: dict[str, Any]
+    config: dict[str, Any]
+    topology: dict[str, int]
+    placement: dict[str, Any]
+    operating_mode: str
+    control_plane_scope: str
+    runtime_backend: str
+    service_account_id: str
+    requested_by: str
+    correlation_id: str
+    trace_id: str
+    status: str
+    generation: int
+    revision: int
+    created_at: datetime
+    config_hidden: list[str] = field(default_factory=list)  # where in the config secrets stand: no view shows them
+    previous_pin: dict[str, Any] | None = None
+    bound_capacity_shape: str | None = None
+    topology_mode: str | None = None
+    health: str = Health.UNKNOWN.value
+    health_detail: str | None = None
+    health_at: datetime | None = None
+    endpoints: list[dict[str, Any]] = field(default_factory=list)
+    adapter_detail: dict[str, Any] = field(default_factory=dict)
+    failed_at: datetime | None = None
+    failure_code: str | None = None
+    failure_detail: str | None = None
+    last_lines: list[str] | None = None
+    stop_requested_at: datetime | None = None
+    stopped_at: datetime | None = None
+    teardown_proof: str | None = None
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The tenant and the project."""
+        return self.tenant_id, self.project_id

@@ -97,12 +97,17 @@ class Reconciled:
 
 def facts_of(node: Node) -> dict[str, Fact]:
     """What compatibility may ask of a node; what follows from the inventory counts before what the agent calls so."""
-    inventory = node.inventory or {}
+    return facts_from(node.host, node.region, node.inventory)
+
+
+def facts_from(host: str, region: str, inventory: Mapping[str, Any] | None) -> dict[str, Fact]:
+    """The same, of a node of which no more is known than this."""
+    inventory = inventory or {}
     gpus = inventory.get("gpus", [])
     facts: dict[str, Fact] = {
         **inventory.get("facts", {}),
-        "host": node.host,
-        "region": node.region,
+        "host": host,
+        "region": region,
         "cpus": inventory.get("cpus", 0),
         "memory_gib": inventory.get("memory_bytes", 0) // GIB,
         "gpu_count": len(gpus),

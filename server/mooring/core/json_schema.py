@@ -61,6 +61,20 @@ def depth_exceeds(value: object, limit: int) -> bool:
     return True
 
 
+def unstorable(value: object, pointer: str = "") -> Iterator[Finding]:
+    """Texts that no database keeps: with a NUL, or with half of a character."""
+    if isinstance(value, str):
+        if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in value):
+            yield error(pointer, "unstorable", "the text has a NUL or half of a surrogate pair", "take it out")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from unstorable(inner, below(pointer, index))
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from unstorable(key, pointer)
+            yield from unstorable(inner, below(pointer, key))
+
+
 def type_of(value: object) -> str:
     """The JSON type of a plain value; a number without a fraction is an integer."""
     if value is None:
@@ -202,7 +216,8 @@ def _string(value: str, schema: Schema, pointer: str) -> Iterator[Finding]:
     yield from _count(len(value), schema, pointer, ("minLength", "maxLength"), "characters")
     if "pattern" in schema and not too_long and not compiled(schema["pattern"]).fullmatch(value):
         form = schema.get("description", f"a text of the form {schema['pattern']}")
-        yield error(pointer, "pattern", f"{shown(value)} does not have the form {schema['pattern']}", f"give {form}")
+        given = "what was given" if schema.get("writeOnly") else shown(value)  # a secret is not repeated
+        yield error(pointer, "pattern", f"{given} does not have the form {schema['pattern']}", f"give {form}")
 
 
 def _number(value: int | float, schema: Schema, pointer: str) -> Iterator[Finding]:

@@ -11,14 +11,14 @@ rest of the server, branches on them.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from mooring.core.compatibility import Compatibility, Need, NeedKind, ShapeWanted
-from mooring.core.finding import Finding, below, bounded, error
+from mooring.core.finding import Finding, bounded, error
 from mooring.core.form_schema import too_deep
-from mooring.core.json_schema import depth_exceeds, findings_of
+from mooring.core.json_schema import depth_exceeds, findings_of, unstorable
 from mooring.core.manifest_schema import MANIFEST_SCHEMA
 from mooring.core.operating_mode import DEFAULT_MODE, ControlPlaneScope, Mode, OperatingMode
 
@@ -109,6 +109,7 @@ class Action:
     output_schema: Plain | None = None
     timeout_seconds: int = 300
     destructive: bool = False
+    read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +159,17 @@ class Deletion:
 
 
 @dataclass(frozen=True, slots=True)
+class Restart:
+    supported: bool = False
+    instead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Lifecycle:
     upgrade: Upgrade
     rollback: Rollback
     delete: Deletion
+    restart: Restart = field(default_factory=Restart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +227,7 @@ def read_manifest(value: object) -> Reading:
     """The manifest that plain JSON values describe, and what is wrong with their shape."""
     if depth_exceeds(value, DEPTH_MAX):
         return Reading(None, (too_deep(""),))
-    findings = bounded(_unstorable(value)) or bounded(findings_of(value, MANIFEST_SCHEMA))
+    findings = bounded(unstorable(value)) or bounded(findings_of(value, MANIFEST_SCHEMA))
     if not findings and (size := len(canonical(value))) > MANIFEST_BYTES_MAX:
         fix = f"say it in at most {MANIFEST_BYTES_MAX} bytes; what is long belongs into an artifact"
         findings = (error("", "too_large", f"it has {size} bytes", fix),)
@@ -236,20 +244,6 @@ def canonical(value: object) -> bytes:
 def manifest_digest(value: object) -> str:
     """The digest of a manifest, equal for equal manifests however they were written."""
     return f"sha256:{hashlib.sha256(canonical(value)).hexdigest()}"
-
-
-def _unstorable(value: object, pointer: str = "") -> Iterator[Finding]:
-    """Texts that no database keeps: with a NUL, or with half of a character."""
-    if isinstance(value, str):
-        if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in value):
-            yield error(pointer, "unstorable", "the text has a NUL or half of a surrogate pair", "take it out")
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _unstorable(inner, below(pointer, index))
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _unstorable(key, pointer)
-            yield from _unstorable(inner, below(pointer, key))
 
 
 def normal(value: Any) -> Any:
@@ -327,6 +321,7 @@ def _lifecycle(plain: Plain) -> Lifecycle:
         Upgrade(**{**upgrade, "from_versions": tuple(upgrade.get("from_versions", ()))}),
         Rollback(**{**rollback, "to_versions": tuple(rollback.get("to_versions", ()))}),
         Deletion(**plain["delete"]),
+        Restart(**plain.get("restart", {})),
     )
 
 

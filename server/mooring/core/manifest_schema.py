@@ -115,6 +115,9 @@ _COMPATIBILITY: Final = _object(
     min_gpu_count=_whole("the fewest GPUs, of all its allocations together", 0, 100_000, 0),
     requires_exclusive_node=_flag("whether it needs whole nodes, shared with nobody"),
     multi_node=_flag("whether its members may stand on several nodes"),
+    shares_allocation=_flag(
+        "whether its members may stand in an allocation beside those of another instance that also may"
+    ),
     needs=_list("facts that its nodes must have", _ref("need"), 32),
 )
 _ENVIRONMENT: Final = {
@@ -203,6 +206,7 @@ _ACTION: Final = _object(
     output_schema=_described(_ref("form"), "what comes back"),
     timeout_seconds=_whole("how long it may take", 1, SECONDS_MAX, 300),
     destructive=_flag("whether something is lost by it, so that a client asks first"),
+    read_only=_flag("whether it only reads: then it leaves no trace in the audit trail, and is kept for an hour"),
 )
 _CONNECT: Final = _object(
     "a way to use an endpoint",
@@ -251,6 +255,12 @@ _LIFECYCLE: Final = _object(
         supported=_flag("whether it can"),
         to_versions=_list("the versions it can go back to", _RANGE, 32),
         note=_text("what is lost by it", 2_000, widget="textarea"),
+    ),
+    restart=_object(
+        "whether a running instance can be started anew",
+        ["supported"],
+        supported=_flag("whether it can"),
+        instead=_text("what to do where it cannot", 500),
     ),
     delete=_object(
         "how an instance ends",

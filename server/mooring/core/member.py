@@ -5,7 +5,10 @@ member whose node is unreachable has unknown health, and unknown is never taken 
 member is a tombstone that stays readable.
 """
 
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from mooring.core.machine import Edge, Machine, Who
 
@@ -104,3 +107,49 @@ MEMBER = Machine(
     },
     needs_closing_records=frozenset({S.REMOVED}),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One part of an instance, in one allocation; what it has on the node is owned by `<allocation>/<member id>`."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    instance_id: str
+    component_key: str
+    ordinal: int
+    name: str
+    version_id: str
+    version: str
+    correlation_id: str
+    trace_id: str
+    status: str
+    generation: int
+    revision: int
+    created_at: datetime
+    allocation_id: str | None = None
+    owns_allocation: bool = False  # the allocation was asked for with it, and goes with it
+    keep_allocation: bool = False
+    shares: bool = False
+    health: str = "unknown"
+    health_detail: str | None = None
+    health_at: datetime | None = None
+    adapter_detail: dict[str, Any] = field(default_factory=dict)
+    holds: list[dict[str, Any]] = field(default_factory=list)  # owner, reason, since
+    replaces_id: str | None = None
+    last_operation_id: str | None = None
+    failed_at: datetime | None = None
+    failure_code: str | None = None
+    failure_detail: str | None = None
+    last_lines: list[str] | None = None
+    blocker: str | None = None
+    teardown_task_id: str | None = None
+    teardown_attempts: int = 0
+    retry_at: datetime | None = None
+    removed_at: datetime | None = None
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The tenant and the project."""
+        return self.tenant_id, self.project_id

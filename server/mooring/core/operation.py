@@ -6,7 +6,10 @@ gone. Cancelling asks; what was already past stopping may still succeed or fail,
 outcome.
 """
 
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
+from typing import Any, Final
 
 from mooring.core.machine import Edge, Machine, Who
 
@@ -84,3 +87,122 @@ OPERATION = Machine(
         S.CANCELLED: frozenset({"finished_at"}),
     },
 )
+
+
+class OperationKind(StrEnum):
+    """What is changed."""
+
+    DEPLOY = "deploy"
+    ADD = "add"
+    DRAIN = "drain"
+    REMOVE = "remove"
+    REPLACE = "replace"
+    UPGRADE = "upgrade"
+    ROLLBACK = "rollback"
+    RECONCILE = "reconcile"
+    REPAIR = "repair"
+    RESTART = "restart"
+    ACTION = "action"
+    DECOMMISSION = "decommission"
+
+
+WHOLE_KINDS: Final = frozenset(
+    {
+        OperationKind.DEPLOY, OperationKind.UPGRADE, OperationKind.ROLLBACK, OperationKind.RECONCILE,
+        OperationKind.REPAIR, OperationKind.RESTART,
+    }
+)  # fmt: skip
+"""Operations of the whole instance, of which one is open at a time."""
+
+MEMBER_KINDS: Final = frozenset({OperationKind.ADD, OperationKind.DRAIN, OperationKind.REMOVE, OperationKind.REPLACE})
+"""Operations of members, of which one is open for each member."""
+
+TEARDOWN_KINDS: Final = frozenset({OperationKind.REMOVE, OperationKind.REPLACE, OperationKind.DECOMMISSION})
+"""Operations whose second half is the platform's: what the adapter let go of is torn down and looked for."""
+
+
+class Phase(StrEnum):
+    """Whose turn it is."""
+
+    ADAPTER = "adapter"
+    PLATFORM = "platform"
+
+
+class StepState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class OperationFailure(StrEnum):
+    """Why an operation failed, from the most to the least specific; adapters use the same words."""
+
+    BOOTSTRAP_TIMEOUT = "bootstrap_timeout"
+    STEP_TIMEOUT = "step_timeout"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    NO_CAPACITY = "no_capacity"
+    IMAGE_PULL_FAILED = "image_pull_failed"
+    ARTIFACT_REFUSED = "artifact_refused"
+    PERMISSION_DENIED = "permission_denied"
+    CONFIG_REFUSED = "config_refused"
+    RUNTIME_ERROR = "runtime_error"
+    UNHEALTHY = "unhealthy"
+    ADAPTER_UNAVAILABLE = "adapter_unavailable"
+    ADAPTER_ERROR = "adapter_error"
+    NODE_LOST = "node_lost"
+    BELOW_MINIMUM = "below_minimum"
+    NOT_QUIET = "not_quiet"
+    CIRCUIT_OPEN = "circuit_open"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One asynchronous change of an instance."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    instance_id: str
+    kind: str
+    request: dict[str, Any]
+    deadline_at: datetime
+    requested_by: str
+    correlation_id: str
+    trace_id: str
+    status: str
+    generation: int
+    revision: int
+    created_at: datetime
+    phase: str = Phase.ADAPTER.value
+    member_ids: list[str] = field(default_factory=list)
+    target_pin: dict[str, Any] | None = None
+    steps: list[dict[str, Any]] = field(default_factory=list)  # name, status, detail, attempts, started_at, ended_at
+    progress: dict[str, Any] | None = None
+    attempts: int = 0
+    attempt_fence: int | None = None  # under which claim the last attempt began
+    phase_deadline_at: datetime | None = None
+    dispatched_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    blocker: str | None = None
+    blocker_code: str | None = None
+    cancel_reason: str | None = None
+    output: dict[str, Any] | None = None
+    evidence: dict[str, Any] | None = None
+    failure_code: str | None = None
+    failure_detail: str | None = None
+    last_lines: list[str] | None = None
+    read_only: bool = False
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The tenant and the project."""
+        return self.tenant_id, self.project_id
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes of it."""
+        return OperationState(self.status) in OPERATION.final

@@ -26,6 +26,7 @@ class Scope(StrEnum):
     TENANT = "tenant"
     PROJECT = "project"
     NODE = "node"  # a node's own things: its agent alone, and nobody else
+    RUNTIME = "runtime"  # the one project of a service account: an adapter alone, and no person
 
 
 class Role(StrEnum):
@@ -268,6 +269,8 @@ class Authority:
             return self.platform
         if place.scope is Scope.NODE:
             return self.node
+        if place.scope is Scope.RUNTIME:
+            return self.projects.get(place.project_id or "", _NOTHING)
         if place.scope is Scope.TENANT:
             if self._is_home(place):
                 return self.tenant | self._tenant_wide()
@@ -324,6 +327,36 @@ def authority_of(tenant_id: str | None, bindings: Iterable[Binding], limit: froz
         projects={project: keys for (scope, project), keys in held.items() if scope is Scope.PROJECT and project},
         limit=limit,
     )
+
+
+FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
+    action: {
+        key.removesuffix(f".{action}"): key
+        for key in ACTIONS
+        if key.endswith(f".{action}") and "." not in key.removesuffix(f".{action}")
+    }
+    for action in ACTIONS
+}
+"""The keys that allow the same for the apps of one category: of each key, by category."""
+
+
+def categories_of(authority: Authority, place: Place, action: str) -> tuple[str, ...] | None:
+    """For the apps of which categories the caller may do this here; none: for every one."""
+    held = authority.at(place)
+    if action in held:
+        return None
+    return tuple(sorted(category for category, key in FAMILIES.get(action, {}).items() if key in held))
+
+
+def holds_family(authority: Authority, place: Place, action: str, category: str) -> bool:
+    """Whether the caller may do this here to an app of this category."""
+    allowed = categories_of(authority, place, action)
+    return allowed is None or category in allowed
+
+
+def access_by_family(authority: Authority, action: str, place: Place) -> Access:
+    """The access to something that the key of a category opens too."""
+    return Access.ALLOWED if categories_of(authority, place, action) else authority.access(action, place)
 
 
 def is_app_action(key: str) -> bool:

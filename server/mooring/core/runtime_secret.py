@@ -32,10 +32,16 @@ class SecretPurpose(StrEnum):
     """What a secret is for; another purpose comes only with a use that is shown."""
 
     ARTIFACT_PULL = "artifact_pull"
+    APP_ACCESS = "app_access"
+    MEMBER_SECRET = "member_secret"
 
 
 PURPOSE_MEANING: Final[Mapping[SecretPurpose, str]] = MappingProxyType(
-    {SecretPurpose.ARTIFACT_PULL: "to fetch an image or a blob from where it lies"}
+    {
+        SecretPurpose.ARTIFACT_PULL: "to fetch an image or a blob from where it lies",
+        SecretPurpose.APP_ACCESS: "to enter an app; whoever may connect to the instance may have it shown",
+        SecretPurpose.MEMBER_SECRET: "for the members of an instance among themselves; nobody is shown it",
+    }
 )
 
 
@@ -113,9 +119,12 @@ def keep_secret(context: Context, wish: SecretWish, present: int) -> Decision[Ru
         result=secret,
         writes=(Insert("secret", wish.sealed.row(context.now)), Insert("runtime_secret", row)),
         audits=(
-            Audited("secret.create", "runtime_secret", secret.id, secret.tenant_id, secret.project_id, after=told),
+            Audited(
+                "secret.create", "runtime_secret", secret.id, secret.tenant_id, secret.project_id, after=told,
+                app_instance_id=secret.instance_id,
+            ),
         ),
-    )
+    )  # fmt: skip
 
 
 def destroy_secrets(
@@ -131,7 +140,7 @@ def destroy_secrets(
         writes.append(Change("runtime_secret", each.id, each.revision, gone))
         audits.append(
             Audited("secret.destroy", "runtime_secret", each.id, each.tenant_id, each.project_id,
-                    before={"name": each.name, "purpose": each.purpose})
+                    before={"name": each.name, "purpose": each.purpose}, app_instance_id=each.instance_id)
         )  # fmt: skip
     return tuple(writes), tuple(audits)
 

@@ -91,6 +91,7 @@ class ServiceAccount:
     created_at: datetime
     disabled_at: datetime | None = None
     deleted_at: datetime | None = None
+    app_id: str | None = None  # whose operator account it is
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,9 @@ def _audits(task: Task, wish: TaskWish) -> tuple[Audited, ...]:
         "type": task.type, "owner": task.owner, "step": task.step, "maker": task.maker,
         "expires_at": task.expires_at.isoformat(),
     }  # fmt: skip
-    made = Audited("task.create", "task", task.id, task.tenant_id, task.project_id, after=told)
+    made = Audited(
+        "task.create", "task", task.id, task.tenant_id, task.project_id, after=told, app_instance_id=task.instance_id
+    )
     granted = tuple(
         Audited(
             "secret.grant", "task", task.id, task.tenant_id, task.project_id,
@@ -135,6 +137,7 @@ def _audits(task: Task, wish: TaskWish) -> tuple[Audited, ...]:
                 "name": each.name, "purpose": each.purpose, "repository": each.repository,
                 "runtime_secret_id": None if each.stored is None else each.stored.id,
             },
+            app_instance_id=task.instance_id,
         )
         for each in wish.grants
     )  # fmt: skip

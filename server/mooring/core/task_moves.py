@@ -6,9 +6,9 @@ and guarded by the generation that was seen.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from mooring.core.decision import Audited, Context, Decision, Happened, Move, Write
 from mooring.core.events import EventType
@@ -17,7 +17,11 @@ from mooring.core.task import TASK, Task, TaskState, TaskTrigger
 from mooring.core.task_family import FailureCode, RefusalReason
 from mooring.core.task_making import queued
 
+Told = TypeVar("Told", Happened, Audited)
 DETAIL_LENGTH_MAX: Final = 2_000
+AWAITED: Final = frozenset({"tunnel.open"})
+"""Tasks at whose other end somebody waits: what nobody came for in time is over."""
+AWAITED_FOR: Final = timedelta(seconds=120)
 ENDS_THE_TASK: Final = frozenset(
     {
         RefusalReason.EXPIRED,
@@ -72,14 +76,14 @@ def finish(context: Context, task: Task, ended: Ended, receipt: Receipt | None =
         "last_lines": list(ended.last_lines),
         "failure_code": (ended.failure_code or FailureCode.HOST_ERROR.value) if failed else None,
         "failure_detail": _cut(ended.failure_detail) if failed else None,
-        "exit_code": ended.exit_code,
+        "exit_code": _exit_code(ended),
     }
     writes, event, after = _end(context, task, trigger, columns, receipt)
     return Decision(
         result=after,
         writes=(*writes, *(() if receipt is None else (receipt.insert(),))),
-        events=(event,),
-        audits=(_audited("agent.report", task, after, receipt),),
+        events=(_of_maker(event, task),),
+        audits=(_of_maker(_audited("agent.report", task, after, receipt), task),),
     )
 
 
@@ -92,7 +96,8 @@ def refuse(context: Context, task: Task, reason: RefusalReason, detail: str) -> 
         "failure_detail": _cut(f"{reason}: {detail}"),
     }
     writes, event, after = _end(context, task, TaskTrigger.FAIL, columns, None)
-    return Decision(after, writes, (event,), (_audited("agent.report", task, after, None),))
+    audit = _of_maker(_audited("agent.report", task, after, None), task)
+    return Decision(after, writes, (_of_maker(event, task),), (audit,))
 
 
 def cancel(context: Context, task: Task) -> Decision[Task]:
@@ -125,6 +130,13 @@ def cancel_all(context: Context, tasks: Iterable[Task]) -> tuple[tuple[Write, ..
     return tuple(writes), tuple(events)
 
 
+def last_claim_at(task: Task) -> datetime:
+    """When the task is over if nobody has begun it: somebody who waits at the other end does not wait for a day."""
+    if task.type not in AWAITED or task.status != TaskState.QUEUED or task.first_claimed_at is not None:
+        return task.expires_at
+    return min(task.expires_at, task.created_at + AWAITED_FOR)
+
+
 def lapse(context: Context, tasks: Iterable[Task], *, forsaken: bool = False) -> Decision[tuple[Task, ...]]:
     """Tasks whose time is over end; those whose lease is lost are offered again, under a higher fence.
 
@@ -135,7 +147,7 @@ def lapse(context: Context, tasks: Iterable[Task], *, forsaken: bool = False) ->
     events: list[Happened] = []
     audits: list[Audited] = []
     for task in tasks:
-        if task.expires_at <= context.now:
+        if last_claim_at(task) <= context.now:
             columns = {"finished_at": context.now, "lease_expires_at": None}
             ended, event, now = _end(context, task, TaskTrigger.EXPIRE, columns, None)
             writes += ended
@@ -146,8 +158,8 @@ def lapse(context: Context, tasks: Iterable[Task], *, forsaken: bool = False) ->
         else:
             continue
         after.append(now)
-        events.append(event)
-        audits.append(_audited("task.lapse", task, now, None))
+        events.append(_of_maker(event, task))
+        audits.append(_of_maker(_audited("task.lapse", task, now, None), task))
     return Decision(tuple(after), tuple(writes), tuple(events), tuple(audits))
 
 
@@ -160,11 +172,22 @@ def add_receipt(context: Context, task: Task, receipt: Receipt) -> Decision[Rece
         events=(
             Happened(
                 EventType.RECEIPT_ADDED, "receipt", receipt.id, task.tenant_id, task.project_id, told,
-                app_instance_id=task.instance_id,
+                app_instance_id=task.instance_id, under=(task.correlation_id, task.trace_id),
             ),
         ),
-        audits=(Audited("agent.report", "receipt", receipt.id, task.tenant_id, task.project_id, after=told),),
+        audits=(
+            Audited(
+                "agent.report", "receipt", receipt.id, task.tenant_id, task.project_id, after=told,
+                app_instance_id=task.instance_id, under=(task.correlation_id, task.trace_id),
+            ),
+        ),
     )  # fmt: skip
+
+
+def _exit_code(ended: Ended) -> int | None:
+    """How the program ended: a failure says it, and so does the result of one that succeeded."""
+    told = None if ended.result is None else ended.result.get("exit_code")
+    return told if ended.exit_code is None and isinstance(told, int) else ended.exit_code
 
 
 def may_renew(task: Task, now: datetime) -> bool:
@@ -200,8 +223,14 @@ def _audited(action: str, before: Task, after: Task, receipt: Receipt | None) ->
     if receipt is not None:
         told |= {"receipt_id": receipt.id, "clean": receipt.clean}
     return Audited(
-        action, "task", before.id, before.tenant_id, before.project_id, before={"status": before.status}, after=told
-    )
+        action, "task", before.id, before.tenant_id, before.project_id, before={"status": before.status}, after=told,
+        app_instance_id=before.instance_id,
+    )  # fmt: skip
+
+
+def _of_maker(told: Told, task: Task) -> Told:
+    """What agents and the passing of time do to a task stands under the correlation of whoever asked for the task."""
+    return replace(told, under=(task.correlation_id, task.trace_id))
 
 
 def _cut(text: str | None) -> str | None:

@@ -20,6 +20,7 @@ PEERS_MAX: Final = 1_024
 
 NAME_PATTERN: Final = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
 PATH_PATTERN: Final = r"^(/\.?[A-Za-z0-9_@+=:,~%-][A-Za-z0-9._@+=:,~%-]{0,253}){1,64}$"
+PLAIN_PATH_PATTERN: Final = r"^(/\.?[A-Za-z0-9_@+=~%-][A-Za-z0-9._@+=~%-]{0,253}){1,64}$"
 DIRECTORY_PATTERN: Final = r"^(/|(/\.?[A-Za-z0-9_@+=:,~%-][A-Za-z0-9._@+=:,~%-]{0,253}){1,64})$"
 MODE_PATTERN: Final = "^0?[0-7]{3}$"
 USER_PATTERN: Final = "^([a-z_][a-z0-9_-]{0,31}|[0-9]{1,5}(:[0-9]{1,5})?)$"
@@ -203,6 +204,12 @@ _FILE: Final = _object(
     "path",
     "one of content, content_base64, secret and directory",
 )
+_PLAIN_PATH: Final = _text(
+    "in the container: absolute, plain characters, neither `:` nor `,`, no part is `.` or `..`",
+    PLAIN_PATH_PATTERN,
+    1_000,
+    2,
+)
 _CONTAINER: Final = _object(
     {
         "name": NAME,
@@ -226,7 +233,7 @@ _CONTAINER: Final = _object(
             _object({"volume": NAME, "target": _path("in the container"), "read_only": _truth("")}, "volume target"),
             32,
         ),
-        "temporary": _list("directories that are there while it runs", _path("in the container"), 16),
+        "temporary": _list("directories that are there while it runs", _PLAIN_PATH, 16),
         "cpus": _number("processors", 0.01, 4_096),
         "memory_bytes": _whole("memory", 8 << 20, 1 << 50),
         "pids": _whole("processes and threads", 8, 1 << 22),
@@ -243,6 +250,8 @@ _FETCH: Final = _object(
         "secret": SECRET_NAME,
         "private": PRIVATE,
         "destination": _path("where it is put in the sandbox; nowhere: it is only cached"),
+        "volume": _text("the volume of its owner that it is put into, for containers that mount it", NAME_PATTERN, 63),
+        "file": _text("what it is called in that volume", NAME_PATTERN, 63),
         "no_progress_seconds": _number("after how long without a byte it is given up", 1, 3_600),
     },
     "kind digest source",

@@ -139,6 +139,20 @@ class ArtifactReader:
         """As `look`, however many bytes there are, as long as they come."""
         return await self._look(kind, location, digest, (source, self._patience_of_checks, tally.take))
 
+    async def content(
+        self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None, limit_bytes: int
+    ) -> bytes:
+        """The bytes of a small blob, hashed; a Refusal when they are not it, or more than so many."""
+        kept = bytearray()
+
+        async def keep(chunk: bytes) -> None:
+            if len(kept) + len(chunk) > limit_bytes:
+                raise too_large(_host(location), len(kept) + len(chunk), limit_bytes)
+            kept.extend(chunk)
+
+        await self._bounded(self._look(kind, location, digest, (source, self._patience, keep)), location)
+        return bytes(kept)
+
     async def signatures(
         self, location: Location, digest: str, source: ArtifactSource | None, keys: Sequence[TrustedKey], now: datetime
     ) -> Verdict:

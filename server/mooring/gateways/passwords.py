@@ -28,7 +28,7 @@ class Passwords:
     def __init__(self, *, threads: int = 2, hasher: PasswordHasher | None = None) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="argon2")
         self._hasher = hasher or PasswordHasher()
-        self._decoy = self._hasher.hash(chance.token_hex(16))
+        self._decoy = ""
         self._waiting = 0
 
     async def hash(self, password: str) -> str:
@@ -37,6 +37,8 @@ class Passwords:
 
     async def verify(self, stored: str | None, password: str) -> bool:
         """Whether the password fits; takes as long when there is no such user."""
+        # The decoy is made by the first who asks, whether there is such a user or not, and by no start.
+        self._decoy = self._decoy or str(await self._run(self._hasher.hash, chance.token_hex(16)))
         return bool(await self._run(self._verify, stored or self._decoy, password)) and stored is not None
 
     def close(self) -> None:

@@ -39,6 +39,7 @@ OF_CONTENT: Final = frozenset(
         Code.ARTIFACT_NOT_FOUND_AT_SOURCE,
         Code.CONTENT_EXPANDS_TOO_FAR,
         Code.DIGEST_MISMATCH,
+        Code.LAYER_MISMATCH,
         Code.SOURCE_ENDLESS,
         Code.SOURCE_MALFORMED,
         Code.SOURCE_TOO_LARGE,
@@ -223,7 +224,7 @@ class _Inspection:
             try:
                 await self.registry.read_blob(self.repository, content, self._counted(None))
             except Refusal as refusal:
-                self.refused("layers", content.digest, refusal)
+                self.refused("layers", content.digest, _of_layer(refusal))
                 return
         self.layers += len(manifest.layers)
         self.note("layers", manifest.digest, Outcome.PASSED, f"{len(manifest.layers)} files fetched and hashed")
@@ -260,7 +261,7 @@ class _Inspection:
             try:
                 found = await self._layer(layer, tree)
             except Refusal as refusal:
-                self.refused("layers", layer.digest, refusal)
+                self.refused("layers", layer.digest, _of_layer(refusal))
                 return False
             except LayerMalformed as error:
                 self.note("layers", layer.digest, Outcome.FAILED, str(error))
@@ -282,15 +283,27 @@ class _Inspection:
             await self.registry.read_blob(self.repository, layer, self._counted(None))
             return None
         inspector = LayerInspector(packing, tree, self.limits.expansion)
-        await self.registry.read_blob(self.repository, layer, self._counted(inspector))
+        malformed: list[LayerMalformed] = []
+        await self.registry.read_blob(self.repository, layer, self._counted(inspector, malformed))
+        if malformed:
+            raise malformed[0]
         return inspector.finish()
 
-    def _counted(self, inspector: LayerInspector | None) -> Callable[[bytes], Awaitable[None]]:
+    def _counted(
+        self, inspector: LayerInspector | None, malformed: list[LayerMalformed] | None = None
+    ) -> Callable[[bytes], Awaitable[None]]:
+        """Counts, and unpacks until something cannot be: only all of the bytes tell whether somebody changed them."""
+
         async def take(chunk: bytes) -> None:
             self.size_bytes += len(chunk)
-            if inspector is not None:
+            if inspector is not None and not malformed:
                 # A small chunk may unpack to a large one, and others wait for this loop.
-                await asyncio.to_thread(inspector.feed, chunk)
+                try:
+                    await asyncio.to_thread(inspector.feed, chunk)
+                except LayerMalformed as error:
+                    if malformed is None:
+                        raise
+                    malformed.append(error)
             if self.progress is not None:
                 await self.progress(self.size_bytes)
 
@@ -308,6 +321,13 @@ class _Inspection:
             self.note("entry_point", manifest.digest, Outcome.FAILED, f"{words[0]} is no executable file in it")
         else:
             self.note("entry_point", manifest.digest, Outcome.UNKNOWN, f"{words[0]}: not every layer was unpacked")
+
+
+def _of_layer(refusal: Refusal) -> Refusal:
+    """Another layer than the manifest names is its own kind of mismatch: the manifest itself is what it says."""
+    if refusal.code is not Code.DIGEST_MISMATCH:
+        return refusal
+    return Refusal(Code.LAYER_MISMATCH, refusal.detail, refusal.details)
 
 
 def _places(program: str, process: _Process) -> list[str]:

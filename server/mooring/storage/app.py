@@ -8,7 +8,7 @@ from mooring.core.app import App
 from mooring.storage.database import Acting, Database
 
 COLUMNS: Final = """a.id, a.tenant_id, a.slug, a.display_name, a.category, a.description, a.icon, a.revision,
-       a.created_at"""
+       a.created_at, a.adapter_key, a.adapter_keys_before"""
 _HERE: Final = "a.tenant_id IS NOT DISTINCT FROM $1"
 FIND: Final = f"SELECT {COLUMNS} FROM app a WHERE {_HERE} AND a.id = $2"
 FIND_IN_SIGHT: Final = f"SELECT {COLUMNS} FROM app a WHERE (a.tenant_id IS NULL OR a.tenant_id = $1) AND a.id = $2"

@@ -74,13 +74,13 @@ SELECT v.id, v.app_slug, v.version, v.promotion
  WHERE l.digest = $1 AND v.promotion <> 'retired' AND ($2::text IS NULL OR v.tenant_id = $2)
  ORDER BY v.id LIMIT $3"""
 HELD_INSTANCES: Final = """
-SELECT i.id, i.tenant_id, i.project_id, i.status
+SELECT i.id, i.tenant_id, i.project_id, i.status, i.name, i.app_slug, i.version
   FROM artifact_hold h JOIN instance i ON h.holder_noun = 'instance' AND i.id = h.holder_id
  WHERE h.digest = $1
    AND ($2::text IS NULL OR (h.tenant_id = $2 AND ($3::text IS NULL OR h.project_id = $3)))
  GROUP BY i.id ORDER BY i.id LIMIT $4"""
 HELD_MEMBERS: Final = """
-SELECT m.id, m.tenant_id, m.project_id, m.instance_id, m.status FROM member m
+SELECT m.id, m.tenant_id, m.project_id, m.instance_id, m.status, m.name, m.component_key, m.version FROM member m
  WHERE m.instance_id = ANY ($1::text[]) AND m.status <> 'removed' ORDER BY m.id LIMIT $2"""
 HISTORY: Final = """
 SELECT t.machine, t.generation, t.source, t.trigger, t.target, t.occurred_at, t.correlation_id,

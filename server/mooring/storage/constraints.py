@@ -26,6 +26,13 @@ REFUSALS: Final[Mapping[str, tuple[Code, str]]] = {
     "allocation_project_is_open": (Code.NOT_FOUND, "the project is deleted"),
     "allocation_name_taken": (Code.NAME_TAKEN, "the project has an allocation with this name"),
     "instance_project_is_open": (Code.NOT_FOUND, "the project is deleted"),
+    "instance_name_taken": (Code.NAME_TAKEN, "the project has an instance with this name"),
+    "instance_account_of_tenant": (Code.NOT_FOUND, "there is no such service account"),
+    "version_is_in_sight": (Code.NOT_FOUND, "the tenant sees no such version"),
+    "instance_version_is_of_app": (Code.NOT_FOUND, "the app has no such version"),
+    "usage_record_attached_of_tenant": (Code.NOT_FOUND, "the tenant has no such project"),
+    "member_allocation_is_free": (Code.ALLOCATION_IN_USE, "the allocation holds members of another instance"),
+    "member_allocation_stands": (Code.CONFLICT, "the allocation is being given back"),
     "attachment_project_is_open": (Code.NOT_FOUND, "the project is deleted"),
     "service_account_name_taken": (Code.NAME_TAKEN, "the project has a service account with this name"),
     "service_account_project_of_tenant": (Code.NOT_FOUND, "the tenant has no such project"),
@@ -86,6 +93,8 @@ DECIDE_AGAIN: Final = frozenset(
         "allocation_has_its_slots", "allocation_subnet_is_the_projects", "allocation_group_stays_together",
         "allocation_released_is_proven", "project_network_subnet_taken", "project_network_one_per_node",
         "project_network_is_idle", "slot_node_is_shared", "slot_claim_stands_on_the_node",
+        "operation_one_of_the_whole", "operation_one_decommission", "operation_member_one_open", "member_place_taken",
+        "usage_record_taken",
     }
 )  # fmt: skip
 """What is met only by the slower of two that do the same thing: it loads again, and finds what the faster one wrote."""

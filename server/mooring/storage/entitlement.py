@@ -8,7 +8,7 @@ from mooring.core.entitlement import Entitlement
 from mooring.storage.database import Acting, Database
 
 COLUMNS: Final = """e.id, e.tenant_id, e.project_id, e.app_id, e.app_slug, e.enabled, e.versions, e.rules,
-       e.agreed_actions, e.revision, e.created_at, e.updated_at"""
+       e.agreed_actions, e.revision, e.created_at, e.updated_at, e.service_account_id"""
 FIND: Final = f"SELECT {COLUMNS} FROM entitlement e WHERE e.project_id = $1 AND e.id = $2"
 LIST: Final = f"SELECT {COLUMNS} FROM entitlement e WHERE e.project_id = $1 AND e.id > $2 ORDER BY e.id LIMIT $3"
 OF_APPS: Final = f"SELECT {COLUMNS} FROM entitlement e WHERE e.project_id = $1 AND e.app_id = ANY ($2::text[])"

@@ -21,16 +21,22 @@ SETTLED: Final = """(e.tx < (pg_snapshot_xmin(pg_current_snapshot())::text)::big
 _SEEN: Final = f"(e.epoch, e.tx, e.seq) > ($1, $2, $3) AND {SETTLED}"
 _ORDER: Final = "ORDER BY e.epoch, e.tx, e.seq LIMIT $4"
 
-READ_ALL: Final = f"SELECT {EVENT_COLUMNS} FROM event e WHERE {_SEEN} {_ORDER}"
-READ_TENANT: Final = f"SELECT {EVENT_COLUMNS} FROM event e WHERE {_SEEN} AND e.tenant_id = $5 {_ORDER}"
-READ_PROJECT: Final = f"SELECT {EVENT_COLUMNS} FROM event e WHERE {_SEEN} AND e.project_id = $5 {_ORDER}"
-READ_CORRELATION: Final = f"SELECT {EVENT_COLUMNS} FROM event e WHERE {_SEEN} AND e.correlation_id = $5 {_ORDER}"
-READ_TENANT_CORRELATION: Final = (
-    f"SELECT {EVENT_COLUMNS} FROM event e WHERE {_SEEN} AND e.tenant_id = $5 AND e.correlation_id = $6 {_ORDER}"
-)
-READ_PROJECT_CORRELATION: Final = (
-    f"SELECT {EVENT_COLUMNS} FROM event e WHERE {_SEEN} AND e.project_id = $5 AND e.correlation_id = $6 {_ORDER}"
-)
+_WHOSE: Final = {"all": "", "tenant": "e.tenant_id", "project": "e.project_id"}
+_WHICH: Final = ("e.correlation_id", "e.app_instance_id")
+
+
+def _statement(*equal: str) -> str:
+    """A read of the events in which these columns have the values from $5 on."""
+    wanted = "".join(f" AND {column} = ${number}" for number, column in enumerate(equal, 5))
+    return f"SELECT {EVENT_COLUMNS} FROM event e WHERE {_SEEN}{wanted} {_ORDER}"
+
+
+READS: Final = {
+    columns: _statement(*columns)
+    for whose in _WHOSE.values()
+    for columns in (tuple(filter(None, (whose, *which))) for which in ((), (_WHICH[0],), (_WHICH[1],), _WHICH))
+}
+"""Every read, by the columns that it compares: a condition that is optional would keep the index out of the plan."""
 HEAD: Final = f"""
 SELECT e.epoch, e.tx, e.seq FROM event e
  WHERE {SETTLED}
@@ -43,23 +49,19 @@ FORGOTTEN: Final = "SELECT epoch, tx, seq FROM event_horizon"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Whose events: a project's, a tenant's, or all of the platform's; optionally of one correlation id."""
+    """Whose events: a project's, a tenant's, or all of the platform's; optionally of one correlation or instance."""
 
     tenant_id: str | None = None
     project_id: str | None = None
     correlation_id: str | None = None
+    app_instance_id: str | None = None
 
     def statement(self) -> tuple[str, tuple[str, ...]]:
         """The read that selects them, and its further arguments."""
-        correlation = (self.correlation_id,) if self.correlation_id else ()
-        if self.project_id is not None:
-            return (READ_PROJECT_CORRELATION if correlation else READ_PROJECT), (
-                self.project_id,
-                *correlation,
-            )
-        if self.tenant_id is not None:
-            return (READ_TENANT_CORRELATION if correlation else READ_TENANT), (self.tenant_id, *correlation)
-        return (READ_CORRELATION, correlation) if correlation else (READ_ALL, ())
+        whose = ("e.project_id", self.project_id) if self.project_id is not None else ("e.tenant_id", self.tenant_id)
+        compared = (whose, (_WHICH[0], self.correlation_id), (_WHICH[1], self.app_instance_id))
+        given = [(column, value) for column, value in compared if value is not None]
+        return READS[tuple(column for column, _ in given)], tuple(value for _, value in given)
 
     def takes(self, event: Event) -> bool:
         """Whether the event is one of them."""
@@ -67,6 +69,7 @@ class Selection:
             (self.project_id is None or event.project_id == self.project_id)
             and (self.tenant_id is None or event.tenant_id == self.tenant_id)
             and (self.correlation_id is None or event.correlation_id == self.correlation_id)
+            and (self.app_instance_id is None or event.app_instance_id == self.app_instance_id)
         )
 
 

@@ -22,6 +22,8 @@ from mooring.storage import event as events
 from mooring.storage.database import BROKEN, PLATFORM, Acting, Database
 
 CHANNEL: Final = "mooring_event"
+HINT_CHANNEL: Final = "mooring_hint"
+"""Where the database itself says that something of an instance changed which leaves no event."""
 RING_SIZE: Final = 10_000
 BATCH: Final = 1_000
 LOOK_SECONDS: Final = 1.0
@@ -48,6 +50,7 @@ class Hub:
         self._hooks: list[Callable[[Event], None]] = []
         self._commit_hooks: list[Callable[[str], None]] = []
         self._close_hooks: list[Callable[[], None]] = []
+        self._hint_hooks: list[Callable[[str], None]] = []
         self._closed = False
 
     @property
@@ -82,6 +85,11 @@ class Hub:
     def on_close(self, hook: Callable[[], None]) -> None:
         """Call this when the process stops, before anybody waits for what is under way."""
         self._close_hooks.append(hook)
+
+    def on_hint(self, hook: Callable[[str], None]) -> Callable[[], None]:
+        """Call this with the id of an instance of which something changed that leaves no event; returns how to stop."""
+        self._hint_hooks.append(hook)
+        return lambda: self._hint_hooks.remove(hook)
 
     def on_commit(self, hook: Callable[[str], None]) -> None:
         """Call this with the type of every event that is committed in this process, at once."""
@@ -191,9 +199,14 @@ class Hub:
         if speaker != own:  # what was said here is known here
             self._look.set()
 
+    def _hinted(self, instance_id: str) -> None:
+        for hook in tuple(self._hint_hooks):
+            hook(instance_id)
+
     async def _speak(self, connection: asyncpg.Connection) -> None:
         own = connection.get_server_pid()
         await connection.add_listener(CHANNEL, lambda _, speaker, *__: self._hear(speaker, own))
+        await connection.add_listener(HINT_CHANNEL, lambda *heard: self._hinted(str(heard[-1])))
         while True:
             try:
                 async with asyncio.timeout(30):

@@ -173,7 +173,8 @@ async def _raise_epoch(connection: asyncpg.Connection) -> None:
         await connection.execute("LOCK TABLE event IN ACCESS EXCLUSIVE MODE")
         if await _is_elsewhere(connection, cluster):
             epoch = await connection.fetchval(RAISE_EPOCH, cluster)
-            await connection.execute(f"ALTER TABLE event ALTER COLUMN epoch SET DEFAULT {int(epoch)}")
+            for table in ("event", "audit"):
+                await connection.execute(f"ALTER TABLE {table} ALTER COLUMN epoch SET DEFAULT {int(epoch)}")
 
 
 async def _is_elsewhere(connection: asyncpg.Connection, cluster: int | None) -> bool:

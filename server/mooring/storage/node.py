@@ -20,6 +20,7 @@ LIVE: Final = "a.status NOT IN ('requested', 'released')"
 """An allocation that has its place on a node, or owes it a look."""
 
 FIND: Final = f"SELECT {_COLUMNS} FROM node n WHERE n.id = $1"
+FIND_ALL: Final = f"SELECT {_COLUMNS} FROM node n WHERE n.id = ANY ($1::text[])"
 BY_RETIRED_KEY: Final = f"""
 SELECT {_COLUMNS} FROM node n WHERE n.signing_key = $1 AND n.status = 'retired' ORDER BY n.id DESC LIMIT 1"""
 LIST: Final = f"""
@@ -73,6 +74,11 @@ async def find(database: Database, node_id: str, *, acting: Acting = PLATFORM) -
     """One node; a retired one stays readable."""
     row = await database.fetchrow(acting, FIND, node_id)
     return None if row is None else node_of(row)
+
+
+async def find_all(database: Database, node_ids: Sequence[str]) -> list[Node]:
+    """These nodes, for the platform itself."""
+    return [node_of(row) for row in await database.fetch(PLATFORM, FIND_ALL, list(node_ids))]
 
 
 async def by_retired_key(database: Database, signing_key: bytes) -> Node | None:

@@ -55,17 +55,23 @@ SELECT a.id, a.project_id, a.name, a.address FROM allocation a
  WHERE a.node_id = $1 AND a.status <> 'released' ORDER BY a.id"""
 CLEAN: Final = "r.owner = a.id AND r.clean AND r.task_type = 'sandbox.destroy'"
 """The receipt of a node that looked for all of an allocation and found nothing."""
+IN_IT: Final = """m.status <> 'removed' AND (n.status IS DISTINCT FROM 'retired'
+   OR m.status NOT IN ('failed', 'removing'))"""
+"""Members that an allocation waits for: until they are closed, or on a lost machine until they are failed."""
 DUE: Final = f"""
 SELECT a.id FROM allocation a
   LEFT JOIN node n ON n.id = a.node_id LEFT JOIN task t ON t.id = a.task_id
- WHERE a.id > $2 AND (a.status = 'failed' OR (a.status IN ('provisioning', 'releasing') AND (
-         t.id IS NULL OR t.status IN ('succeeded', 'failed', 'cancelled', 'expired') OR n.status = 'retired'
+ WHERE a.id > $2 AND (a.status = 'failed' OR (a.status IN ('provisioning', 'releasing')
+       AND (a.blocker IS NULL OR NOT EXISTS (SELECT FROM member m WHERE m.allocation_id = a.id AND {IN_IT})
+            OR a.status = 'provisioning')
+       AND (t.id IS NULL OR t.status IN ('succeeded', 'failed', 'cancelled', 'expired') OR n.status = 'retired'
          OR (n.unreachable_since IS NULL) <> (a.blocker IS NULL)))
        OR (a.status = 'release_failed' AND (a.retry_at IS NULL OR a.retry_at <= $1 OR n.status = 'retired')))
 UNION
-SELECT a.id FROM node n JOIN allocation a ON a.node_id = n.id
- WHERE a.id > $2 AND a.status = 'active'
-   AND (n.status = 'retired' OR (n.unreachable_since IS NOT NULL AND a.blocker IS NULL))
+SELECT a.id FROM node n CROSS JOIN LATERAL (
+   SELECT a.id, a.blocker FROM allocation a
+    WHERE a.node_id = n.id AND a.id > $2 AND a.status = 'active' OFFSET 0) a  -- from the few nodes, whatever stands
+ WHERE (n.status = 'retired' OR n.unreachable_since IS NOT NULL) AND (n.status = 'retired' OR a.blocker IS NULL)
 UNION
 SELECT a.id FROM allocation a JOIN node n ON n.id = a.node_id
  WHERE a.id > $2 AND a.status = 'active' AND a.blocker IS NOT NULL AND n.unreachable_since IS NULL
@@ -84,6 +90,10 @@ SELECT {COLUMNS},
        (SELECT min(r.id) FROM receipt r WHERE r.allocation_id = a.id AND {CLEAN}) AS r_clean
   FROM allocation a LEFT JOIN node n ON n.id = a.node_id LEFT JOIN task t ON t.id = a.task_id
  WHERE a.id = ANY ($1::text[]) ORDER BY a.id"""
+MEMBERS: Final = f"""
+SELECT m.allocation_id, m.name FROM member m JOIN allocation a ON a.id = m.allocation_id
+  LEFT JOIN node n ON n.id = a.node_id
+ WHERE m.allocation_id = ANY ($1::text[]) AND {IN_IT} ORDER BY m.id"""
 TASKS: Final = """
 SELECT t.allocation_id, bool_or(t.first_claimed_at IS NOT NULL) AS started,
        count(*) FILTER (WHERE t.type = 'sandbox.create')::int AS creates,
@@ -184,12 +194,16 @@ async def seen(database: Database, allocation_ids: Sequence[str]) -> list[Seen]:
     for row in await database.fetch(PLATFORM, QUEUED, ids):
         task = Task(*row)
         queued.setdefault(task.allocation_id, []).append(task)
+    members: dict[str, list[str]] = {}
+    for allocation_id, name in await database.fetch(PLATFORM, MEMBERS, ids):
+        members.setdefault(allocation_id, []).append(name)
     rows = await database.fetch(PLATFORM, SEEN, ids)
     return [
         replace(
             _seen(row, tasks.get(row["id"])),
             slots=tuple(held.get(row["id"], ())),
             queued=tuple(queued.get(row["id"], ())),
+            members=tuple(members.get(row["id"], ())),
         )
         for row in rows
     ]

@@ -67,6 +67,43 @@ NODE_ASSERTIONS: Final = _old("node_assertion", "expires_at < $1")
 ENROLMENT_TOKENS: Final = _old("enrolment_token", "expires_at < $1")
 VISITS: Final = _old("visit", "expires_at < $1")
 AUDIT: Final = _old("audit", "id < $3 AND occurred_at < $1")
+TASK_LOGS: Final = f"""
+WITH past AS MATERIALIZED (
+  SELECT l.ctid FROM task_log l JOIN task t ON t.id = l.task_id
+   WHERE l.received_at < $1 AND t.finished_at < $1 AND {_ALONE} LIMIT $2 FOR UPDATE OF l SKIP LOCKED),
+gone AS (DELETE FROM task_log WHERE ctid = ANY (ARRAY(SELECT ctid FROM past)) RETURNING 1)
+SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
+TASKS: Final = f"""
+WITH past AS MATERIALIZED (
+  SELECT t.id FROM task t
+   WHERE t.finished_at < $1 AND t.type NOT IN ('sandbox.create', 'sandbox.destroy', 'teardown.verify') AND {_ALONE}
+     AND NOT EXISTS (SELECT FROM member m WHERE m.id = t.member_id AND m.status <> 'removed')
+     AND NOT EXISTS (SELECT FROM operation o WHERE o.id = t.operation_id AND o.finished_at IS NULL)
+     AND NOT EXISTS (SELECT FROM receipt r WHERE r.task_id = t.id)
+   LIMIT $2 FOR UPDATE OF t SKIP LOCKED),
+logs AS (DELETE FROM task_log l USING past p WHERE l.task_id = p.id),
+granted AS (DELETE FROM secret_grant g USING past p WHERE g.task_id = p.id),
+moves AS (DELETE FROM transition m USING past p WHERE m.machine = 'task' AND m.subject_id = p.id),
+gone AS (DELETE FROM task t USING past p WHERE t.id = p.id RETURNING 1)
+SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
+"""A task that made or unmade a sandbox, or looked afterwards, is part of a proof and stays."""
+READ_ONLY_OPERATIONS: Final = f"""
+WITH past AS MATERIALIZED (
+  SELECT o.id FROM operation o
+   WHERE o.read_only AND o.finished_at < $1 AND {_ALONE} AND NOT EXISTS (SELECT FROM task t WHERE t.operation_id = o.id)
+   LIMIT $2 FOR UPDATE OF o SKIP LOCKED),
+moves AS (DELETE FROM transition m USING past p WHERE m.machine = 'operation' AND m.subject_id = p.id),
+gone AS (DELETE FROM operation o USING past p WHERE o.id = p.id RETURNING 1)
+SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
+"""Actions that only read leave nothing behind; one that used tasks goes after them."""
+ARTIFACT_CHECKS: Final = _old(
+    "artifact_check c",
+    """c.finished_at < $1 AND EXISTS (
+      SELECT FROM artifact_check n
+       WHERE n.artifact_id = c.artifact_id AND n.name = c.name AND n.id > c.id AND n.finished_at IS NOT NULL
+         AND (n.passed IS TRUE OR c.passed IS NOT TRUE))""",
+)
+"""The last of its name stays, and the last that passed: staging asks for them."""
 
 STATEMENTS: Final[Mapping[str, str]] = {
     "idempotency": IDEMPOTENCY,
@@ -81,6 +118,10 @@ STATEMENTS: Final[Mapping[str, str]] = {
     "enrolment_token": ENROLMENT_TOKENS,
     "visit": VISITS,
     "audit": AUDIT,
+    "task_log": TASK_LOGS,
+    "task": TASKS,
+    "read_only_operation": READ_ONLY_OPERATIONS,
+    "artifact_check": ARTIFACT_CHECKS,
 }
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from mooring.core.task import Task
+from mooring.core.task_moves import AWAITED, AWAITED_FOR
 from mooring.storage.database import PLATFORM, Acting, Database
 
 NAMES: Final = tuple(Task.__slots__)
@@ -31,7 +32,11 @@ LAPSED: Final = f"""
   ORDER BY t.lease_expires_at LIMIT $2)
 UNION
 (SELECT {COLUMNS} FROM task t WHERE t.status IN ('queued', 'claimed', 'cancelling') AND t.expires_at < $1
-  ORDER BY t.expires_at LIMIT $2)"""
+  ORDER BY t.expires_at LIMIT $2)
+UNION
+(SELECT {COLUMNS} FROM task t
+  WHERE t.status = 'queued' AND t.type = ANY ($3::text[]) AND t.first_claimed_at IS NULL AND t.created_at < $4
+  LIMIT $2)"""
 
 
 async def find(database: Database, acting: Acting, project_id: str, task_id: str) -> Task | None:
@@ -71,5 +76,6 @@ async def forsaken(database: Database, node_id: str, held: Sequence[str], limit:
 
 
 async def lapsed(database: Database, now: datetime, limit: int) -> Sequence[Task]:
-    """Tasks whose lease is lost, or whose time is over."""
-    return [Task(*row) for row in await database.fetch(PLATFORM, LAPSED, now, limit)]
+    """Tasks whose lease is lost, or whose time is over, or that nobody came for in time."""
+    rows = await database.fetch(PLATFORM, LAPSED, now, limit, sorted(AWAITED), now - AWAITED_FOR)
+    return [Task(*row) for row in rows]

@@ -18,13 +18,26 @@ from typing import Any, Final
 
 import asyncpg
 
-from mooring.core.decision import Audited, Change, Context, Decision, Happened, Insert, Move, Remove, Write
-from mooring.core.errors import Refusal
+from mooring.core.decision import (
+    Audited,
+    Change,
+    Context,
+    Decision,
+    Guard,
+    Happened,
+    Insert,
+    Move,
+    Remove,
+    Write,
+)
+from mooring.core.errors import Code, Refusal
 from mooring.core.ids import Prefix
 from mooring.storage.constraints import DECIDE_AGAIN, REFUSALS
 from mooring.storage.database import BROKEN, Acting, Database, unavailable
 
 STALE_WRITE: Final = "MR001"
+UNSTORABLE: Final = frozenset({"22021", "22P05"})
+"""What PostgreSQL says of texts with a NUL; whoever takes one in says so before, with its place."""
 PLATFORM_OWNER: Final = "platform"
 BIRTH: Final = "birth"
 STATUS_COLUMNS: Final = {
@@ -43,6 +56,7 @@ EVENT_COLUMNS: Final = (
 AUDIT_COLUMNS: Final = (
     "id", "occurred_at", "outcome", "action", "noun", "subject_id", "tenant_id", "project_id", "actor_kind", "actor_id",
     "token_id", "break_glass_id", "correlation_id", "trace_id", "before", "after", "reason", "route", "remote_address",
+    "app_instance_id",
 )  # fmt: skip
 IDEMPOTENCY_COLUMNS: Final = (
     "principal_id", "route", "key", "tenant_id", "fingerprint", "status", "body", "secret_id", "correlation_id",
@@ -106,7 +120,7 @@ def compose(
     context: Context, decision: Decision[Any], origin: Origin, answer: Answer | None
 ) -> tuple[str, list[object]]:
     """The statement that writes all of the decision, and its arguments."""
-    if decision.writes and not decision.audits:
+    if decision.writes and not decision.audits and not decision.traceless:
         raise ValueError("a decision that writes leaves an audit row")
     rows = tuple(_rows(context, decision, origin, answer))
     statement = _statement(tuple(shape for shape, _ in rows))
@@ -119,6 +133,8 @@ def _meaning(error: asyncpg.PostgresError) -> Exception:
         return StaleWrite()
     if constraint in DECIDE_AGAIN:
         return StaleWrite()
+    if error.sqlstate in UNSTORABLE:
+        return Refusal(Code.VALIDATION_FAILED, "a text has a NUL, or half of a character, which is not stored")
     if constraint == "idempotency_pkey":
         return AlreadyAnswered()
     if constraint in REFUSALS:
@@ -191,6 +207,8 @@ def _write(
         )
     elif isinstance(write, Remove):
         yield ("delete", write.noun, ("id", "revision")), (write.id, write.revision_expected)
+    elif isinstance(write, Guard):
+        yield ("guard", write.noun, tuple(write.seen)), tuple(write.seen.values())
 
 
 def _transition(
@@ -207,7 +225,7 @@ def _event(context: Context, event: Happened, generations: dict[str, int]) -> tu
     return (
         context.mint(Prefix.EVENT), event.type.value, event.noun, event.subject_id, generations.get(event.subject_id),
         event.tenant_id, event.project_id, event.app_slug, event.app_instance_id, context.actor.kind.value,
-        context.actor.id, context.correlation_id, context.trace_id, context.now, dict(event.data),
+        context.actor.id, *(event.under or (context.correlation_id, context.trace_id)), context.now, dict(event.data),
     )  # fmt: skip
 
 
@@ -217,8 +235,8 @@ def audit_row(context: Context, audited: Audited, outcome: str, origin: Origin) 
     return (
         context.mint(Prefix.AUDIT), context.now, outcome, audited.action, audited.noun, audited.subject_id,
         audited.tenant_id, audited.project_id, actor.kind.value, actor.id, actor.token_id, actor.break_glass_id,
-        context.correlation_id, context.trace_id, audited.before, audited.after, audited.reason, origin.route,
-        origin.remote_address,
+        *(audited.under or (context.correlation_id, context.trace_id)), audited.before, audited.after, audited.reason,
+        origin.route, origin.remote_address, audited.app_instance_id,
     )  # fmt: skip
 
 
@@ -245,6 +263,9 @@ def _statement(shapes: Shape) -> str:
                 sets = ", ".join(f'"{column}" = ${next(numbers)}' for column in columns)
                 where = " AND ".join(f'"{column}" = ${next(numbers)}' for column in rest[0])
                 parts.append(f'{one} AS (UPDATE "{noun}" SET {sets} WHERE {where} RETURNING 1)')
+            elif verb == "guard":
+                where = " AND ".join(f'"{column}" = ${next(numbers)}' for column in columns)
+                parts.append(f'{one} AS MATERIALIZED (SELECT 1 FROM "{noun}" WHERE {where} FOR SHARE)')
             else:
                 where = " AND ".join(f'"{column}" = ${next(numbers)}' for column in columns)
                 parts.append(f'{one} AS (DELETE FROM "{noun}" WHERE {where} RETURNING 1)')

@@ -10,6 +10,7 @@ import time
 from datetime import timedelta
 from typing import Final
 
+from mooring.commands.entitlement import end_idle_operators
 from mooring.commands.work import Services
 from mooring.core.ids import CHANCE_BYTES, Prefix, encode
 from mooring.storage import retention
@@ -19,6 +20,7 @@ BATCH: Final = 1_000
 ROUND_SECONDS: Final = 10.0
 GO_ON_SECONDS: Final = 1.0
 ASSERTIONS_KEPT: Final = timedelta(hours=1)  # far beyond their lifetime and any difference between clocks
+READ_ONLY_KEPT: Final = timedelta(hours=1)  # an app action that only reads is no part of any record
 
 log = logging.getLogger("mooring.janitor")
 
@@ -41,6 +43,7 @@ class Janitor:
         if left > 0:
             return left
         finished = await self.sweep()
+        await end_idle_operators(self._services)
         wait = self.look_seconds if finished else GO_ON_SECONDS
         self._next_round = time.monotonic() + wait
         return wait
@@ -65,6 +68,10 @@ class Janitor:
             Rule("node_assertion", now - ASSERTIONS_KEPT),
             Rule("enrolment_token", tokens),
             Rule("visit", tokens),
+            Rule("task_log", now - timedelta(days=settings.task_log_retention_days)),
+            Rule("task", now - timedelta(days=settings.task_retention_days)),
+            Rule("read_only_operation", now - READ_ONLY_KEPT),
+            Rule("artifact_check", now - timedelta(days=settings.check_retention_days)),
         ]
         if settings.audit_retention_days > 0:
             before = now - timedelta(days=settings.audit_retention_days)

@@ -2,6 +2,7 @@
 
 from mooring.commands.work import Services
 from mooring.workers.artifact_check import CheckReader
+from mooring.workers.instances import Instances
 from mooring.workers.janitor import Janitor
 from mooring.workers.loop import Worker
 from mooring.workers.nodes import NodeWatch
@@ -17,6 +18,7 @@ def roster(services: Services) -> tuple[Worker, ...]:
         CheckReader(services),
         Janitor(services),
         Runtime(services),
+        Instances(services),
         NodeWatch(services),
         TaskWatch(services),
     )

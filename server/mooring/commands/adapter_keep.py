@@ -1,0 +1,102 @@
+"""What an adapter leaves with the platform: secrets of its instance, and usage."""
+
+import secrets as chance
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mooring.commands.adapter import Under, held, pinned_manifest, under_correlation
+from mooring.commands.runtime_secret import SEALED_FOR
+from mooring.commands.work import Answered, Work
+from mooring.core.claim import Claim, guard_of
+from mooring.core.decision import Decision
+from mooring.core.errors import Code, Refusal
+from mooring.core.ids import Prefix
+from mooring.core.instance import Instance, InstanceState
+from mooring.core.names import invalid
+from mooring.core.runtime_secret import (
+    VALUE_BYTES_MAX,
+    RuntimeSecret,
+    SecretPurpose,
+    SecretWish,
+    keep_secret,
+    read_purpose,
+)
+from mooring.core.usage import UsageSeen, UsageTold, store_usage
+from mooring.storage import claim as claims
+from mooring.storage import runtime_secret as runtime_secrets
+from mooring.storage import usage as usages
+
+
+@dataclass(frozen=True, slots=True)
+class NewSecret:
+    """A secret that an adapter wants kept: a value of its own, or so many bytes of chance."""
+
+    name: str
+    purpose: str
+    value: str | None = None
+    generate_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A secret, and whether it is new."""
+
+    secret: RuntimeSecret
+    created: bool
+
+
+async def keep(work: Work[Kept], claimed: Under, wanted: NewSecret) -> Answered:
+    """Keep a secret for the instance, or answer with the one that has the name."""
+    purpose = read_purpose(wanted.purpose)
+    if purpose is SecretPurpose.ARTIFACT_PULL:
+        raise invalid("purpose", f"{SecretPurpose.APP_ACCESS} or {SecretPurpose.MEMBER_SECRET}")
+    if (wanted.value is None) == (wanted.generate_bytes is None):
+        raise invalid("value", "either `value` or `generate_bytes`")
+    value = wanted.value if wanted.value is not None else chance.token_urlsafe(int(wanted.generate_bytes or 0))
+    plain = value.encode()
+    if len(plain) > VALUE_BYTES_MAX:
+        raise invalid("value", f"at most {VALUE_BYTES_MAX} bytes")
+    _, instance = await held(work.services, work.acting, claimed)
+    work = under_correlation(work, instance)
+    tenant_id, project_id = instance.place
+    secret_id = work.context.mint(Prefix.SECRET)
+    sealed = work.services.secrets.seal(plain, id=secret_id, tenant_id=tenant_id, purpose=SEALED_FOR)
+    wish = SecretWish(tenant_id, project_id, wanted.name, purpose.value, sealed, instance_id=instance.id)
+
+    async def load() -> tuple[Claim, Instance, list[RuntimeSecret]]:
+        claim, now = await held(work.services, work.acting, claimed)
+        return claim, now, await runtime_secrets.of_home(work.database, work.acting, project_id, instance.id)
+
+    def decide(seen: tuple[Claim, Instance, list[RuntimeSecret]]) -> Decision[Kept]:
+        claim, now, there = seen
+        earlier = next((each for each in there if each.name == wanted.name), None)
+        if earlier is not None:
+            if earlier.purpose != purpose:
+                raise Refusal(Code.NAME_TAKEN, f"the instance has a secret of this name for {earlier.purpose}")
+            return Decision(Kept(earlier, created=False))
+        if now.status in (InstanceState.STOPPED, InstanceState.STOPPING):
+            raise Refusal(Code.CONFLICT, f"the instance is {now.status}: it gets no new secret")
+        kept = keep_secret(work.context, wish, len(there))
+        audits = tuple(replace(each, app_instance_id=now.id) for each in kept.audits)
+        return Decision(Kept(kept.result, created=True), (guard_of(claim), *kept.writes), kept.events, audits)
+
+    return await work.execute(load, decide)
+
+
+async def report_usage(work: Work[tuple[int, int]], claimed: Under, told: Sequence[UsageTold]) -> Answered:
+    """Store usage, each record once."""
+    _, instance = await held(work.services, work.acting, claimed)
+    work = under_correlation(work, instance)
+    attached = sorted({each.attached_project_id for each in told if each.attached_project_id is not None})
+
+    async def load() -> UsageSeen:
+        claim, now = await held(work.services, work.acting, claimed)
+        return UsageSeen(
+            claim,
+            now,
+            await pinned_manifest(work, now),
+            await usages.named(work.database, work.acting, now.id, [each.record_id for each in told]),
+            frozenset(await claims.projects_of(work.database, work.acting, attached)),
+        )
+
+    return await work.execute(load, lambda seen: store_usage(work.context, seen, told))

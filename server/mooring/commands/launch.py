@@ -1,0 +1,213 @@
+"""Loading what a launch looks at: plan, create, add, replace and upgrade ask the same facts.
+
+Nothing is decided here. What a tenant may not read (machines, how others' launches went) is read for the platform and
+comes out only as what follows from it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from mooring.commands import capacity
+from mooring.commands.artifact_judgement import policy_of, yardstick
+from mooring.commands.found import found
+from mooring.commands.work import Services
+from mooring.core.allocation import Terms
+from mooring.core.allocation_group import Grouped
+from mooring.core.app import App
+from mooring.core.app_version import AppVersion
+from mooring.core.artifact import Artifact
+from mooring.core.artifact_trust import Trust
+from mooring.core.catalog import chosen_candidate
+from mooring.core.channel import Candidate, Channel, first_canary
+from mooring.core.circuit import WINDOW
+from mooring.core.compatibility import Capacity
+from mooring.core.entitlement import Entitlement
+from mooring.core.expectation import Expected, expect
+from mooring.core.instance import Instance
+from mooring.core.launch import Launch, LaunchWish, Purpose, Spot
+from mooring.core.manifest import Manifest, read_manifest
+from mooring.core.member import Member
+from mooring.core.semver import read_version
+from mooring.core.service_account import ServiceAccount
+from mooring.storage import allocation as allocations
+from mooring.storage import app_version as stored_versions
+from mooring.storage import artifact as artifacts
+from mooring.storage import catalog, entitlement, launch
+from mooring.storage import project as projects
+from mooring.storage import service_account as accounts
+from mooring.storage.database import Acting
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is asked of the facts beside the wish."""
+
+    purpose: Purpose = Purpose.LAUNCH
+    instance: Instance | None = None
+    members: Sequence[Member] = ()
+    adding: int = 0
+    planning: bool = False  # also what only a plan tells: every SKU, and the time it takes
+    pinned: bool = False  # the version is the one that the instance is pinned to
+    standing: Sequence[Spot] = field(default_factory=tuple)
+
+
+async def load(services: Services, acting: Acting, project_id: str, wish: LaunchWish, about: About) -> Launch:
+    """Everything that a launch looks at, as it is now."""
+    database, instance = services.database, about.instance
+    found(await projects.find(database, acting, project_id), "project")
+    app = found(await launch.app(database, acting, wish.app if instance is None else instance.app_id), "app")
+    version = await _version(services, acting, (app, project_id), wish, about)
+    manifest = None if version is None else read_manifest(version.manifest).manifest
+    entitled = (await entitlement.of_apps(database, acting, project_id, [app.id])).get(app.id)
+    spots = await launch.spots(
+        database, acting, project_id, wish.placement.allocations, "" if instance is None else instance.id
+    )
+    standing = await _standing(services, acting, project_id, about)
+    terms = None if wish.placement.sku is None else await allocations.terms(database, acting, wish.placement.sku)
+    facts = Launch(
+        tenant_id=str(acting.tenant_id),
+        project_id=project_id,
+        app=app,
+        wish=wish,
+        now=services.clock.now(),
+        version=version,
+        manifest=manifest,
+        entitlement=entitled,
+        policy=await policy_of(services, acting, project_id),
+        artifacts=() if version is None else await trusted(services, acting, project_id, entitled, version.digests),
+        spots=spots,
+        terms=terms,
+        holding=await allocations.holding(database, acting, project_id),
+        place_seconds=services.settings.allocation_place_seconds,
+        purpose=about.purpose,
+        standing=standing,
+        group=await _group(services, acting, project_id, standing or list(spots.values())),
+        adding=about.adding,
+    )
+    if about.planning or wish.placement.sku is not None:
+        facts = replace(facts, kinds=await _kinds(services, acting, project_id, facts))
+    if about.purpose is Purpose.ADD:
+        return facts
+    return await _for_launching(services, acting, facts, about.planning)
+
+
+async def trusted(
+    services: Services, acting: Acting, project_id: str, entitled: Entitlement | None, digests: Sequence[str]
+) -> list[tuple[Artifact, Trust]]:
+    """What is registered under these digests, and what it is worth under the policy and the entitlement of now."""
+    registered = await stored_versions.artifacts(services.database, acting, list(digests), acting.tenant_id)
+    return await judged_under(services, acting, project_id, entitled, list(registered.values()))
+
+
+async def judged_under(
+    services: Services, acting: Acting, project_id: str, entitled: Entitlement | None, found_: Sequence[Artifact]
+) -> list[tuple[Artifact, Trust]]:
+    """These artifacts, each with its trust under the project's policy as the entitlement narrows it."""
+    if not found_:
+        return []
+    measure = await yardstick(services, acting, project_id)
+    if entitled is not None:
+        measure = replace(measure, policy=measure.policy.narrowed(*entitled.layer))
+    evidence = await artifacts.evidence(services.database, acting, [each.id for each in found_])
+    return [(each, measure.judge(each, evidence[each.id])) for each in found_]
+
+
+async def _version(
+    services: Services, acting: Acting, where: tuple[App, str], wish: LaunchWish, about: About
+) -> AppVersion | None:
+    """The version that is meant: the pinned one, the one of this number, or what the channel means here."""
+    (app, project_id), database = where, services.database
+    if about.pinned and about.instance is not None:
+        versions = await catalog.versions(database, acting, [about.instance.version_id])
+        return versions.get(about.instance.version_id)
+    if wish.version is not None:
+        return await launch.version(database, acting, app.id, str(read_version(wish.version)))
+    candidates = (await catalog.candidates(database, acting, [app.id]))[app.id]
+    chosen = _chosen(candidates, wish.channel, project_id)
+    if chosen is None:
+        return None
+    return (await catalog.versions(database, acting, [chosen.version_id])).get(chosen.version_id)
+
+
+def _chosen(candidates: Sequence[Candidate], channel: str | None, project_id: str) -> Candidate | None:
+    if channel == Channel.CANARY:
+        return first_canary(candidates, project_id)
+    return chosen_candidate(candidates, project_id)
+
+
+async def _standing(services: Services, acting: Acting, project_id: str, about: About) -> tuple[Spot, ...]:
+    """Where the members of the instance are already."""
+    if about.instance is None:
+        return ()
+    ids = [each.allocation_id for each in about.members if each.allocation_id is not None]
+    spots = await launch.spots(services.database, acting, project_id, ids, about.instance.id)
+    return tuple(spots.values())
+
+
+async def _group(services: Services, acting: Acting, project_id: str, standing: Sequence[Spot]) -> Grouped | None:
+    """The group on one machine that all of these places are in."""
+    groups = {each.allocation.group_id for each in standing}
+    group_id = next(iter(groups)) if len(groups) == 1 else None
+    if group_id is None:
+        return None
+    group = await allocations.find_group(services.database, acting, project_id, group_id)
+    if group is None or not group.same_node:
+        return None
+    members = await allocations.of_groups(services.database, acting, project_id, [group_id])
+    return Grouped(group, tuple(members[group_id]))
+
+
+async def _for_launching(services: Services, acting: Acting, facts: Launch, planning: bool) -> Launch:
+    """The facts with what only launching and upgrading ask: who operates it, how launches went, what else there is."""
+    database, version, wish = services.database, facts.version, facts.wish
+    there = await launch.present(database, acting, facts.project_id, wish.name)
+    circuit = None
+    if version is not None:
+        since = facts.now - WINDOW
+        circuit = await launch.deploys(database, facts.tenant_id, version.id, _shape(facts), since)
+    expected = Expected()
+    shelf: list[Terms] = []
+    if planning:
+        shelf = await launch.shelf(database, acting)
+        if version is not None:
+            expected = expect(await launch.measured(database, facts.tenant_id, facts.app.id, version.id), version.id)
+    return replace(
+        facts,
+        circuit=circuit,
+        account=await _account(services, acting, facts),
+        name_taken=facts.is_new and there.name_taken,
+        open_instances=there.open,
+        expected=expected,
+        shelf=shelf,
+    )
+
+
+async def _kinds(services: Services, acting: Acting, project_id: str, facts: Launch) -> dict[str, list[Capacity]]:
+    """What each SKU can be had on: the kinds of machines that there are, whoever is on them now."""
+    kinds: dict[str, list[Capacity]] = {}
+    for each in (await capacity.of_project(services, acting, project_id, facts.chain)).possible:
+        kinds.setdefault(each.sku, []).append(each.capacity)
+    return kinds
+
+
+def _shape(facts: Launch) -> str | None:
+    """The one shape of all the capacity; none where there are several."""
+    shapes = {each.allocation.shape for each in (*facts.spots.values(), *facts.standing)}
+    if facts.terms is not None:
+        shapes.add(facts.terms.shape)
+    return next(iter(shapes)) if len(shapes) == 1 else None
+
+
+async def _account(services: Services, acting: Acting, facts: Launch) -> ServiceAccount | None:
+    """The account that the launcher names, or the app's own operator account in this project."""
+    account_id = facts.wish.service_account_id
+    if account_id is None:
+        account_id = await launch.operator(services.database, acting, facts.project_id, facts.app.id)
+    if account_id is None:
+        return None
+    return await accounts.find(services.database, acting, facts.project_id, account_id)
+
+
+def manifest_of(version: AppVersion | None) -> Manifest | None:
+    """The manifest of a version; what was staged can be read."""
+    return None if version is None else read_manifest(version.manifest).manifest
