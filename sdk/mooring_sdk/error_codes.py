@@ -11,10 +11,28 @@ class AddressRefused(MooringError):
     code = "address_refused"
 
 
+class AllocationInUse(MooringError):
+    """The allocation holds members of another instance, and the two apps do not both allow to share it."""
+
+    code = "allocation_in_use"
+
+
 class ArtifactNotFoundAtSource(MooringError):
     """The source does not have the digest, tag or file that was named."""
 
     code = "artifact_not_found_at_source"
+
+
+class ArtifactNotPinned(MooringError):
+    """A task of an adapter names a digest or a role that neither the instance's version nor the operation's has."""
+
+    code = "artifact_not_pinned"
+
+
+class ArtifactNotRegistered(MooringError):
+    """No artifact with this digest is registered in sight of the project, so nobody has looked at its bytes."""
+
+    code = "artifact_not_registered"
 
 
 class ArtifactRevoked(MooringError):
@@ -51,6 +69,12 @@ class CheckRunning(MooringError):
     """The answer needs a check of the artifact's bytes, and that is still under way."""
 
     code = "check_running"
+
+
+class CircuitOpen(MooringError):
+    """Launches of this version on this shape failed several times in a row, so no more are begun for a while."""
+
+    code = "circuit_open"
 
 
 class ClosingRecordMissing(MooringError):
@@ -132,7 +156,7 @@ class IllegalTransition(MooringError):
 
 
 class Incompatible(MooringError):
-    """The platform refused with `incompatible`."""
+    """The app does not fit the capacity that was named."""
 
     code = "incompatible"
 
@@ -149,8 +173,14 @@ class LastAdmin(MooringError):
     code = "last_admin"
 
 
+class LayerMismatch(MooringError):
+    """The image's manifest is what its digest names, but a layer has other bytes than those it names."""
+
+    code = "layer_mismatch"
+
+
 class LeaseLost(MooringError):
-    """The platform refused with `lease_lost`."""
+    """Another holder has the lease now; what this one reported was not taken."""
 
     code = "lease_lost"
 
@@ -185,10 +215,22 @@ class MethodNotAllowed(MooringError):
     code = "method_not_allowed"
 
 
+class ModeNotOffered(MooringError):
+    """The pair of operating mode and control-plane scope is not offered yet, or not supported by the app."""
+
+    code = "mode_not_offered"
+
+
 class NameTaken(MooringError):
     """Something of this kind has that name already."""
 
     code = "name_taken"
+
+
+class NoCapacity(MooringError):
+    """The platform refused with `no_capacity`."""
+
+    code = "no_capacity"
 
 
 class NotEmpty(MooringError):
@@ -198,7 +240,7 @@ class NotEmpty(MooringError):
 
 
 class NotEntitled(MooringError):
-    """The platform refused with `not_entitled`."""
+    """The project may not launch this app, or not this version of it."""
 
     code = "not_entitled"
 
@@ -207,6 +249,18 @@ class NotFound(MooringError):
     """There is no such thing, or the caller may not see it."""
 
     code = "not_found"
+
+
+class NotSupported(MooringError):
+    """The app's manifest says that it cannot do this."""
+
+    code = "not_supported"
+
+
+class OperationInProgress(MooringError):
+    """Another operation on the same instance or member is not over."""
+
+    code = "operation_in_progress"
 
 
 class PermissionDenied(MooringError):
@@ -255,6 +309,12 @@ class RevisionConflict(MooringError):
     """The thing changed after the caller read it."""
 
     code = "revision_conflict"
+
+
+class RollbackUnavailable(MooringError):
+    """There is nothing to go back to: no earlier pin, or its version is retired or its artifacts are revoked."""
+
+    code = "rollback_unavailable"
 
 
 class SignInRefused(MooringError):
@@ -372,7 +432,7 @@ class VersionAheadOfArtifact(MooringError):
 
 
 class VersionDeprecated(MooringError):
-    """The platform refused with `version_deprecated`."""
+    """The version is superseded: what runs goes on, and new instances are refused."""
 
     code = "version_deprecated"
 
@@ -384,7 +444,7 @@ class VersionImmutable(MooringError):
 
 
 class VersionNotOffered(MooringError):
-    """The platform refused with `version_not_offered`."""
+    """The version exists, but it is not offered to this project."""
 
     code = "version_not_offered"
 
@@ -394,13 +454,17 @@ MooringError.known_codes.update(
         each.code: each
         for each in (
             AddressRefused,
+            AllocationInUse,
             ArtifactNotFoundAtSource,
+            ArtifactNotPinned,
+            ArtifactNotRegistered,
             ArtifactRevoked,
             ArtifactUnverified,
             AssertionRefused,
             BodyTooLarge,
             CheckCancelled,
             CheckRunning,
+            CircuitOpen,
             ClosingRecordMissing,
             Conflict,
             ContentExpandsTooFar,
@@ -417,16 +481,21 @@ MooringError.known_codes.update(
             Incompatible,
             Internal,
             LastAdmin,
+            LayerMismatch,
             LeaseLost,
             LimitReached,
             MalformedRequest,
             ManifestInvalid,
             MediaTypeUnsupported,
             MethodNotAllowed,
+            ModeNotOffered,
             NameTaken,
+            NoCapacity,
             NotEmpty,
             NotEntitled,
             NotFound,
+            NotSupported,
+            OperationInProgress,
             PermissionDenied,
             PolicyDenied,
             PolicyWidens,
@@ -435,6 +504,7 @@ MooringError.known_codes.update(
             RedirectRefused,
             RegistryAuthRefused,
             RevisionConflict,
+            RollbackUnavailable,
             SignInRefused,
             SignatureInvalid,
             SignatureKeyUnknown,
@@ -464,13 +534,17 @@ MooringError.known_codes.update(
 
 __all__ = [
     "AddressRefused",
+    "AllocationInUse",
     "ArtifactNotFoundAtSource",
+    "ArtifactNotPinned",
+    "ArtifactNotRegistered",
     "ArtifactRevoked",
     "ArtifactUnverified",
     "AssertionRefused",
     "BodyTooLarge",
     "CheckCancelled",
     "CheckRunning",
+    "CircuitOpen",
     "ClosingRecordMissing",
     "Conflict",
     "ContentExpandsTooFar",
@@ -487,16 +561,21 @@ __all__ = [
     "Incompatible",
     "Internal",
     "LastAdmin",
+    "LayerMismatch",
     "LeaseLost",
     "LimitReached",
     "MalformedRequest",
     "ManifestInvalid",
     "MediaTypeUnsupported",
     "MethodNotAllowed",
+    "ModeNotOffered",
     "NameTaken",
+    "NoCapacity",
     "NotEmpty",
     "NotEntitled",
     "NotFound",
+    "NotSupported",
+    "OperationInProgress",
     "PermissionDenied",
     "PolicyDenied",
     "PolicyWidens",
@@ -505,6 +584,7 @@ __all__ = [
     "RedirectRefused",
     "RegistryAuthRefused",
     "RevisionConflict",
+    "RollbackUnavailable",
     "SignInRefused",
     "SignatureInvalid",
     "SignatureKeyUnknown",

@@ -29,6 +29,22 @@ class ActionReference(msgspec.Struct, kw_only=True, omit_defaults=True):
     service_account: bool
 
 
+class AdapterAccount(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A service account that an adapter's key opens."""
+
+    service_account_id: str
+    project_id: str
+    key_id: str
+    apps: list[str]
+
+
+class AdapterAccounts(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The accounts of a key; go on after `next_after` where there is one."""
+
+    accounts: list[AdapterAccount]
+    next_after: str | None
+
+
 class Allocation(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A claim, what it got, what it waits for, and by what its end is known."""
 
@@ -136,6 +152,7 @@ class App(msgspec.Struct, kw_only=True, omit_defaults=True):
     category: str
     description: str
     icon: str
+    adapter_key: str | None
     created_at: datetime
     revision: int
     etag: str
@@ -287,6 +304,21 @@ class AuditPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
+class Basis(StrEnum):
+    """What was measured."""
+
+    APP = "app"
+    NONE = "none"
+    VERSION = "version"
+
+
+class Blocked(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What stands in the way; the operation goes on when it is reported as gone (`null`)."""
+
+    code: str
+    detail: str
+
+
 class BreakGlass(msgspec.Struct, kw_only=True, omit_defaults=True):
     """An entry into a tenant."""
 
@@ -394,11 +426,38 @@ class CatalogVersion(msgspec.Struct, kw_only=True, omit_defaults=True):
     required_actions: list[str]
 
 
+class Cause(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One link of the chain of causes."""
+
+    noun: str
+    id: str
+    name: str
+    status: str
+    text: str
+    code: str | None
+    since: datetime | None
+    last_lines: list[str]
+
+
+class Causes(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Why something is as it is: the chain of causes, the subject first, and the one next step."""
+
+    chain: list[Cause]
+    next: Next
+
+
 class ChainLink(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A place in a node's chain."""
 
     sequence: int
     digest: str
+
+
+class Channel(StrEnum):
+    """What a launcher may ask for instead of a version."""
+
+    CANARY = "canary"
+    STABLE = "stable"
 
 
 class Charge(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -437,6 +496,24 @@ class CheckState(StrEnum):
     SUCCEEDED = "succeeded"
 
 
+class Claim(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Whether an adapter holds the instance, which, and since when."""
+
+    held: bool
+    holder: str | None
+    since: datetime | None
+
+
+class ClaimedInstances(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a poll is told: new claims, held instances that something happened to, and those that are lost."""
+
+    claims: list[HeldInstance]
+    changed: list[str]
+    lost: list[HeldInstance]
+    cursor: str
+    lease_seconds: float
+
+
 class ClaimedTasks(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What there is for the node: tasks, what to end early, what is no longer its own, and announced keys."""
 
@@ -448,17 +525,53 @@ class ClaimedTasks(msgspec.Struct, kw_only=True, omit_defaults=True):
     lease_seconds: float
 
 
+class ClosingKind(StrEnum):
+    """The values of ClosingKind."""
+
+    NOTHING_STARTED = "nothing_started"
+    RECEIPT = "receipt"
+    WRITE_OFF = "write_off"
+
+
+class ClosingRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """By what the end of a member is known."""
+
+    id: str
+    member_id: str
+    member_name: str
+    component_key: str
+    ordinal: int
+    allocation_id: str | None
+    kind: str
+    receipt: dict[str, Any] | None
+    node_id: str | None
+    reason: str | None
+    may_be_left: str | None
+    created_at: datetime
+
+
+class ClosingRecordPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[ClosingRecord]
+    next_cursor: str | None = None
+
+
 class Code(StrEnum):
     """The machine-readable name of an error: part of the public contract, changed only by adding."""
 
     ADDRESS_REFUSED = "address_refused"
+    ALLOCATION_IN_USE = "allocation_in_use"
     ARTIFACT_NOT_FOUND_AT_SOURCE = "artifact_not_found_at_source"
+    ARTIFACT_NOT_PINNED = "artifact_not_pinned"
+    ARTIFACT_NOT_REGISTERED = "artifact_not_registered"
     ARTIFACT_REVOKED = "artifact_revoked"
     ARTIFACT_UNVERIFIED = "artifact_unverified"
     ASSERTION_REFUSED = "assertion_refused"
     BODY_TOO_LARGE = "body_too_large"
     CHECK_CANCELLED = "check_cancelled"
     CHECK_RUNNING = "check_running"
+    CIRCUIT_OPEN = "circuit_open"
     CLOSING_RECORD_MISSING = "closing_record_missing"
     CONFLICT = "conflict"
     CONTENT_EXPANDS_TOO_FAR = "content_expands_too_far"
@@ -475,16 +588,21 @@ class Code(StrEnum):
     INCOMPATIBLE = "incompatible"
     INTERNAL = "internal"
     LAST_ADMIN = "last_admin"
+    LAYER_MISMATCH = "layer_mismatch"
     LEASE_LOST = "lease_lost"
     LIMIT_REACHED = "limit_reached"
     MALFORMED_REQUEST = "malformed_request"
     MANIFEST_INVALID = "manifest_invalid"
     MEDIA_TYPE_UNSUPPORTED = "media_type_unsupported"
     METHOD_NOT_ALLOWED = "method_not_allowed"
+    MODE_NOT_OFFERED = "mode_not_offered"
     NAME_TAKEN = "name_taken"
+    NO_CAPACITY = "no_capacity"
     NOT_EMPTY = "not_empty"
     NOT_ENTITLED = "not_entitled"
     NOT_FOUND = "not_found"
+    NOT_SUPPORTED = "not_supported"
+    OPERATION_IN_PROGRESS = "operation_in_progress"
     PERMISSION_DENIED = "permission_denied"
     POLICY_DENIED = "policy_denied"
     POLICY_WIDENS = "policy_widens"
@@ -493,6 +611,7 @@ class Code(StrEnum):
     REDIRECT_REFUSED = "redirect_refused"
     REGISTRY_AUTH_REFUSED = "registry_auth_refused"
     REVISION_CONFLICT = "revision_conflict"
+    ROLLBACK_UNAVAILABLE = "rollback_unavailable"
     SIGN_IN_REFUSED = "sign_in_refused"
     SIGNATURE_INVALID = "signature_invalid"
     SIGNATURE_KEY_UNKNOWN = "signature_key_unknown"
@@ -515,6 +634,14 @@ class Code(StrEnum):
     VERSION_DEPRECATED = "version_deprecated"
     VERSION_IMMUTABLE = "version_immutable"
     VERSION_NOT_OFFERED = "version_not_offered"
+
+
+class ControlPlaneScope(StrEnum):
+    """Whom the control plane serves."""
+
+    PLATFORM = "platform"
+    PROJECT = "project"
+    TENANT = "tenant"
 
 
 class Delivery(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -661,6 +788,7 @@ class Entitlement(msgspec.Struct, kw_only=True, omit_defaults=True):
     agreed_actions: list[str]
     required_actions: list[str]
     missing_actions: list[str]
+    service_account_id: str | None
     created_at: datetime
     updated_at: datetime
     revision: int
@@ -730,6 +858,15 @@ class Evidence(msgspec.Struct, kw_only=True, omit_defaults=True):
     relied_on: bool
 
 
+class Expected(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The time to ready; nothing is promised where nothing was measured."""
+
+    basis: str
+    samples: int
+    seconds: float | None
+    stages: list[Stage]
+
+
 class Explained(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The decision, which layer made it and why, and the answer of each layer."""
 
@@ -748,6 +885,14 @@ class Explanation(msgspec.Struct, kw_only=True, omit_defaults=True):
     candidates: list[Candidate]
 
 
+class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Why something failed: a code of the closed list, words, and the last lines of its output."""
+
+    code: str
+    detail: str | None = None
+    last_lines: list[str] | None = None
+
+
 class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One thing that is wrong: where (a JSON pointer), why, and what to do."""
 
@@ -759,11 +904,35 @@ class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
     why: str | None
 
 
+class FinishOutcome(StrEnum):
+    """How an adapter ends an operation."""
+
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    SUCCEEDED = "succeeded"
+
+
+class FinishedOperation(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How an operation stands after its adapter's word; `phase` is `platform` where the teardown goes on."""
+
+    id: str
+    status: str
+    phase: str
+    etag: str
+
+
 class FirstAdminBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Who shall administer the new tenant."""
 
     email: str
     display_name: str
+
+
+class Granted(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A secret of the instance that the task gets; what opens the platform's registry is granted by itself."""
+
+    name: str
+    secret: str
 
 
 class GroupState(StrEnum):
@@ -783,6 +952,13 @@ class Health(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     status: str
     reasons: list[str] | None = None
+
+
+class HeldInstance(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An instance under the fence of a claim."""
+
+    instance_id: str
+    fence: int
 
 
 class HeldTask(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -826,22 +1002,28 @@ class Impact(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ImpactedInstance(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An instance that runs on the digest."""
+    """An instance whose pin has the digest, or whose open upgrade leads to it."""
 
     id: str
     tenant_id: str
     project_id: str
     status: str
+    name: str
+    app_slug: str
+    version: str
 
 
 class ImpactedMember(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A member of such an instance."""
+    """A member of such an instance, and the version that it is on itself."""
 
     id: str
     tenant_id: str
     project_id: str
     instance_id: str
     status: str
+    name: str
+    component_key: str
+    version: str
 
 
 class ImpactedVersion(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -853,6 +1035,86 @@ class ImpactedVersion(msgspec.Struct, kw_only=True, omit_defaults=True):
     promotion: str
 
 
+class Instance(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A launched app: what it is, how far it has come, and how it does."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    name: str
+    app_id: str
+    app: str
+    app_category: str
+    version_id: str
+    version: str
+    channel: str | None
+    pin: Pin
+    previous_pin: Pin | None
+    config: dict[str, Any]
+    topology: dict[str, int]
+    placement: dict[str, Any]
+    operating_mode: str
+    control_plane_scope: str
+    runtime_backend: str
+    bound_capacity_shape: str | None
+    topology_mode: str | None
+    service_account_id: str
+    status: str
+    health: Any
+    health_detail: str | None
+    health_at: datetime | None
+    members_summary: list[RoleSummary]
+    endpoints: list[InstanceEndpoint]
+    adapter_detail: dict[str, Any]
+    operation: OpenOperation | None
+    claim: Claim
+    failure_code: str | None
+    failure_detail: str | None
+    last_lines: list[str]
+    teardown_proof: str | None
+    requested_by: str
+    correlation_id: str
+    trace_id: str
+    created_at: datetime
+    failed_at: datetime | None
+    stop_requested_at: datetime | None
+    stopped_at: datetime | None
+    revision: int
+    etag: str
+    allowed_verbs: list[str]
+    allowed_actions: list[str]
+
+
+class InstanceEndpoint(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Where a member of the app listens."""
+
+    name: str
+    protocol: str
+    member_id: str | None = None
+    port: int | None = None
+    path: str | None = None
+    title: str | None = None
+    task_id: str | None = None
+
+
+class InstancePage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[Instance]
+    next_cursor: str | None = None
+
+
+class InstanceState(StrEnum):
+    """The values of InstanceState."""
+
+    CREATED = "created"
+    FAILED = "failed"
+    RUNNING = "running"
+    STARTING = "starting"
+    STOPPED = "stopped"
+    STOPPING = "stopping"
+
+
 class InventoryTaken(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What became of a report."""
 
@@ -860,6 +1122,14 @@ class InventoryTaken(msgspec.Struct, kw_only=True, omit_defaults=True):
     status: str
     sweep_due: bool
     findings: list[NodeFinding]
+
+
+class KeptSecret(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A secret that the instance has now; its value is not told."""
+
+    name: str
+    purpose: str
+    created: bool
 
 
 class Key(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -929,6 +1199,77 @@ class Log(msgspec.Struct, kw_only=True, omit_defaults=True):
     ended: bool
 
 
+class Member(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One part of an instance: where it is, how far it has come, and how it does."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    instance_id: str
+    component_key: str
+    ordinal: int
+    name: str
+    version_id: str
+    version: str
+    status: str
+    allocation_id: str | None
+    node_id: str | None
+    node_reachable: bool | None
+    owns_allocation: bool
+    keep_allocation: bool
+    health: Any
+    health_detail: str | None
+    health_at: datetime | None
+    adapter_detail: dict[str, Any]
+    holds: list[MemberHold]
+    replaces_id: str | None
+    last_operation_id: str | None
+    blocker: str | None
+    failure_code: str | None
+    failure_detail: str | None
+    last_lines: list[str]
+    teardown_attempts: int
+    correlation_id: str
+    trace_id: str
+    created_at: datetime
+    failed_at: datetime | None
+    retry_at: datetime | None
+    removed_at: datetime | None
+    revision: int
+    etag: str
+    allowed_verbs: list[str]
+    allowed_actions: list[str]
+
+
+class MemberHold(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Who wants no new work on a member, why, and since when."""
+
+    owner: str
+    reason: str
+    since: str
+
+
+class MemberPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[Member]
+    next_cursor: str | None = None
+
+
+class MemberState(StrEnum):
+    """The values of MemberState."""
+
+    DEGRADED = "degraded"
+    DRAINED = "drained"
+    DRAINING = "draining"
+    FAILED = "failed"
+    JOINING = "joining"
+    READY = "ready"
+    REMOVED = "removed"
+    REMOVING = "removing"
+    REQUESTED = "requested"
+
+
 class Membership(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A role of a user in a place."""
 
@@ -953,6 +1294,14 @@ class NamesRule(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     allow: list[str] | None = None
     deny: list[str] | None = None
+
+
+class Next(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The one next step."""
+
+    who: str
+    what: str
+    command: str | None
 
 
 class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -1141,6 +1490,204 @@ class OccupancyPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
+class OpenOperation(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The operation of the whole that is open."""
+
+    id: str
+    kind: str
+    status: str
+    phase: str
+    blocker: str | None
+    blocker_code: str | None
+
+
+class OperatingMode(StrEnum):
+    """Who runs the control plane."""
+
+    PLATFORM_MANAGED = "platform_managed"
+    TENANT_DEDICATED = "tenant_dedicated"
+
+
+class Operation(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A change: whose turn it is, how far it has come, what it waits for, and how it ended."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    instance_id: str
+    kind: str
+    status: str
+    phase: str
+    member_ids: list[str]
+    request: dict[str, Any]
+    target_version: str | None
+    steps: list[OperationStep]
+    progress: dict[str, Any] | None
+    attempts: int
+    blocker: str | None
+    blocker_code: str | None
+    cancel_reason: str | None
+    output: dict[str, Any] | None
+    evidence: dict[str, Any] | None
+    failure_code: str | None
+    failure_detail: str | None
+    last_lines: list[str]
+    read_only: bool
+    requested_by: str
+    correlation_id: str
+    trace_id: str
+    created_at: datetime
+    deadline_at: datetime
+    phase_deadline_at: datetime | None
+    dispatched_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    revision: int
+    etag: str
+    allowed_verbs: list[str]
+    allowed_actions: list[str]
+
+
+class OperationFailure(StrEnum):
+    """Why an operation failed, from the most to the least specific; adapters use the same words."""
+
+    ADAPTER_ERROR = "adapter_error"
+    ADAPTER_UNAVAILABLE = "adapter_unavailable"
+    ARTIFACT_REFUSED = "artifact_refused"
+    BELOW_MINIMUM = "below_minimum"
+    BOOTSTRAP_TIMEOUT = "bootstrap_timeout"
+    CANCELLED = "cancelled"
+    CIRCUIT_OPEN = "circuit_open"
+    CONFIG_REFUSED = "config_refused"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    IMAGE_PULL_FAILED = "image_pull_failed"
+    NO_CAPACITY = "no_capacity"
+    NODE_LOST = "node_lost"
+    NOT_QUIET = "not_quiet"
+    PERMISSION_DENIED = "permission_denied"
+    RUNTIME_ERROR = "runtime_error"
+    STEP_TIMEOUT = "step_timeout"
+    UNHEALTHY = "unhealthy"
+
+
+class OperationKind(StrEnum):
+    """What is changed."""
+
+    ACTION = "action"
+    ADD = "add"
+    DECOMMISSION = "decommission"
+    DEPLOY = "deploy"
+    DRAIN = "drain"
+    RECONCILE = "reconcile"
+    REMOVE = "remove"
+    REPAIR = "repair"
+    REPLACE = "replace"
+    RESTART = "restart"
+    ROLLBACK = "rollback"
+    UPGRADE = "upgrade"
+
+
+class OperationPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[Operation]
+    next_cursor: str | None = None
+
+
+class OperationState(StrEnum):
+    """The values of OperationState."""
+
+    ACCEPTED = "accepted"
+    BLOCKED = "blocked"
+    CANCELLED = "cancelled"
+    CANCELLING = "cancelling"
+    FAILED = "failed"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+
+
+class OperationStep(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One step of an operation, as its adapter or the platform reports it."""
+
+    name: str
+    status: str
+    detail: str | None = None
+    attempts: int | None = None
+    progress: Any = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+class Phase(StrEnum):
+    """Whose turn it is."""
+
+    ADAPTER = "adapter"
+    PLATFORM = "platform"
+
+
+class Pin(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a version was when it was chosen, by digests."""
+
+    version_id: str
+    version: str
+    manifest_digest: str
+    artifacts: dict[str, str]
+
+
+class Placement(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Where members go: allocations of the project by id, or a SKU of which one is asked for each member."""
+
+    allocations: list[str] | None = None
+    sku: str | None = None
+    shape: str | None = None
+    gpu_count: int | None = None
+    region: str | None = None
+    keep_allocations: bool | None = None
+
+
+class Plan(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a launch would be, and all that stands in its way."""
+
+    launchable: bool
+    hindrances: list[PlanHindrance]
+    version: PlannedVersion | None
+    topology: dict[str, int]
+    allocations: list[str]
+    new_allocations: int
+    shapes: list[ShapeChoice]
+    price: list[Price]
+    policy: PlannedPolicy
+    expected: Expected
+
+
+class PlanHindrance(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One thing that stands in the way; a create is refused with the first of them."""
+
+    code: str
+    detail: str
+    details: dict[str, Any]
+
+
+class PlannedPolicy(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What policy says, and the layer that has the last word."""
+
+    allowed: bool
+    layer: str | None
+    reason: str
+    answers: list[PolicyAnswer]
+
+
+class PlannedVersion(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The version that is meant."""
+
+    id: str
+    version: str
+    promotion: str
+    canary: bool
+    manifest_digest: str
+    digests: list[str]
+
+
 class PlatformKey(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A key that signs, or signed, tasks, with what the key before it says of it."""
 
@@ -1178,6 +1725,33 @@ class Policy(msgspec.Struct, kw_only=True, omit_defaults=True):
     revision: int
     etag: str
     allowed_actions: list[str]
+
+
+class PolicyAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one layer says of one thing."""
+
+    allowed: bool
+    layer: str | None
+    subject: str | None
+    value: str
+    reason: str
+
+
+class Price(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What the capacity costs in one currency: all of it, and what this launch adds."""
+
+    currency: str
+    minor_per_hour: int
+    added_minor_per_hour: int
+
+
+class Progress(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How far a step is."""
+
+    done: int
+    total: int | None = None
+    unit: str | None = None
+    stage: str | None = None
 
 
 class Project(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -1305,6 +1879,20 @@ class RegistryToken(msgspec.Struct, kw_only=True, omit_defaults=True):
     issued_at: datetime
 
 
+class ReleasedInstances(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What was given back; the others were no longer the holder's."""
+
+    released: list[str]
+
+
+class RepairScope(StrEnum):
+    """How much is repaired."""
+
+    CONTROL_PLANE = "control_plane"
+    MEMBER = "member"
+    WHOLE_RUNTIME = "whole_runtime"
+
+
 class Replayed(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How many dead letters are sent again, and whether there are more: then ask again."""
 
@@ -1320,6 +1908,34 @@ class ReportVerdict(msgspec.Struct, kw_only=True, omit_defaults=True):
     detail: str | None
 
 
+class ReportableState(StrEnum):
+    """How a member may be reported; the other states are not an adapter's to say."""
+
+    DEGRADED = "degraded"
+    DRAINED = "drained"
+    FAILED = "failed"
+    JOINING = "joining"
+    READY = "ready"
+
+
+class Reported(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The instance's etag after a report."""
+
+    etag: str
+
+
+class ReportedEndpoint(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Where a member can be reached, inside its sandbox."""
+
+    name: str
+    member_id: str
+    protocol: str
+    port: int | None = None
+    path: str | None = None
+    title: str | None = None
+    task_id: str | None = None
+
+
 class ReportedGpu(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One GPU; what is not there for real says so."""
 
@@ -1330,6 +1946,35 @@ class ReportedGpu(msgspec.Struct, kw_only=True, omit_defaults=True):
     numa: int | None = None
 
 
+class ReportedHold(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Why the adapter wants no new work on a member."""
+
+    reason: str
+
+
+class ReportedInstance(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What the adapter observed of the instance as a whole; what is not given stays as it is."""
+
+    health: Any = None
+    health_detail: str | None = None
+    endpoints: list[ReportedEndpoint] | None = None
+    detail: dict[str, Any] | None = None
+    topology_mode: str | None = None
+
+
+class ReportedMember(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What the adapter observed of a member; what is not given stays as it is."""
+
+    id: str
+    status: str | None = None
+    health: Any = None
+    health_detail: str | None = None
+    detail: dict[str, Any] | None = None
+    version: str | None = None
+    holds: list[ReportedHold] | None = None
+    failure: Failure | None = None
+
+
 class ReportedNuma(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One NUMA place."""
 
@@ -1338,10 +1983,37 @@ class ReportedNuma(msgspec.Struct, kw_only=True, omit_defaults=True):
     memory_bytes: int
 
 
+class ReportedStep(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One step of an operation, by its name."""
+
+    name: str
+    status: str
+    detail: str | None = None
+    progress: Progress | None = None
+
+
 class ReportedTasks(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The answers, in the order of the reports."""
 
     results: list[ReportVerdict]
+
+
+class ReportedUsage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One interval of use; under its id it is stored once."""
+
+    record_id: str
+    unit: str
+    started_at: datetime
+    ended_at: datetime
+    quantity: float
+    attached_project_id: str | None = None
+
+
+class RevealedSecret(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The value of a secret that opens the app."""
+
+    name: str
+    value: str
 
 
 class Role(StrEnum):
@@ -1353,6 +2025,15 @@ class Role(StrEnum):
     PROJECT_MEMBER = "project_member"
     PROJECT_VIEWER = "project_viewer"
     TENANT_ADMIN = "tenant_admin"
+
+
+class RoleSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The members of one component: wanted, there, and well."""
+
+    component_key: str
+    desired: int
+    current: int
+    healthy: int
 
 
 class RoleView(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -1371,6 +2052,126 @@ class RulesBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     apps: NamesRule | None = None
     signatures: str | None = None
     gpus_max: int | None = None
+
+
+class RuntimeAllocation(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Where a member stands."""
+
+    id: str
+    name: str
+    status: str
+    shape: str
+    host: str | None
+    address: str | None
+    region: str | None
+    gpu_count: int
+    slots: list[dict[str, Any]]
+    facts: dict[str, Any]
+    node_id: str | None
+    node_reachable: bool
+
+
+class RuntimeInstance(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The instance itself."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    name: str
+    app_slug: str
+    version: str
+    pin: dict[str, Any]
+    previous_pin: dict[str, Any] | None
+    config: dict[str, Any]
+    topology: dict[str, int]
+    operating_mode: str
+    control_plane_scope: str
+    runtime_backend: str
+    topology_mode: str | None
+    status: str
+    health: str
+    health_detail: str | None
+    endpoints: list[dict[str, Any]]
+    adapter_detail: dict[str, Any]
+    correlation_id: str
+    trace_id: str
+
+
+class RuntimeMember(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One part of the instance."""
+
+    id: str
+    name: str
+    component_key: str
+    ordinal: int
+    status: str
+    health: str
+    health_detail: str | None
+    version: str
+    holds: list[dict[str, Any]]
+    adapter_detail: dict[str, Any]
+    replaces_id: str | None
+    last_operation_id: str | None
+    failure_code: str | None
+    failure_detail: str | None
+    last_lines: list[str]
+    allocation: RuntimeAllocation | None
+
+
+class RuntimeOperation(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An operation that is the adapter's turn."""
+
+    id: str
+    kind: str
+    status: str
+    request: dict[str, Any]
+    member_ids: list[str]
+    steps: list[dict[str, Any]]
+    progress: dict[str, Any] | None
+    attempts: int
+    begun: bool
+    blocker: str | None
+    blocker_code: str | None
+    cancel_reason: str | None
+    deadline_at: datetime
+    phase_deadline_at: datetime | None
+    correlation_id: str
+    trace_id: str
+    target_pin: dict[str, Any] | None
+
+
+class RuntimeTask(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A task of one of these operations, or a look at a member."""
+
+    id: str
+    operation_id: str | None
+    step: str
+    type: str
+    member_id: str | None
+    status: str
+    result: dict[str, Any] | None
+    failure_code: str | None
+    failure_detail: str | None
+    exit_code: int | None
+    last_lines: list[str]
+    progress: dict[str, Any] | None
+    created_at: datetime
+    expires_at: datetime
+    finished_at: datetime | None
+    etag: str
+
+
+class RuntimeWhole(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """All that the next holder goes on from."""
+
+    now: datetime
+    instance: RuntimeInstance
+    manifest: dict[str, Any]
+    target_manifest: dict[str, Any] | None
+    members: list[RuntimeMember]
+    operations: list[RuntimeOperation]
+    tasks: list[RuntimeTask]
+    etag: str
 
 
 class ServiceAccount(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -1405,6 +2206,22 @@ class ServiceAccountState(StrEnum):
     ACTIVE = "active"
     DELETED = "deleted"
     DISABLED = "disabled"
+
+
+class ShapeChoice(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A SKU in one size: whether the app fits there, what would help, and what it costs for all members."""
+
+    sku: str
+    shape: str
+    gpu_model: str
+    gpu_count: int
+    regions: list[str]
+    fits: bool
+    available: bool
+    because: str
+    smallest_change: str
+    price_minor_per_hour: int
+    currency: str
 
 
 class SignedBody(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -1537,6 +2354,13 @@ class SourceType(StrEnum):
     S3 = "s3"
 
 
+class Stage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One stage, and how long it took in the middle of what was measured."""
+
+    name: str
+    seconds: float
+
+
 class Step(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One move, with who made it and why where the caller may know."""
 
@@ -1550,6 +2374,23 @@ class Step(msgspec.Struct, kw_only=True, omit_defaults=True):
     actor_kind: str | None
     actor_id: str | None
     reason: str | None
+
+
+class StepState(StrEnum):
+    """The values of StepState."""
+
+    DONE = "done"
+    FAILED = "failed"
+    PENDING = "pending"
+    RUNNING = "running"
+    SKIPPED = "skipped"
+
+
+class StoredUsage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How many of the records were new; the others were stored before, as they are."""
+
+    stored: int
+    repeated: int
 
 
 class Subject(StrEnum):
@@ -1670,6 +2511,31 @@ class Ticket(msgspec.Struct, kw_only=True, omit_defaults=True):
     expires_at: datetime
 
 
+class TimelineEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One line of a timeline: an event, or an audit row."""
+
+    cursor: str
+    id: str
+    at: datetime
+    kind: str
+    type: str
+    subject_id: str | None
+    app_instance_id: str | None
+    text: str
+    actor_kind: str
+    actor_id: str
+    correlation_id: str
+    trace_id: str
+    data: dict[str, Any]
+
+
+class TimelinePage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Some entries in order, and the cursor from which to go on."""
+
+    items: list[TimelineEntry]
+    next_cursor: str
+
+
 class Token(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A token, without its secret."""
 
@@ -1721,6 +2587,30 @@ class TrustState(StrEnum):
     REVOKED = "revoked"
     UNVERIFIED = "unverified"
     VERIFIED = "verified"
+
+
+class UsageRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What an app reported that it used."""
+
+    id: str
+    instance_id: str
+    record_id: str
+    unit: str
+    started_at: datetime
+    ended_at: datetime
+    quantity: str
+    attached_project_id: str | None
+    usage_source: str
+    app: str
+    correlation_id: str
+    created_at: datetime
+
+
+class UsageRecordPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[UsageRecord]
+    next_cursor: str | None = None
 
 
 class User(msgspec.Struct, kw_only=True, omit_defaults=True):

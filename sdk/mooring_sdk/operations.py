@@ -3,9 +3,18 @@
 
 from mooring_sdk.calls import Operation
 
+ADD_MEMBERS = Operation(
+    "add_members", "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/members", takes_key=True
+)
 ADD_PLATFORM_SIGNER_KEY = Operation("add_platform_signer_key", "POST", "/api/v1/platform/signer-keys", takes_key=True)
 ADD_TENANT_SIGNER_KEY = Operation(
     "add_tenant_signer_key", "POST", "/api/v1/tenants/{tenant_id}/signer-keys", takes_key=True
+)
+CANCEL_OPERATION = Operation(
+    "cancel_operation",
+    "POST",
+    "/api/v1/projects/{project_id}/app-instances/{instance_id}/operations/{operation_id}/cancel",
+    takes_key=True,
 )
 CANCEL_PLATFORM_ARTIFACT_CHECK = Operation(
     "cancel_platform_artifact_check",
@@ -27,6 +36,7 @@ CANCEL_TENANT_ARTIFACT_CHECK = Operation(
     takes_key=True,
 )
 CHANGE_OWN_PASSWORD = Operation("change_own_password", "POST", "/api/v1/whoami/password", takes_key=True)
+CLAIM_INSTANCES = Operation("claim_instances", "POST", "/api/v1/runtime/claims")
 CLAIM_TASKS = Operation("claim_tasks", "POST", "/api/v1/agent/claims")
 CONNECT_ENDPOINT = Operation(
     "connect_endpoint", "POST", "/api/v1/projects/{project_id}/endpoints/{endpoint_id}/connect", takes_key=True
@@ -44,6 +54,7 @@ CREATE_ENROLMENT_TOKEN = Operation(
 CREATE_ENTITLEMENT = Operation(
     "create_entitlement", "POST", "/api/v1/projects/{project_id}/entitlements", takes_key=True
 )
+CREATE_INSTANCE = Operation("create_instance", "POST", "/api/v1/projects/{project_id}/app-instances", takes_key=True)
 CREATE_PLATFORM_APP = Operation("create_platform_app", "POST", "/api/v1/platform/apps", takes_key=True)
 CREATE_PLATFORM_ARTIFACT_SOURCE = Operation(
     "create_platform_artifact_source", "POST", "/api/v1/platform/artifact-sources", takes_key=True
@@ -91,6 +102,9 @@ CREATE_TENANT_WEBHOOK = Operation(
 CREATE_TOKEN = Operation("create_token", "POST", "/api/v1/tokens", takes_key=True)
 DELETE_ENTITLEMENT = Operation(
     "delete_entitlement", "DELETE", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}", takes_key=True
+)
+DELETE_INSTANCE = Operation(
+    "delete_instance", "DELETE", "/api/v1/projects/{project_id}/app-instances/{instance_id}", takes_key=True
 )
 DELETE_PLATFORM_ARTIFACT_SOURCE = Operation(
     "delete_platform_artifact_source", "DELETE", "/api/v1/platform/artifact-sources/{source_id}", takes_key=True
@@ -141,6 +155,12 @@ DISABLE_SERVICE_ACCOUNT = Operation(
 DISABLE_TENANT_USER = Operation(
     "disable_tenant_user", "POST", "/api/v1/tenants/{tenant_id}/users/{user_id}/disable", takes_key=True
 )
+DRAIN_MEMBER = Operation(
+    "drain_member",
+    "POST",
+    "/api/v1/projects/{project_id}/app-instances/{instance_id}/members/{member_id}/drain",
+    takes_key=True,
+)
 DRAIN_NODE = Operation("drain_node", "POST", "/api/v1/platform/nodes/{node_id}/drain", takes_key=True)
 ENABLE_ENTITLEMENT = Operation(
     "enable_entitlement", "POST", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}/enable", takes_key=True
@@ -163,10 +183,24 @@ EXEC_ALLOCATION = Operation(
     "exec_allocation", "POST", "/api/v1/projects/{project_id}/allocations/{allocation_id}/exec", takes_key=True
 )
 EXPLAIN_ALLOCATION = Operation("explain_allocation", "POST", "/api/v1/projects/{project_id}/allocations/explain")
+EXPLAIN_ANYTHING = Operation("explain_anything", "GET", "/api/v1/projects/{project_id}/why/{subject}")
+EXPLAIN_INSTANCE = Operation("explain_instance", "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/why")
+EXPLAIN_MEMBER = Operation(
+    "explain_member", "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/members/{member_id}/why"
+)
+EXPLAIN_OPERATION = Operation(
+    "explain_operation",
+    "GET",
+    "/api/v1/projects/{project_id}/app-instances/{instance_id}/operations/{operation_id}/why",
+)
 EXPLAIN_PLATFORM_POLICY = Operation("explain_platform_policy", "GET", "/api/v1/platform/policy/explain")
 EXPLAIN_PROJECT_POLICY = Operation("explain_project_policy", "GET", "/api/v1/projects/{project_id}/policy/explain")
 EXPLAIN_TENANT_POLICY = Operation("explain_tenant_policy", "GET", "/api/v1/tenants/{tenant_id}/policy/explain")
 EXPORT_RECEIPT = Operation("export_receipt", "GET", "/api/v1/projects/{project_id}/receipts/{receipt_id}/export")
+FIND_RUNTIME_ACCOUNTS = Operation("find_runtime_accounts", "POST", "/api/v1/runtime/accounts", is_public=True)
+FINISH_RUNTIME_OPERATION = Operation(
+    "finish_runtime_operation", "POST", "/api/v1/runtime/instances/{instance_id}/operations/{operation_id}/finish"
+)
 GET_ALLOCATION = Operation("get_allocation", "GET", "/api/v1/projects/{project_id}/allocations/{allocation_id}")
 GET_ALLOCATION_GROUP = Operation(
     "get_allocation_group", "GET", "/api/v1/projects/{project_id}/allocation-groups/{group_id}"
@@ -174,10 +208,18 @@ GET_ALLOCATION_GROUP = Operation(
 GET_ENDPOINT = Operation("get_endpoint", "GET", "/api/v1/projects/{project_id}/endpoints/{endpoint_id}")
 GET_ENTITLEMENT = Operation("get_entitlement", "GET", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}")
 GET_HEALTH = Operation("get_health", "GET", "/healthz", is_public=True)
+GET_INSTANCE = Operation("get_instance", "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}")
 GET_MANIFEST_SCHEMA = Operation("get_manifest_schema", "GET", "/api/v1/schemas/manifest", is_public=True)
+GET_MEMBER = Operation(
+    "get_member", "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/members/{member_id}"
+)
+GET_MEMBER_TASK = Operation("get_member_task", "GET", "/api/v1/runtime/instances/{instance_id}/tasks/{task_id}")
 GET_METRICS = Operation("get_metrics", "GET", "/metrics", is_public=True)
 GET_NODE = Operation("get_node", "GET", "/api/v1/platform/nodes/{node_id}")
 GET_OPENAPI = Operation("get_openapi", "GET", "/api/v1/openapi.json", is_public=True)
+GET_OPERATION = Operation(
+    "get_operation", "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/operations/{operation_id}"
+)
 GET_PLATFORM_APP = Operation("get_platform_app", "GET", "/api/v1/platform/apps/{app_id}")
 GET_PLATFORM_ARTIFACT = Operation("get_platform_artifact", "GET", "/api/v1/platform/artifacts/{artifact_id}")
 GET_PLATFORM_ARTIFACT_CHECK = Operation(
@@ -228,6 +270,7 @@ GET_RECEIPT = Operation("get_receipt", "GET", "/api/v1/projects/{project_id}/rec
 GET_REFERENCE = Operation("get_reference", "GET", "/api/v1/reference", is_public=True)
 GET_REGISTRY = Operation("get_registry", "GET", "/api/v1/platform/registry")
 GET_REGISTRY_TOKEN = Operation("get_registry_token", "GET", "/api/v1/registry/token", is_public=True)
+GET_RUNTIME_INSTANCE = Operation("get_runtime_instance", "GET", "/api/v1/runtime/instances/{instance_id}")
 GET_SERVICE_ACCOUNT = Operation(
     "get_service_account", "GET", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}"
 )
@@ -265,17 +308,29 @@ GET_TENANT_VERSION_HISTORY = Operation(
 GET_TENANT_WEBHOOK = Operation("get_tenant_webhook", "GET", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}")
 GET_TOKEN = Operation("get_token", "GET", "/api/v1/tokens/{token_id}")
 GET_WHOAMI = Operation("get_whoami", "GET", "/api/v1/whoami")
+KEEP_INSTANCE_SECRET = Operation("keep_instance_secret", "POST", "/api/v1/runtime/instances/{instance_id}/secrets")
 LINT_MANIFEST = Operation("lint_manifest", "POST", "/api/v1/manifests/lint")
 LIST_AGENT_ALLOCATIONS = Operation("list_agent_allocations", "GET", "/api/v1/agent/allocations")
 LIST_AGENT_PLATFORM_KEYS = Operation("list_agent_platform_keys", "GET", "/api/v1/agent/platform-keys")
 LIST_ALLOCATION_GROUPS = Operation("list_allocation_groups", "GET", "/api/v1/projects/{project_id}/allocation-groups")
 LIST_ALLOCATIONS = Operation("list_allocations", "GET", "/api/v1/projects/{project_id}/allocations")
 LIST_CATALOG = Operation("list_catalog", "GET", "/api/v1/apps/catalog")
+LIST_CLOSING_RECORDS = Operation(
+    "list_closing_records", "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/closing-records"
+)
 LIST_ENDPOINTS = Operation("list_endpoints", "GET", "/api/v1/projects/{project_id}/endpoints")
 LIST_ENROLMENT_TOKENS = Operation("list_enrolment_tokens", "GET", "/api/v1/platform/nodes/enrolment-tokens")
 LIST_ENTITLEMENTS = Operation("list_entitlements", "GET", "/api/v1/projects/{project_id}/entitlements")
+LIST_INSTANCE_TIMELINE = Operation(
+    "list_instance_timeline", "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/timeline"
+)
+LIST_INSTANCES = Operation("list_instances", "GET", "/api/v1/projects/{project_id}/app-instances")
+LIST_MEMBERS = Operation("list_members", "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/members")
 LIST_NODE_TASKS = Operation("list_node_tasks", "GET", "/api/v1/platform/nodes/{node_id}/tasks")
 LIST_NODES = Operation("list_nodes", "GET", "/api/v1/platform/nodes")
+LIST_OPERATIONS = Operation(
+    "list_operations", "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/operations"
+)
 LIST_PLATFORM_ALLOCATIONS = Operation("list_platform_allocations", "GET", "/api/v1/platform/allocations")
 LIST_PLATFORM_APPS = Operation("list_platform_apps", "GET", "/api/v1/platform/apps")
 LIST_PLATFORM_ARTIFACT_CHECKS = Operation(
@@ -334,11 +389,17 @@ LIST_TENANT_USERS = Operation("list_tenant_users", "GET", "/api/v1/tenants/{tena
 LIST_TENANT_VERSIONS = Operation("list_tenant_versions", "GET", "/api/v1/tenants/{tenant_id}/apps/{app_id}/versions")
 LIST_TENANT_WEBHOOKS = Operation("list_tenant_webhooks", "GET", "/api/v1/tenants/{tenant_id}/webhooks")
 LIST_TENANTS = Operation("list_tenants", "GET", "/api/v1/tenants")
+LIST_TIMELINE = Operation("list_timeline", "GET", "/api/v1/projects/{project_id}/timeline")
 LIST_TOKENS = Operation("list_tokens", "GET", "/api/v1/tokens")
+LIST_USAGE_RECORDS = Operation(
+    "list_usage_records", "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/usage"
+)
+MAKE_MEMBER_TASK = Operation("make_member_task", "POST", "/api/v1/runtime/instances/{instance_id}/tasks")
 OPEN_BREAK_GLASS = Operation("open_break_glass", "POST", "/api/v1/platform/break-glass", takes_key=True)
 OPEN_ENDPOINT = Operation(
     "open_endpoint", "POST", "/api/v1/projects/{project_id}/endpoints/{endpoint_id}/open", takes_key=True
 )
+PLAN_INSTANCE = Operation("plan_instance", "POST", "/api/v1/projects/{project_id}/app-instances:plan")
 PROMOTE_PLATFORM_ARTIFACT = Operation(
     "promote_platform_artifact", "POST", "/api/v1/platform/artifacts/{artifact_id}/promote", takes_key=True
 )
@@ -366,6 +427,9 @@ PUBLISH_PROJECT_ARTIFACT = Operation(
 PUBLISH_TENANT_ARTIFACT = Operation(
     "publish_tenant_artifact", "POST", "/api/v1/tenants/{tenant_id}/artifacts/publish", takes_key=True
 )
+RECONCILE_INSTANCE = Operation(
+    "reconcile_instance", "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/reconcile", takes_key=True
+)
 REGISTER_PLATFORM_ARTIFACT = Operation(
     "register_platform_artifact", "POST", "/api/v1/platform/artifacts", takes_key=True
 )
@@ -384,11 +448,27 @@ RELEASE_ALLOCATION_GROUP = Operation(
     "/api/v1/projects/{project_id}/allocation-groups/{group_id}/release",
     takes_key=True,
 )
+RELEASE_INSTANCES = Operation("release_instances", "POST", "/api/v1/runtime/releases")
+REMOVE_MEMBER = Operation(
+    "remove_member",
+    "POST",
+    "/api/v1/projects/{project_id}/app-instances/{instance_id}/members/{member_id}/remove",
+    takes_key=True,
+)
 REMOVE_PLATFORM_SIGNER_KEY = Operation(
     "remove_platform_signer_key", "DELETE", "/api/v1/platform/signer-keys/{signer_key_id}", takes_key=True
 )
 REMOVE_TENANT_SIGNER_KEY = Operation(
     "remove_tenant_signer_key", "DELETE", "/api/v1/tenants/{tenant_id}/signer-keys/{signer_key_id}", takes_key=True
+)
+REPAIR_INSTANCE = Operation(
+    "repair_instance", "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/repair", takes_key=True
+)
+REPLACE_MEMBER = Operation(
+    "replace_member",
+    "POST",
+    "/api/v1/projects/{project_id}/app-instances/{instance_id}/members/{member_id}/replace",
+    takes_key=True,
 )
 REPLACE_PLATFORM_VERSION_MANIFEST = Operation(
     "replace_platform_version_manifest",
@@ -420,16 +500,33 @@ REPLAY_TENANT_DEAD_DELIVERIES = Operation(
 REPLAY_TENANT_DELIVERY = Operation(
     "replay_tenant_delivery", "POST", "/api/v1/tenants/{tenant_id}/deliveries/{delivery_id}/replay", takes_key=True
 )
+REPORT_INSTANCE = Operation("report_instance", "POST", "/api/v1/runtime/instances/{instance_id}/reports")
 REPORT_INVENTORY = Operation("report_inventory", "POST", "/api/v1/agent/inventory")
 REPORT_TASKS = Operation("report_tasks", "POST", "/api/v1/agent/reports")
+REPORT_USAGE = Operation("report_usage", "POST", "/api/v1/runtime/instances/{instance_id}/usage")
 RESET_PLATFORM_USER = Operation("reset_platform_user", "POST", "/api/v1/platform/users/{user_id}/reset", takes_key=True)
 RESET_TENANT_USER = Operation(
     "reset_tenant_user", "POST", "/api/v1/tenants/{tenant_id}/users/{user_id}/reset", takes_key=True
+)
+RESTART_INSTANCE = Operation(
+    "restart_instance", "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/restart", takes_key=True
+)
+RESUME_MEMBER = Operation(
+    "resume_member",
+    "POST",
+    "/api/v1/projects/{project_id}/app-instances/{instance_id}/members/{member_id}/resume",
+    takes_key=True,
 )
 RESUME_NODE = Operation("resume_node", "POST", "/api/v1/platform/nodes/{node_id}/resume", takes_key=True)
 RETIRE_NODE = Operation("retire_node", "POST", "/api/v1/platform/nodes/{node_id}/retire", takes_key=True)
 RETRY_ALLOCATION = Operation(
     "retry_allocation", "POST", "/api/v1/projects/{project_id}/allocations/{allocation_id}/retry", takes_key=True
+)
+REVEAL_INSTANCE_SECRET = Operation(
+    "reveal_instance_secret",
+    "POST",
+    "/api/v1/projects/{project_id}/app-instances/{instance_id}/secrets/{secret_name}/reveal",
+    takes_key=True,
 )
 REVOKE_ENROLMENT_TOKEN = Operation(
     "revoke_enrolment_token", "DELETE", "/api/v1/platform/nodes/enrolment-tokens/{enrolment_token_id}", takes_key=True
@@ -450,6 +547,9 @@ REVOKE_TENANT_ARTIFACT = Operation(
     "revoke_tenant_artifact", "POST", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/revoke", takes_key=True
 )
 REVOKE_TOKEN = Operation("revoke_token", "DELETE", "/api/v1/tokens/{token_id}", takes_key=True)
+ROLLBACK_INSTANCE = Operation(
+    "rollback_instance", "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/rollback", takes_key=True
+)
 ROTATE_PLATFORM_WEBHOOK_KEY = Operation(
     "rotate_platform_webhook_key", "POST", "/api/v1/platform/webhooks/{webhook_id}/rotate-key", takes_key=True
 )
@@ -465,10 +565,26 @@ ROTATE_TASK_SIGNING_KEY = Operation(
 ROTATE_TENANT_WEBHOOK_KEY = Operation(
     "rotate_tenant_webhook_key", "POST", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}/rotate-key", takes_key=True
 )
+SET_PLATFORM_APP_ADAPTER_KEY = Operation(
+    "set_platform_app_adapter_key", "PUT", "/api/v1/platform/apps/{app_id}/adapter-key", takes_key=True
+)
+SET_TENANT_APP_ADAPTER_KEY = Operation(
+    "set_tenant_app_adapter_key", "PUT", "/api/v1/tenants/{tenant_id}/apps/{app_id}/adapter-key", takes_key=True
+)
 SIGN_IN = Operation("sign_in", "POST", "/api/v1/sign-in", is_public=True)
+START_INSTANCE_ACTION = Operation(
+    "start_instance_action",
+    "POST",
+    "/api/v1/projects/{project_id}/app-instances/{instance_id}/actions/{action_name}",
+    takes_key=True,
+)
+STOP_INSTANCE = Operation(
+    "stop_instance", "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/stop", takes_key=True
+)
 STREAM_PLATFORM_EVENTS = Operation("stream_platform_events", "GET", "/api/v1/platform/events/stream")
 STREAM_PROJECT_EVENTS = Operation("stream_project_events", "GET", "/api/v1/projects/{project_id}/events/stream")
 STREAM_TENANT_EVENTS = Operation("stream_tenant_events", "GET", "/api/v1/tenants/{tenant_id}/events/stream")
+STREAM_TIMELINE = Operation("stream_timeline", "GET", "/api/v1/projects/{project_id}/timeline/stream")
 TEST_PLATFORM_WEBHOOK = Operation(
     "test_platform_webhook", "POST", "/api/v1/platform/webhooks/{webhook_id}/test", takes_key=True
 )
@@ -506,6 +622,9 @@ UPDATE_TENANT_POLICY = Operation("update_tenant_policy", "PUT", "/api/v1/tenants
 UPDATE_TENANT_WEBHOOK = Operation(
     "update_tenant_webhook", "PATCH", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}", takes_key=True
 )
+UPGRADE_INSTANCE = Operation(
+    "upgrade_instance", "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/upgrade", takes_key=True
+)
 VERIFY_PLATFORM_ARTIFACT = Operation(
     "verify_platform_artifact", "POST", "/api/v1/platform/artifacts/{artifact_id}/verify", takes_key=True
 )
@@ -519,13 +638,16 @@ WRITE_OFF_NODE = Operation("write_off_node", "POST", "/api/v1/platform/nodes/{no
 BY_NAME = {
     each.name: each
     for each in (
+        ADD_MEMBERS,
         ADD_PLATFORM_SIGNER_KEY,
         ADD_TENANT_SIGNER_KEY,
+        CANCEL_OPERATION,
         CANCEL_PLATFORM_ARTIFACT_CHECK,
         CANCEL_PROJECT_ARTIFACT_CHECK,
         CANCEL_TASK,
         CANCEL_TENANT_ARTIFACT_CHECK,
         CHANGE_OWN_PASSWORD,
+        CLAIM_INSTANCES,
         CLAIM_TASKS,
         CONNECT_ENDPOINT,
         CREATE_ALLOCATION,
@@ -533,6 +655,7 @@ BY_NAME = {
         CREATE_ALLOCATION_TASK,
         CREATE_ENROLMENT_TOKEN,
         CREATE_ENTITLEMENT,
+        CREATE_INSTANCE,
         CREATE_PLATFORM_APP,
         CREATE_PLATFORM_ARTIFACT_SOURCE,
         CREATE_PLATFORM_MEMBERSHIP,
@@ -554,6 +677,7 @@ BY_NAME = {
         CREATE_TENANT_WEBHOOK,
         CREATE_TOKEN,
         DELETE_ENTITLEMENT,
+        DELETE_INSTANCE,
         DELETE_PLATFORM_ARTIFACT_SOURCE,
         DELETE_PLATFORM_MEMBERSHIP,
         DELETE_PLATFORM_WEBHOOK,
@@ -568,6 +692,7 @@ BY_NAME = {
         DISABLE_PLATFORM_USER,
         DISABLE_SERVICE_ACCOUNT,
         DISABLE_TENANT_USER,
+        DRAIN_MEMBER,
         DRAIN_NODE,
         ENABLE_ENTITLEMENT,
         ENABLE_PLATFORM_USER,
@@ -577,19 +702,29 @@ BY_NAME = {
         EXCHANGE_ASSERTION,
         EXEC_ALLOCATION,
         EXPLAIN_ALLOCATION,
+        EXPLAIN_ANYTHING,
+        EXPLAIN_INSTANCE,
+        EXPLAIN_MEMBER,
+        EXPLAIN_OPERATION,
         EXPLAIN_PLATFORM_POLICY,
         EXPLAIN_PROJECT_POLICY,
         EXPLAIN_TENANT_POLICY,
         EXPORT_RECEIPT,
+        FIND_RUNTIME_ACCOUNTS,
+        FINISH_RUNTIME_OPERATION,
         GET_ALLOCATION,
         GET_ALLOCATION_GROUP,
         GET_ENDPOINT,
         GET_ENTITLEMENT,
         GET_HEALTH,
+        GET_INSTANCE,
         GET_MANIFEST_SCHEMA,
+        GET_MEMBER,
+        GET_MEMBER_TASK,
         GET_METRICS,
         GET_NODE,
         GET_OPENAPI,
+        GET_OPERATION,
         GET_PLATFORM_APP,
         GET_PLATFORM_ARTIFACT,
         GET_PLATFORM_ARTIFACT_CHECK,
@@ -618,6 +753,7 @@ BY_NAME = {
         GET_REFERENCE,
         GET_REGISTRY,
         GET_REGISTRY_TOKEN,
+        GET_RUNTIME_INSTANCE,
         GET_SERVICE_ACCOUNT,
         GET_SKU,
         GET_TASK,
@@ -639,17 +775,23 @@ BY_NAME = {
         GET_TENANT_WEBHOOK,
         GET_TOKEN,
         GET_WHOAMI,
+        KEEP_INSTANCE_SECRET,
         LINT_MANIFEST,
         LIST_AGENT_ALLOCATIONS,
         LIST_AGENT_PLATFORM_KEYS,
         LIST_ALLOCATION_GROUPS,
         LIST_ALLOCATIONS,
         LIST_CATALOG,
+        LIST_CLOSING_RECORDS,
         LIST_ENDPOINTS,
         LIST_ENROLMENT_TOKENS,
         LIST_ENTITLEMENTS,
+        LIST_INSTANCE_TIMELINE,
+        LIST_INSTANCES,
+        LIST_MEMBERS,
         LIST_NODE_TASKS,
         LIST_NODES,
+        LIST_OPERATIONS,
         LIST_PLATFORM_ALLOCATIONS,
         LIST_PLATFORM_APPS,
         LIST_PLATFORM_ARTIFACT_CHECKS,
@@ -696,9 +838,13 @@ BY_NAME = {
         LIST_TENANT_VERSIONS,
         LIST_TENANT_WEBHOOKS,
         LIST_TENANTS,
+        LIST_TIMELINE,
         LIST_TOKENS,
+        LIST_USAGE_RECORDS,
+        MAKE_MEMBER_TASK,
         OPEN_BREAK_GLASS,
         OPEN_ENDPOINT,
+        PLAN_INSTANCE,
         PROMOTE_PLATFORM_ARTIFACT,
         PROMOTE_PLATFORM_VERSION,
         PROMOTE_PROJECT_ARTIFACT,
@@ -707,13 +853,18 @@ BY_NAME = {
         PUBLISH_PLATFORM_ARTIFACT,
         PUBLISH_PROJECT_ARTIFACT,
         PUBLISH_TENANT_ARTIFACT,
+        RECONCILE_INSTANCE,
         REGISTER_PLATFORM_ARTIFACT,
         REGISTER_PROJECT_ARTIFACT,
         REGISTER_TENANT_ARTIFACT,
         RELEASE_ALLOCATION,
         RELEASE_ALLOCATION_GROUP,
+        RELEASE_INSTANCES,
+        REMOVE_MEMBER,
         REMOVE_PLATFORM_SIGNER_KEY,
         REMOVE_TENANT_SIGNER_KEY,
+        REPAIR_INSTANCE,
+        REPLACE_MEMBER,
         REPLACE_PLATFORM_VERSION_MANIFEST,
         REPLACE_TENANT_VERSION_MANIFEST,
         REPLAY_PLATFORM_DEAD_DELIVERIES,
@@ -722,27 +873,38 @@ BY_NAME = {
         REPLAY_PROJECT_DELIVERY,
         REPLAY_TENANT_DEAD_DELIVERIES,
         REPLAY_TENANT_DELIVERY,
+        REPORT_INSTANCE,
         REPORT_INVENTORY,
         REPORT_TASKS,
+        REPORT_USAGE,
         RESET_PLATFORM_USER,
         RESET_TENANT_USER,
+        RESTART_INSTANCE,
+        RESUME_MEMBER,
         RESUME_NODE,
         RETIRE_NODE,
         RETRY_ALLOCATION,
+        REVEAL_INSTANCE_SECRET,
         REVOKE_ENROLMENT_TOKEN,
         REVOKE_PLATFORM_ARTIFACT,
         REVOKE_PROJECT_ARTIFACT,
         REVOKE_SERVICE_ACCOUNT_KEY,
         REVOKE_TENANT_ARTIFACT,
         REVOKE_TOKEN,
+        ROLLBACK_INSTANCE,
         ROTATE_PLATFORM_WEBHOOK_KEY,
         ROTATE_PROJECT_WEBHOOK_KEY,
         ROTATE_TASK_SIGNING_KEY,
         ROTATE_TENANT_WEBHOOK_KEY,
+        SET_PLATFORM_APP_ADAPTER_KEY,
+        SET_TENANT_APP_ADAPTER_KEY,
         SIGN_IN,
+        START_INSTANCE_ACTION,
+        STOP_INSTANCE,
         STREAM_PLATFORM_EVENTS,
         STREAM_PROJECT_EVENTS,
         STREAM_TENANT_EVENTS,
+        STREAM_TIMELINE,
         TEST_PLATFORM_WEBHOOK,
         TEST_PROJECT_WEBHOOK,
         TEST_TENANT_WEBHOOK,
@@ -759,6 +921,7 @@ BY_NAME = {
         UPDATE_TENANT_APP,
         UPDATE_TENANT_POLICY,
         UPDATE_TENANT_WEBHOOK,
+        UPGRADE_INSTANCE,
         VERIFY_PLATFORM_ARTIFACT,
         VERIFY_PROJECT_ARTIFACT,
         VERIFY_TENANT_ARTIFACT,

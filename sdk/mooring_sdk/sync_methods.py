@@ -6,6 +6,8 @@ from collections.abc import Generator
 from datetime import datetime
 from typing import Any, TypeVar
 
+from msgspec import UNSET, UnsetType
+
 from mooring_sdk import models, operations
 from mooring_sdk.calls import UNCHANGED, Call, given
 from mooring_sdk.settings import CallOptions
@@ -31,6 +33,31 @@ class SyncMethods:
     def follow(self, call: Call, model: Any, cursor: str | None = None) -> Generator[Any, None, None]:
         """The events of a stream, for ever."""
         raise NotImplementedError
+
+    def add_members(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        component: str,
+        count: int | None = None,
+        placement: models.Placement | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Operation:
+        """Add members of a component; each is bound to a place before the adapter sees it.
+
+        Needs the action `member.add`.
+        """
+        return self.call(
+            Call(
+                operations.ADD_MEMBERS,
+                {"project_id": project_id, "instance_id": instance_id},
+                {},
+                given({"component": component}, {"count": count, "placement": placement}),
+                options=options,
+            ),
+            models.Operation,
+        )
 
     def add_platform_signer_key(
         self,
@@ -75,6 +102,30 @@ class SyncMethods:
                 options=options,
             ),
             models.SignerKey,
+        )
+
+    def cancel_operation(
+        self,
+        project_id: str,
+        instance_id: str,
+        operation_id: str,
+        *,
+        reason: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Operation:
+        """Ask an operation to end early; what is past stopping may still succeed or fail.
+
+        Needs the action `operation.cancel`.
+        """
+        return self.call(
+            Call(
+                operations.CANCEL_OPERATION,
+                {"project_id": project_id, "instance_id": instance_id, "operation_id": operation_id},
+                {},
+                given({}, {"reason": reason}),
+                options=options,
+            ),
+            models.Operation,
         )
 
     def cancel_platform_artifact_check(
@@ -179,6 +230,34 @@ class SyncMethods:
                 given({"current_password": current_password, "new_password": new_password}),
                 options=options,
             )
+        )
+
+    def claim_instances(
+        self,
+        *,
+        holder: str,
+        free: int | None = None,
+        wait_seconds: float | None = None,
+        held: list[models.HeldInstance] | None = None,
+        after: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ClaimedInstances:
+        """Wait for instances: heartbeat of all that is held, claim of what is offered, and news, in one request.
+
+        An instance is offered when it has an open operation that is the adapter's turn, or when it runs and nobody watches
+        it. The answer comes early with a claim, a change or a loss. Without `after` every held instance counts as changed.
+
+        Needs the action `runtime.claim`.
+        """
+        return self.call(
+            Call(
+                operations.CLAIM_INSTANCES,
+                {},
+                {},
+                given({"holder": holder}, {"free": free, "wait_seconds": wait_seconds, "held": held, "after": after}),
+                options=options,
+            ),
+            models.ClaimedInstances,
         )
 
     def claim_tasks(
@@ -333,7 +412,8 @@ class SyncMethods:
     ) -> models.Task:
         """Have something done in an active allocation: write files, run a program, start a service or a container.
 
-        A task is named by its step; making it again under the same step answers with the first one.
+        What it fetches is a digest of an artifact that is registered in sight of the project and proven now. A task is
+        named by its step; making it again under the same step answers with the first one.
 
         Needs the action `task.create`.
         """
@@ -406,6 +486,50 @@ class SyncMethods:
                 options=options,
             ),
             models.Entitlement,
+        )
+
+    def create_instance(
+        self,
+        project_id: str,
+        *,
+        app: str,
+        name: str,
+        placement: models.Placement,
+        version: str | None = None,
+        channel: str | None = None,
+        config: dict[str, Any] | None = None,
+        topology: dict[str, int] | None = None,
+        service_account_id: str | None = None,
+        operating_mode: str | None = None,
+        control_plane_scope: str | None = None,
+        topology_mode: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Instance:
+        """Launch an app into allocations that are there, or into capacity that is asked for with it.
+
+        Needs the action `instance.create`.
+        """
+        return self.call(
+            Call(
+                operations.CREATE_INSTANCE,
+                {"project_id": project_id},
+                {},
+                given(
+                    {"app": app, "name": name, "placement": placement},
+                    {
+                        "version": version,
+                        "channel": channel,
+                        "config": config,
+                        "topology": topology,
+                        "service_account_id": service_account_id,
+                        "operating_mode": operating_mode,
+                        "control_plane_scope": control_plane_scope,
+                        "topology_mode": topology_mode,
+                    },
+                ),
+                options=options,
+            ),
+            models.Instance,
         )
 
     def create_platform_app(
@@ -952,6 +1076,24 @@ class SyncMethods:
             )
         )
 
+    def delete_instance(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Operation:
+        """Stop an instance for ever: the same as `stop`.
+
+        Needs the action `instance.delete`.
+        """
+        return self.call(
+            Call(
+                operations.DELETE_INSTANCE, {"project_id": project_id, "instance_id": instance_id}, {}, options=options
+            ),
+            models.Operation,
+        )
+
     def delete_platform_artifact_source(
         self,
         source_id: str,
@@ -1193,6 +1335,31 @@ class SyncMethods:
             models.User,
         )
 
+    def drain_member(
+        self,
+        project_id: str,
+        instance_id: str,
+        member_id: str,
+        *,
+        timeout_seconds: int | None = None,
+        reason: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Operation:
+        """Ask a member to finish its work and take no more; drained is what is observed to be quiet.
+
+        Needs the action `member.drain`.
+        """
+        return self.call(
+            Call(
+                operations.DRAIN_MEMBER,
+                {"project_id": project_id, "instance_id": instance_id, "member_id": member_id},
+                {},
+                given({}, {"timeout_seconds": timeout_seconds, "reason": reason}),
+                options=options,
+            ),
+            models.Operation,
+        )
+
     def drain_node(
         self,
         node_id: str,
@@ -1404,6 +1571,84 @@ class SyncMethods:
             models.Explanation,
         )
 
+    def explain_anything(
+        self,
+        project_id: str,
+        subject: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Causes:
+        """Say why an instance, a member or an operation is as it is, by its id, the beginning of its id, or its name.
+
+        Needs the action `instance.read`.
+        """
+        return self.call(
+            Call(operations.EXPLAIN_ANYTHING, {"project_id": project_id, "subject": subject}, {}, options=options),
+            models.Causes,
+        )
+
+    def explain_instance(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Causes:
+        """Say why an instance is as it is: the chain of causes, and the one next step.
+
+        Needs the action `instance.read`.
+        """
+        return self.call(
+            Call(
+                operations.EXPLAIN_INSTANCE, {"project_id": project_id, "instance_id": instance_id}, {}, options=options
+            ),
+            models.Causes,
+        )
+
+    def explain_member(
+        self,
+        project_id: str,
+        instance_id: str,
+        member_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Causes:
+        """Say why a member is as it is: the chain of causes, and the one next step.
+
+        Needs the action `member.read`.
+        """
+        return self.call(
+            Call(
+                operations.EXPLAIN_MEMBER,
+                {"project_id": project_id, "instance_id": instance_id, "member_id": member_id},
+                {},
+                options=options,
+            ),
+            models.Causes,
+        )
+
+    def explain_operation(
+        self,
+        project_id: str,
+        instance_id: str,
+        operation_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Causes:
+        """Say why an operation is as it is: the chain of causes, and the one next step.
+
+        Needs the action `operation.read`.
+        """
+        return self.call(
+            Call(
+                operations.EXPLAIN_OPERATION,
+                {"project_id": project_id, "instance_id": instance_id, "operation_id": operation_id},
+                {},
+                options=options,
+            ),
+            models.Causes,
+        )
+
     def explain_platform_policy(
         self,
         *,
@@ -1526,6 +1771,63 @@ class SyncMethods:
             models.ReceiptBundle,
         )
 
+    def find_runtime_accounts(
+        self,
+        *,
+        assertion: str,
+        after: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.AdapterAccounts:
+        """Find the service accounts that a key opens: how an adapter of many projects learns of its accounts.
+
+        The assertion is a JWT as for a token, with `iss` and `sub` both `key:<the public key in base64url>`, any `kid`, and
+        `aud` this endpoint's address. It is signed with that key.
+
+        Needs no token.
+        """
+        return self.call(
+            Call(
+                operations.FIND_RUNTIME_ACCOUNTS,
+                {},
+                {},
+                given({"assertion": assertion}, {"after": after}),
+                options=options,
+            ),
+            models.AdapterAccounts,
+        )
+
+    def finish_runtime_operation(
+        self,
+        instance_id: str,
+        operation_id: str,
+        *,
+        fence: int,
+        outcome: str,
+        evidence: dict[str, Any] | None = None,
+        output: dict[str, Any] | None = None,
+        failure: models.Failure | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.FinishedOperation:
+        """End an operation with evidence, or with a failure that has a code and the last lines.
+
+        A launch succeeds when every component has the members that it needs, a drain when they were observed quiet. What
+        tears down goes over to the platform, which closes and verifies. The same end once more is accepted.
+
+        Needs the action `runtime.report`.
+        """
+        return self.call(
+            Call(
+                operations.FINISH_RUNTIME_OPERATION,
+                {"instance_id": instance_id, "operation_id": operation_id},
+                {},
+                given(
+                    {"fence": fence, "outcome": outcome}, {"evidence": evidence, "output": output, "failure": failure}
+                ),
+                options=options,
+            ),
+            models.FinishedOperation,
+        )
+
     def get_allocation(
         self,
         project_id: str,
@@ -1619,6 +1921,30 @@ class SyncMethods:
         """
         return self.call(Call(operations.GET_HEALTH, {}, {}, options=options), models.Health)
 
+    def get_instance(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Instance:
+        """Read an instance: its state, its health, its members in sum, what is under way, and where it listens.
+
+        Needs the action `instance.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_INSTANCE,
+                {"project_id": project_id, "instance_id": instance_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Instance,
+        )
+
     def get_manifest_schema(
         self,
         *,
@@ -1629,6 +1955,56 @@ class SyncMethods:
         Needs no token.
         """
         return self.call(Call(operations.GET_MANIFEST_SCHEMA, {}, {}, options=options), dict[str, Any])
+
+    def get_member(
+        self,
+        project_id: str,
+        instance_id: str,
+        member_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Member:
+        """Read a member: where it is, which version it runs, who holds it, and how it does.
+
+        Needs the action `member.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_MEMBER,
+                {"project_id": project_id, "instance_id": instance_id, "member_id": member_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Member,
+        )
+
+    def get_member_task(
+        self,
+        instance_id: str,
+        task_id: str,
+        *,
+        fence: int,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.RuntimeTask:
+        """Read a task of a held instance; `?until=succeeded,failed,cancelled,expired` waits for its end.
+
+        Needs the action `task.create`.
+        """
+        return self.call(
+            Call(
+                operations.GET_MEMBER_TASK,
+                {"instance_id": instance_id, "task_id": task_id},
+                {"fence": fence, "wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.RuntimeTask,
+        )
 
     def get_node(
         self,
@@ -1663,6 +2039,31 @@ class SyncMethods:
         Needs no token.
         """
         return self.call(Call(operations.GET_OPENAPI, {}, {}, options=options), dict[str, Any])
+
+    def get_operation(
+        self,
+        project_id: str,
+        instance_id: str,
+        operation_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Operation:
+        """Read an operation: its steps, its blocker, its deadline, its outcome and the evidence.
+
+        Needs the action `operation.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_OPERATION,
+                {"project_id": project_id, "instance_id": instance_id, "operation_id": operation_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Operation,
+        )
 
     def get_platform_app(
         self,
@@ -2206,6 +2607,22 @@ class SyncMethods:
             models.RegistryToken,
         )
 
+    def get_runtime_instance(
+        self,
+        instance_id: str,
+        *,
+        fence: int,
+        options: CallOptions = UNCHANGED,
+    ) -> models.RuntimeWhole:
+        """Read a held instance with all that its adapter goes on from: manifest, members, open operations, their tasks.
+
+        Needs the action `runtime.claim`.
+        """
+        return self.call(
+            Call(operations.GET_RUNTIME_INSTANCE, {"instance_id": instance_id}, {"fence": fence}, options=options),
+            models.RuntimeWhole,
+        )
+
     def get_service_account(
         self,
         project_id: str,
@@ -2634,6 +3051,37 @@ class SyncMethods:
         """
         return self.call(Call(operations.GET_WHOAMI, {}, {}, options=options), models.WhoAmI)
 
+    def keep_instance_secret(
+        self,
+        instance_id: str,
+        *,
+        fence: int,
+        name: str,
+        purpose: str,
+        value: str | None = None,
+        generate_bytes: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.KeptSecret:
+        """Keep a secret for the instance, given or made by the platform; its value is never told here.
+
+        Under a name that is there the first one is answered, and nothing changes.
+
+        Needs the action `secret.create`.
+        """
+        return self.call(
+            Call(
+                operations.KEEP_INSTANCE_SECRET,
+                {"instance_id": instance_id},
+                {},
+                given(
+                    {"fence": fence, "name": name, "purpose": purpose},
+                    {"value": value, "generate_bytes": generate_bytes},
+                ),
+                options=options,
+            ),
+            models.KeptSecret,
+        )
+
     def lint_manifest(
         self,
         *,
@@ -2803,6 +3251,50 @@ class SyncMethods:
             most,
         )
 
+    def list_closing_records(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.ClosingRecordPage:
+        """List by what the end of each member is known: a receipt, that nothing was started, or a write-off.
+
+        Needs the action `instance.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_CLOSING_RECORDS,
+                {"project_id": project_id, "instance_id": instance_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.ClosingRecordPage,
+        )
+
+    def iter_closing_records(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.ClosingRecord, None, None]:
+        """List by what the end of each member is known: a receipt, that nothing was started, or a write-off; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_CLOSING_RECORDS,
+                {"project_id": project_id, "instance_id": instance_id},
+                {"limit": limit},
+                options=options,
+            ),
+            models.ClosingRecordPage,
+            most,
+        )
+
     def list_endpoints(
         self,
         project_id: str,
@@ -2907,6 +3399,150 @@ class SyncMethods:
             most,
         )
 
+    def list_instance_timeline(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        correlation_id: str | None = None,
+        audit: bool | None = None,
+        wait: float | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.TimelinePage:
+        """Read what happened around an instance: its members, operations, tasks and the capacity it asked for.
+
+        Needs the action `event.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_INSTANCE_TIMELINE,
+                {"project_id": project_id, "instance_id": instance_id},
+                {"cursor": cursor, "limit": limit, "correlation_id": correlation_id, "audit": audit, "wait": wait},
+                options=options,
+            ),
+            models.TimelinePage,
+        )
+
+    def iter_instance_timeline(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        limit: int | None = None,
+        correlation_id: str | None = None,
+        audit: bool | None = None,
+        wait: float | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.TimelineEntry, None, None]:
+        """Read what happened around an instance: its members, operations, tasks and the capacity it asked for; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_INSTANCE_TIMELINE,
+                {"project_id": project_id, "instance_id": instance_id},
+                {"limit": limit, "correlation_id": correlation_id, "audit": audit, "wait": wait},
+                options=options,
+            ),
+            models.TimelinePage,
+            most,
+        )
+
+    def list_instances(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        status: str | None = None,
+        app: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.InstancePage:
+        """List a project's instances, the oldest first; those that are over stay readable.
+
+        Needs the action `instance.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_INSTANCES,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit, "status": status, "app": app},
+                options=options,
+            ),
+            models.InstancePage,
+        )
+
+    def iter_instances(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        status: str | None = None,
+        app: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Instance, None, None]:
+        """List a project's instances, the oldest first; those that are over stay readable; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_INSTANCES,
+                {"project_id": project_id},
+                {"limit": limit, "status": status, "app": app},
+                options=options,
+            ),
+            models.InstancePage,
+            most,
+        )
+
+    def list_members(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        status: str | None = None,
+        component: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.MemberPage:
+        """List the members of an instance, those that were removed among them.
+
+        Needs the action `member.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_MEMBERS,
+                {"project_id": project_id, "instance_id": instance_id},
+                {"cursor": cursor, "limit": limit, "status": status, "component": component},
+                options=options,
+            ),
+            models.MemberPage,
+        )
+
+    def iter_members(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        limit: int | None = None,
+        status: str | None = None,
+        component: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Member, None, None]:
+        """List the members of an instance, those that were removed among them; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_MEMBERS,
+                {"project_id": project_id, "instance_id": instance_id},
+                {"limit": limit, "status": status, "component": component},
+                options=options,
+            ),
+            models.MemberPage,
+            most,
+        )
+
     def list_node_tasks(
         self,
         node_id: str,
@@ -2973,6 +3609,54 @@ class SyncMethods:
                 options=options,
             ),
             models.NodePage,
+            most,
+        )
+
+    def list_operations(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        status: str | None = None,
+        kind: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.OperationPage:
+        """List the operations of an instance, the newest first; actions that only read are not among them.
+
+        Needs the action `operation.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_OPERATIONS,
+                {"project_id": project_id, "instance_id": instance_id},
+                {"cursor": cursor, "limit": limit, "status": status, "kind": kind},
+                options=options,
+            ),
+            models.OperationPage,
+        )
+
+    def iter_operations(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        limit: int | None = None,
+        status: str | None = None,
+        kind: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Operation, None, None]:
+        """List the operations of an instance, the newest first; actions that only read are not among them; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_OPERATIONS,
+                {"project_id": project_id, "instance_id": instance_id},
+                {"limit": limit, "status": status, "kind": kind},
+                options=options,
+            ),
+            models.OperationPage,
             most,
         )
 
@@ -3306,6 +3990,7 @@ class SyncMethods:
         cursor: str | None = None,
         limit: int | None = None,
         correlation_id: str | None = None,
+        app_instance_id: str | None = None,
         wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.EventPage:
@@ -3317,7 +4002,13 @@ class SyncMethods:
             Call(
                 operations.LIST_PLATFORM_EVENTS,
                 {},
-                {"cursor": cursor, "limit": limit, "correlation_id": correlation_id, "wait": wait},
+                {
+                    "cursor": cursor,
+                    "limit": limit,
+                    "correlation_id": correlation_id,
+                    "app_instance_id": app_instance_id,
+                    "wait": wait,
+                },
                 options=options,
             ),
             models.EventPage,
@@ -3328,6 +4019,7 @@ class SyncMethods:
         *,
         limit: int | None = None,
         correlation_id: str | None = None,
+        app_instance_id: str | None = None,
         wait: float | None = None,
         most: int | None = None,
         options: CallOptions = UNCHANGED,
@@ -3337,7 +4029,7 @@ class SyncMethods:
             Call(
                 operations.LIST_PLATFORM_EVENTS,
                 {},
-                {"limit": limit, "correlation_id": correlation_id, "wait": wait},
+                {"limit": limit, "correlation_id": correlation_id, "app_instance_id": app_instance_id, "wait": wait},
                 options=options,
             ),
             models.EventPage,
@@ -3790,6 +4482,7 @@ class SyncMethods:
         cursor: str | None = None,
         limit: int | None = None,
         correlation_id: str | None = None,
+        app_instance_id: str | None = None,
         wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.EventPage:
@@ -3801,7 +4494,13 @@ class SyncMethods:
             Call(
                 operations.LIST_PROJECT_EVENTS,
                 {"project_id": project_id},
-                {"cursor": cursor, "limit": limit, "correlation_id": correlation_id, "wait": wait},
+                {
+                    "cursor": cursor,
+                    "limit": limit,
+                    "correlation_id": correlation_id,
+                    "app_instance_id": app_instance_id,
+                    "wait": wait,
+                },
                 options=options,
             ),
             models.EventPage,
@@ -3813,6 +4512,7 @@ class SyncMethods:
         *,
         limit: int | None = None,
         correlation_id: str | None = None,
+        app_instance_id: str | None = None,
         wait: float | None = None,
         most: int | None = None,
         options: CallOptions = UNCHANGED,
@@ -3822,7 +4522,7 @@ class SyncMethods:
             Call(
                 operations.LIST_PROJECT_EVENTS,
                 {"project_id": project_id},
-                {"limit": limit, "correlation_id": correlation_id, "wait": wait},
+                {"limit": limit, "correlation_id": correlation_id, "app_instance_id": app_instance_id, "wait": wait},
                 options=options,
             ),
             models.EventPage,
@@ -4531,6 +5231,7 @@ class SyncMethods:
         cursor: str | None = None,
         limit: int | None = None,
         correlation_id: str | None = None,
+        app_instance_id: str | None = None,
         wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.EventPage:
@@ -4542,7 +5243,13 @@ class SyncMethods:
             Call(
                 operations.LIST_TENANT_EVENTS,
                 {"tenant_id": tenant_id},
-                {"cursor": cursor, "limit": limit, "correlation_id": correlation_id, "wait": wait},
+                {
+                    "cursor": cursor,
+                    "limit": limit,
+                    "correlation_id": correlation_id,
+                    "app_instance_id": app_instance_id,
+                    "wait": wait,
+                },
                 options=options,
             ),
             models.EventPage,
@@ -4554,6 +5261,7 @@ class SyncMethods:
         *,
         limit: int | None = None,
         correlation_id: str | None = None,
+        app_instance_id: str | None = None,
         wait: float | None = None,
         most: int | None = None,
         options: CallOptions = UNCHANGED,
@@ -4563,7 +5271,7 @@ class SyncMethods:
             Call(
                 operations.LIST_TENANT_EVENTS,
                 {"tenant_id": tenant_id},
-                {"limit": limit, "correlation_id": correlation_id, "wait": wait},
+                {"limit": limit, "correlation_id": correlation_id, "app_instance_id": app_instance_id, "wait": wait},
                 options=options,
             ),
             models.EventPage,
@@ -4787,6 +5495,71 @@ class SyncMethods:
         """List the platform's tenants; all of them, or at the `most` so many, page after page."""
         return self.pages(Call(operations.LIST_TENANTS, {}, {"limit": limit}, options=options), models.TenantPage, most)
 
+    def list_timeline(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        correlation_id: str | None = None,
+        app_instance_id: str | None = None,
+        audit: bool | None = None,
+        wait: float | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.TimelinePage:
+        """Read what happened under a correlation id, or around an instance: events and audit rows in one order.
+
+        Audit rows are shown to whoever may read the audit trail. `wait` holds on for the first entry.
+
+        Needs the action `event.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_TIMELINE,
+                {"project_id": project_id},
+                {
+                    "cursor": cursor,
+                    "limit": limit,
+                    "correlation_id": correlation_id,
+                    "app_instance_id": app_instance_id,
+                    "audit": audit,
+                    "wait": wait,
+                },
+                options=options,
+            ),
+            models.TimelinePage,
+        )
+
+    def iter_timeline(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        correlation_id: str | None = None,
+        app_instance_id: str | None = None,
+        audit: bool | None = None,
+        wait: float | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.TimelineEntry, None, None]:
+        """Read what happened under a correlation id, or around an instance: events and audit rows in one order; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_TIMELINE,
+                {"project_id": project_id},
+                {
+                    "limit": limit,
+                    "correlation_id": correlation_id,
+                    "app_instance_id": app_instance_id,
+                    "audit": audit,
+                    "wait": wait,
+                },
+                options=options,
+            ),
+            models.TimelinePage,
+            most,
+        )
+
     def list_tokens(
         self,
         *,
@@ -4811,6 +5584,90 @@ class SyncMethods:
     ) -> Generator[models.Token, None, None]:
         """List the caller's own tokens that still count; all of them, or at the `most` so many, page after page."""
         return self.pages(Call(operations.LIST_TOKENS, {}, {"limit": limit}, options=options), models.TokenPage, most)
+
+    def list_usage_records(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.UsageRecordPage:
+        """List what the app reported that it used.
+
+        Needs the action `usage.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_USAGE_RECORDS,
+                {"project_id": project_id, "instance_id": instance_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.UsageRecordPage,
+        )
+
+    def iter_usage_records(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.UsageRecord, None, None]:
+        """List what the app reported that it used; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_USAGE_RECORDS,
+                {"project_id": project_id, "instance_id": instance_id},
+                {"limit": limit},
+                options=options,
+            ),
+            models.UsageRecordPage,
+            most,
+        )
+
+    def make_member_task(
+        self,
+        instance_id: str,
+        *,
+        fence: int,
+        member_id: str,
+        type: str,
+        step: str,
+        operation_id: str | None = None,
+        arguments: dict[str, Any] | None = None,
+        grants: list[models.Granted] | None = None,
+        lifetime_seconds: float | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.RuntimeTask:
+        """Have something done on the node of a member; the task is named by operation and step, and made once.
+
+        An image is named by `{"artifact": "<role>"}` or `{"digest": "sha256:…"}`; registry, repository and the secret that
+        opens it are filled in. Every digest is judged again at each making.
+
+        Needs the action `task.create`.
+        """
+        return self.call(
+            Call(
+                operations.MAKE_MEMBER_TASK,
+                {"instance_id": instance_id},
+                {},
+                given(
+                    {"fence": fence, "member_id": member_id, "type": type, "step": step},
+                    {
+                        "operation_id": operation_id,
+                        "arguments": arguments,
+                        "grants": grants,
+                        "lifetime_seconds": lifetime_seconds,
+                    },
+                ),
+                options=options,
+            ),
+            models.RuntimeTask,
+        )
 
     def open_break_glass(
         self,
@@ -4855,6 +5712,55 @@ class SyncMethods:
         return self.call(
             Call(operations.OPEN_ENDPOINT, {"project_id": project_id, "endpoint_id": endpoint_id}, {}, options=options),
             models.Link,
+        )
+
+    def plan_instance(
+        self,
+        project_id: str,
+        *,
+        app: str,
+        name: str | None = None,
+        version: str | None = None,
+        channel: str | None = None,
+        config: dict[str, Any] | None = None,
+        topology: dict[str, int] | None = None,
+        placement: models.Placement | None = None,
+        service_account_id: str | None = None,
+        operating_mode: str | None = None,
+        control_plane_scope: str | None = None,
+        topology_mode: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Plan:
+        """Say what a launch would be, without launching.
+
+        Which version is meant, which shapes fit or the smallest change that would, what it costs, which layer of the policy
+        decides, how long it took before, and everything that stands in the way: a create is refused with the first of it.
+
+        Needs the action `instance.create`.
+        """
+        return self.call(
+            Call(
+                operations.PLAN_INSTANCE,
+                {"project_id": project_id},
+                {},
+                given(
+                    {"app": app},
+                    {
+                        "name": name,
+                        "version": version,
+                        "channel": channel,
+                        "config": config,
+                        "topology": topology,
+                        "placement": placement,
+                        "service_account_id": service_account_id,
+                        "operating_mode": operating_mode,
+                        "control_plane_scope": control_plane_scope,
+                        "topology_mode": topology_mode,
+                    },
+                ),
+                options=options,
+            ),
+            models.Plan,
         )
 
     def promote_platform_artifact(
@@ -5099,6 +6005,27 @@ class SyncMethods:
             models.Publish,
         )
 
+    def reconcile_instance(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Operation:
+        """Let the adapter compare what is with what is wanted, and put it right.
+
+        Needs the action `instance.update`.
+        """
+        return self.call(
+            Call(
+                operations.RECONCILE_INSTANCE,
+                {"project_id": project_id, "instance_id": instance_id},
+                {},
+                options=options,
+            ),
+            models.Operation,
+        )
+
     def register_platform_artifact(
         self,
         *,
@@ -5230,6 +6157,48 @@ class SyncMethods:
             models.AllocationGroup,
         )
 
+    def release_instances(
+        self,
+        *,
+        holder: str,
+        held: list[models.HeldInstance],
+        options: CallOptions = UNCHANGED,
+    ) -> models.ReleasedInstances:
+        """Give claims back at a clean end, so that another holder need not wait for the leases to run out.
+
+        Needs the action `runtime.claim`.
+        """
+        return self.call(
+            Call(operations.RELEASE_INSTANCES, {}, {}, given({"holder": holder, "held": held}), options=options),
+            models.ReleasedInstances,
+        )
+
+    def remove_member(
+        self,
+        project_id: str,
+        instance_id: str,
+        member_id: str,
+        *,
+        timeout_seconds: int | None = None,
+        force: bool | None = None,
+        keep_allocation: bool | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Operation:
+        """Take a member out: its work finishes within a bound, then it is torn down, and looked for.
+
+        Needs the action `member.remove`.
+        """
+        return self.call(
+            Call(
+                operations.REMOVE_MEMBER,
+                {"project_id": project_id, "instance_id": instance_id, "member_id": member_id},
+                {},
+                given({}, {"timeout_seconds": timeout_seconds, "force": force, "keep_allocation": keep_allocation}),
+                options=options,
+            ),
+            models.Operation,
+        )
+
     def remove_platform_signer_key(
         self,
         signer_key_id: str,
@@ -5264,6 +6233,56 @@ class SyncMethods:
                 options=options,
             ),
             models.SignerKey,
+        )
+
+    def repair_instance(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        scope: str | None = None,
+        member_id: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Operation:
+        """Let the adapter build again what is broken: all of it, what steers it, or one member.
+
+        Needs the action `instance.update`.
+        """
+        return self.call(
+            Call(
+                operations.REPAIR_INSTANCE,
+                {"project_id": project_id, "instance_id": instance_id},
+                {},
+                given({}, {"scope": scope, "member_id": member_id}),
+                options=options,
+            ),
+            models.Operation,
+        )
+
+    def replace_member(
+        self,
+        project_id: str,
+        instance_id: str,
+        member_id: str,
+        *,
+        surge: bool | None = None,
+        timeout_seconds: int | None = None,
+        placement: models.Placement | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Operation:
+        """Put a new member in place of one; with `surge` it joins before the old one goes.
+
+        Needs the action `member.replace`.
+        """
+        return self.call(
+            Call(
+                operations.REPLACE_MEMBER,
+                {"project_id": project_id, "instance_id": instance_id, "member_id": member_id},
+                {},
+                given({}, {"surge": surge, "timeout_seconds": timeout_seconds, "placement": placement}),
+                options=options,
+            ),
+            models.Operation,
         )
 
     def replace_platform_version_manifest(
@@ -5413,6 +6432,45 @@ class SyncMethods:
             models.Delivery,
         )
 
+    def report_instance(
+        self,
+        instance_id: str,
+        *,
+        fence: int,
+        operation_id: str | None = None,
+        begin: bool | None = None,
+        blocked: models.Blocked | UnsetType | None = UNSET,
+        steps: list[models.ReportedStep] | None = None,
+        members: list[models.ReportedMember] | None = None,
+        instance: models.ReportedInstance | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Reported:
+        """Report what was observed: steps of an operation, members, endpoints, health; all of it or nothing.
+
+        What is so already is accepted and writes nothing.
+
+        Needs the action `runtime.report`.
+        """
+        return self.call(
+            Call(
+                operations.REPORT_INSTANCE,
+                {"instance_id": instance_id},
+                {},
+                given(
+                    {"fence": fence, "blocked": blocked},
+                    {
+                        "operation_id": operation_id,
+                        "begin": begin,
+                        "steps": steps,
+                        "members": members,
+                        "instance": instance,
+                    },
+                ),
+                options=options,
+            ),
+            models.Reported,
+        )
+
     def report_inventory(
         self,
         *,
@@ -5462,6 +6520,29 @@ class SyncMethods:
             Call(operations.REPORT_TASKS, {}, {}, given({"reports": reports}), options=options), models.ReportedTasks
         )
 
+    def report_usage(
+        self,
+        instance_id: str,
+        *,
+        fence: int,
+        records: list[models.ReportedUsage],
+        options: CallOptions = UNCHANGED,
+    ) -> models.StoredUsage:
+        """Report usage in units of the manifest; each record is stored once under its id, all of them or none.
+
+        Needs the action `usage.report`.
+        """
+        return self.call(
+            Call(
+                operations.REPORT_USAGE,
+                {"instance_id": instance_id},
+                {},
+                given({"fence": fence, "records": records}),
+                options=options,
+            ),
+            models.StoredUsage,
+        )
+
     def reset_platform_user(
         self,
         user_id: str,
@@ -5494,6 +6575,46 @@ class SyncMethods:
         return self.call(
             Call(operations.RESET_TENANT_USER, {"tenant_id": tenant_id, "user_id": user_id}, {}, options=options),
             models.UserCreated,
+        )
+
+    def restart_instance(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Operation:
+        """Begin anew with the same version, where the manifest allows it; otherwise `details.instead` says what does.
+
+        Needs the action `instance.update`.
+        """
+        return self.call(
+            Call(
+                operations.RESTART_INSTANCE, {"project_id": project_id, "instance_id": instance_id}, {}, options=options
+            ),
+            models.Operation,
+        )
+
+    def resume_member(
+        self,
+        project_id: str,
+        instance_id: str,
+        member_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Member:
+        """Put a member back to work; a hold of its adapter's stays until the adapter lets go.
+
+        Needs the action `member.drain`.
+        """
+        return self.call(
+            Call(
+                operations.RESUME_MEMBER,
+                {"project_id": project_id, "instance_id": instance_id, "member_id": member_id},
+                {},
+                options=options,
+            ),
+            models.Member,
         )
 
     def resume_node(
@@ -5543,6 +6664,30 @@ class SyncMethods:
                 options=options,
             ),
             models.Allocation,
+        )
+
+    def reveal_instance_secret(
+        self,
+        project_id: str,
+        instance_id: str,
+        secret_name: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.RevealedSecret:
+        """Show the secret that opens the app, such as its token; that it was shown stands in the audit trail.
+
+        Needs the action `instance.connect`.
+
+        The answer holds something that is told once.
+        """
+        return self.call(
+            Call(
+                operations.REVEAL_INSTANCE_SECRET,
+                {"project_id": project_id, "instance_id": instance_id, "secret_name": secret_name},
+                {},
+                options=options,
+            ),
+            models.RevealedSecret,
         )
 
     def revoke_enrolment_token(
@@ -5662,6 +6807,27 @@ class SyncMethods:
         """
         return self.call(Call(operations.REVOKE_TOKEN, {"token_id": token_id}, {}, options=options), models.Token)
 
+    def rollback_instance(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Operation:
+        """Go back to the version before, by the same digests.
+
+        Needs the action `instance.update`.
+        """
+        return self.call(
+            Call(
+                operations.ROLLBACK_INSTANCE,
+                {"project_id": project_id, "instance_id": instance_id},
+                {},
+                options=options,
+            ),
+            models.Operation,
+        )
+
     def rotate_platform_webhook_key(
         self,
         webhook_id: str,
@@ -5742,6 +6908,59 @@ class SyncMethods:
             models.WebhookKeyed,
         )
 
+    def set_platform_app_adapter_key(
+        self,
+        app_id: str,
+        *,
+        public_key: str | None,
+        keep_previous: bool | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.App:
+        """Set the public key of the adapter that serves an app.
+
+        Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,
+        unless it is kept while adapters change over.
+
+        Needs the action `app.update`.
+        """
+        return self.call(
+            Call(
+                operations.SET_PLATFORM_APP_ADAPTER_KEY,
+                {"app_id": app_id},
+                {},
+                given({"public_key": public_key}, {"keep_previous": keep_previous}),
+                options=options,
+            ),
+            models.App,
+        )
+
+    def set_tenant_app_adapter_key(
+        self,
+        tenant_id: str,
+        app_id: str,
+        *,
+        public_key: str | None,
+        keep_previous: bool | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.App:
+        """Set the public key of the adapter that serves an app.
+
+        Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,
+        unless it is kept while adapters change over.
+
+        Needs the action `app.update`.
+        """
+        return self.call(
+            Call(
+                operations.SET_TENANT_APP_ADAPTER_KEY,
+                {"tenant_id": tenant_id, "app_id": app_id},
+                {},
+                given({"public_key": public_key}, {"keep_previous": keep_previous}),
+                options=options,
+            ),
+            models.App,
+        )
+
     def sign_in(
         self,
         *,
@@ -5778,10 +6997,58 @@ class SyncMethods:
             models.SignedIn,
         )
 
+    def start_instance_action(
+        self,
+        project_id: str,
+        instance_id: str,
+        action_name: str,
+        *,
+        wait: float | None = None,
+        input: dict[str, Any] | None = None,
+        member_id: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Operation:
+        """Ask the app's adapter for an action of its manifest.
+
+        Who may is said by the action's own key. With `wait` the answer is 200 and has the outcome if it is there in time;
+        otherwise it is 202, and the operation is read until it is over.
+
+        Needs the action `instance.read`.
+        """
+        return self.call(
+            Call(
+                operations.START_INSTANCE_ACTION,
+                {"project_id": project_id, "instance_id": instance_id, "action_name": action_name},
+                {"wait": wait},
+                given({}, {"input": input, "member_id": member_id}),
+                options=options,
+            ),
+            models.Operation,
+        )
+
+    def stop_instance(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Operation:
+        """Stop an instance for ever; asked again, the same operation is the answer.
+
+        Everything else that is open is cancelled. It is `stopped` when each of its members has a closing record.
+
+        Needs the action `instance.delete`.
+        """
+        return self.call(
+            Call(operations.STOP_INSTANCE, {"project_id": project_id, "instance_id": instance_id}, {}, options=options),
+            models.Operation,
+        )
+
     def follow_platform_events(
         self,
         *,
         correlation_id: str | None = None,
+        app_instance_id: str | None = None,
         cursor: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.Event, None, None]:
@@ -5792,7 +7059,12 @@ class SyncMethods:
         Needs the action `event.read`.
         """
         return self.follow(
-            Call(operations.STREAM_PLATFORM_EVENTS, {}, {"correlation_id": correlation_id}, options=options),
+            Call(
+                operations.STREAM_PLATFORM_EVENTS,
+                {},
+                {"correlation_id": correlation_id, "app_instance_id": app_instance_id},
+                options=options,
+            ),
             models.Event,
             cursor,
         )
@@ -5802,6 +7074,7 @@ class SyncMethods:
         project_id: str,
         *,
         correlation_id: str | None = None,
+        app_instance_id: str | None = None,
         cursor: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.Event, None, None]:
@@ -5815,7 +7088,7 @@ class SyncMethods:
             Call(
                 operations.STREAM_PROJECT_EVENTS,
                 {"project_id": project_id},
-                {"correlation_id": correlation_id},
+                {"correlation_id": correlation_id, "app_instance_id": app_instance_id},
                 options=options,
             ),
             models.Event,
@@ -5827,6 +7100,7 @@ class SyncMethods:
         tenant_id: str,
         *,
         correlation_id: str | None = None,
+        app_instance_id: str | None = None,
         cursor: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.Event, None, None]:
@@ -5840,10 +7114,38 @@ class SyncMethods:
             Call(
                 operations.STREAM_TENANT_EVENTS,
                 {"tenant_id": tenant_id},
-                {"correlation_id": correlation_id},
+                {"correlation_id": correlation_id, "app_instance_id": app_instance_id},
                 options=options,
             ),
             models.Event,
+            cursor,
+        )
+
+    def follow_timeline(
+        self,
+        project_id: str,
+        *,
+        correlation_id: str | None = None,
+        app_instance_id: str | None = None,
+        audit: bool | None = None,
+        cursor: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.TimelineEntry, None, None]:
+        """Follow a timeline as it is written (server-sent events).
+
+        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that entry and misses none. The
+        same is there as a WebSocket, at `/timeline/ws`.
+
+        Needs the action `event.read`.
+        """
+        return self.follow(
+            Call(
+                operations.STREAM_TIMELINE,
+                {"project_id": project_id},
+                {"correlation_id": correlation_id, "app_instance_id": app_instance_id, "audit": audit},
+                options=options,
+            ),
+            models.TimelineEntry,
             cursor,
         )
 
@@ -6289,6 +7591,33 @@ class SyncMethods:
                 options=options,
             ),
             models.Webhook,
+        )
+
+    def upgrade_instance(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        version: str | None = None,
+        channel: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Operation:
+        """Go to another version, by its number or by a channel.
+
+        The pin moves when the upgrade succeeds. One that fails leaves it, and each member shows the version that it runs:
+        upgrade again, or roll back.
+
+        Needs the action `instance.update`.
+        """
+        return self.call(
+            Call(
+                operations.UPGRADE_INSTANCE,
+                {"project_id": project_id, "instance_id": instance_id},
+                {},
+                given({}, {"version": version, "channel": channel}),
+                options=options,
+            ),
+            models.Operation,
         )
 
     def verify_platform_artifact(

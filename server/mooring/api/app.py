@@ -17,18 +17,20 @@ from mooring.api.admission import Admissions, Admitted
 from mooring.api.auth import bearer
 from mooring.api.body import read_body, too_large
 from mooring.api.call import Call, Tools, encode_json
-from mooring.api.connection import ANSWER, BODY, GONE
+from mooring.api.exchange import ANSWER, BODY, GONE, wants_websocket
 from mooring.api.limits import RateLimit
 from mooring.api.parse import decode_body, decode_form, decode_query, require_ids
 from mooring.api.problem import MEDIA_TYPE, STATUS, problem
 from mooring.api.reply import Reply, Stream
 from mooring.api.route import Route, Table
 from mooring.api.routes import ROUTES
+from mooring.api.socket import Socket
+from mooring.api.websocket import accept
 from mooring.commands.work import Answered, IdempotencyRequest
 from mooring.core.caller import ANONYMOUS, Caller
-from mooring.core.decision import Audited, Context
+from mooring.core.decision import Audited, Context, PrincipalKind
 from mooring.core.errors import Code, Refusal
-from mooring.core.permissions import Access, Place, Scope
+from mooring.core.permissions import Access, Authority, Place, Scope, access_by_family
 from mooring.gateways.telemetry import Observed
 from mooring.storage.database import Acting
 from mooring.storage.unit_of_work import Origin, record_refusal
@@ -36,7 +38,10 @@ from mooring.storage.unit_of_work import Origin, record_refusal
 IDEMPOTENCY_KEY_MAX: Final = 200
 PATH_LENGTH_MAX: Final = 2_000
 JSON: Final = "application/json"
-DENIALS: Final = frozenset({Code.GRANT_EXCEEDS_CEILING, Code.SIGN_IN_REFUSED})
+STRANGERS_PER_SECOND: Final = 5.0
+STRANGERS_BURST: Final = 100
+"""WebSockets that one address may open before it has shown a token."""
+DENIALS: Final = frozenset({Code.GRANT_EXCEEDS_CEILING, Code.PERMISSION_DENIED, Code.SIGN_IN_REFUSED})
 """What a caller who may use a route is denied for what he asks of it."""
 
 Scope_ = dict[str, Any]
@@ -54,6 +59,7 @@ class Application:
         settings = tools.services.settings
         self._settings = settings
         self._rate = RateLimit(settings.rate_limit_per_second, settings.rate_limit_burst)
+        self._strangers = RateLimit(STRANGERS_PER_SECOND, STRANGERS_BURST)
         self._admissions = Admissions(tools.authenticator)
         self._decoders = {each.body: msgspec.json.Decoder(each.body) for each in ROUTES if each.body and not each.form}
 
@@ -73,7 +79,7 @@ class Application:
                 reply = self._refused(Refusal(Code.INTERNAL, "Mooring failed; its log says why"), traced)
                 observed.code = Code.INTERNAL.value
             observed.status = reply.status if isinstance(reply, Reply) else 200
-            if isinstance(reply, Stream):
+            if isinstance(reply, (Stream, Socket)):
                 observed.begin_stream()
             await self._send(reply, traced, (scope, receive, send))
 
@@ -83,12 +89,14 @@ class Application:
         headers: dict[str, str],
         receive: Receive,
         traced_observed: tuple[trace.Traced, Observed],
-    ) -> Reply | Stream:
+    ) -> Reply | Stream | Socket:
         traced, observed = traced_observed
         self._bound(scope)
         if traced.refusal is not None:
             raise traced.refusal
         authorization = headers.get("authorization")
+        if authorization is None and wants_websocket(scope) and self._route(scope["path"], "GET")[0].websocket:
+            return self._unnamed(scope, headers, receive, traced_observed)
         admitted = self._admissions.before(scope, authorization)
         if admitted is None:
             admitted = await self._admit(scope, headers, traced_observed)
@@ -120,15 +128,35 @@ class Application:
         try:
             return _answer(route, await route.handler(call, **arguments))
         except Refusal as refusal:
-            if refusal.code in DENIALS and route.mutates:
+            if refusal.code in DENIALS and (route.mutates or route.asks or route.scope is Scope.RUNTIME):
                 await self._record_denial(call, refusal)
             raise
+
+    def _unnamed(
+        self,
+        scope: Scope_,
+        headers: dict[str, str],
+        receive: Receive,
+        traced_observed: tuple[trace.Traced, Observed],
+    ) -> Socket:
+        """A WebSocket whose caller says who he is in the first message; how many wait for that is bounded."""
+        self._strangers.take(f"address {_remote(scope)}")
+
+        async def admit(token: str) -> Socket:
+            named = {**headers, "authorization": f"Bearer {token}"}
+            reply = await self._reply(scope, named, receive, traced_observed)
+            if not isinstance(reply, Socket):
+                raise Refusal(Code.MALFORMED_REQUEST, "this address does not go on as a WebSocket")
+            return reply
+
+        return Socket(accept(headers), admit=admit)
 
     async def _record_denial(self, call: Call, refusal: Refusal) -> None:
         """What the core denies, such as a role beyond the caller's own, leaves its row as any other denial does."""
         caller, route = call.caller, call.route
         project_id = _known_project(caller, call.place)
-        audited = Audited(route.action, route.noun, None, caller.tenant_id, project_id, reason=refusal.detail)
+        action = str(refusal.details.get("action", route.action))  # an app action has a key of its own
+        audited = Audited(action, route.noun, None, caller.tenant_id, project_id, reason=refusal.detail)
         await record_refusal(self._tools.services.database, call.context, audited, Access.DENIED.value, call.origin)
 
     async def _admit(
@@ -173,6 +201,8 @@ class Application:
 
     async def _place(self, route: Route, parameters: dict[str, str], caller: Caller) -> Place:
         """Where the request acts; whose a project is, is looked up for the platform's people, who name no tenant."""
+        if route.scope is Scope.RUNTIME:
+            return _own_project(caller)
         tenant_id, project_id = parameters.get("tenant_id"), parameters.get("project_id")
         if route.platform_too and project_id is not None and caller.authority.platform:
             tenant_id = await self._tools.projects.home_of(project_id, deleted_too=route.mutates)
@@ -194,7 +224,8 @@ class Application:
     async def _authorize(self, route: Route, caller: Caller, place: Place, context: Context, origin: Origin) -> None:
         if route.scope is Scope.PUBLIC:
             return
-        access = caller.authority.access(route.action, place)
+        decide = access_by_family if route.family else Authority.access
+        access = decide(caller.authority, route.action, place)
         if access is not Access.HIDDEN:
             if await self._tools.projects.is_foreign(caller, place, deleted_too=route.mutates):
                 access = Access.HIDDEN
@@ -205,11 +236,10 @@ class Application:
         await record_refusal(self._tools.services.database, context, audited, access.value, origin)
         if access is Access.HIDDEN:
             raise Refusal(Code.NOT_FOUND, f"there is no such {place.scope}, or it is not yours to see")
-        raise Refusal(
-            Code.PERMISSION_DENIED,
-            f"{route.action} is not allowed to this caller here",
-            {"action": route.action},
-        )
+        why = f"{route.action} is not allowed to this caller here"
+        if place.scope is Scope.RUNTIME and place.project_id is None:
+            why = "only the operator account of an instance, a service account of its project, acts as its adapter"
+        raise Refusal(Code.PERMISSION_DENIED, why, {"action": route.action})
 
     async def _record(self, caller: Caller, route: Route, place: Place, how: tuple[trace.Traced, Origin, str]) -> None:
         traced, origin, outcome = how
@@ -252,7 +282,9 @@ class Application:
         body = encode_json(problem(refusal, traced.correlation_id))
         return Reply(STATUS[refusal.code], body, MEDIA_TYPE, headers)
 
-    async def _send(self, reply: Reply | Stream, traced: trace.Traced, asgi: tuple[Scope_, Receive, Send]) -> None:
+    async def _send(
+        self, reply: Reply | Stream | Socket, traced: trace.Traced, asgi: tuple[Scope_, Receive, Send]
+    ) -> None:
         scope, receive, send = asgi
         common = {
             "x-correlation-id": traced.correlation_id,
@@ -260,7 +292,7 @@ class Application:
             "cache-control": "no-store",
             "x-content-type-options": "nosniff",
         }
-        if isinstance(reply, Stream):
+        if isinstance(reply, (Stream, Socket)):
             await reply.send(common, send, receive)
             return
         headers = common | reply.headers
@@ -274,6 +306,13 @@ class Application:
         raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": reply.status, "headers": raw})
         await send({"type": "http.response.body", "body": reply.body})
+
+
+def _own_project(caller: Caller) -> Place:
+    """The one project of a service account; nobody else has one."""
+    if caller.actor.kind is not PrincipalKind.SERVICE_ACCOUNT:
+        return Place(Scope.RUNTIME)
+    return Place(Scope.RUNTIME, caller.tenant_id, next(iter(caller.authority.projects), None))
 
 
 def _bearer(route: Route, authorization: str | None) -> str | None:
@@ -322,8 +361,8 @@ def _idempotency(
     return IdempotencyRequest(caller.actor.id, route.key, key, fingerprint.digest())
 
 
-def _answer(route: Route, result: Any) -> Reply | Stream:
-    if isinstance(result, (Reply, Stream)):
+def _answer(route: Route, result: Any) -> Reply | Stream | Socket:
+    if isinstance(result, (Reply, Stream, Socket)):
         return result
     if isinstance(result, Answered):
         headers = {"idempotency-replayed": "true"} if result.replayed else {}

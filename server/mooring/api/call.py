@@ -10,6 +10,7 @@ from mooring.api.auth import Authenticator
 from mooring.api.homes import Homes
 from mooring.api.limits import RateLimit
 from mooring.api.route import Route
+from mooring.commands.claim import ClaimDesk
 from mooring.commands.dispatch import Dispatcher
 from mooring.commands.task_log import LogWatch
 from mooring.commands.work import IdempotencyRequest, Presented, Services, Work
@@ -36,6 +37,7 @@ class Tools:
     readiness: Callable[[], Awaitable[list[str]]]
     projects: Homes
     dispatcher: Dispatcher
+    claims: ClaimDesk
     logs: LogWatch = field(default_factory=LogWatch)  # who follows the output of which task
     addresses: list[str] = field(default_factory=list)  # under which callers reach this platform: the audiences
     streams: dict[str, int] = field(default_factory=dict)  # open streams by principal

@@ -4,7 +4,7 @@ uvicorn runs the server: sockets, signals, the wait for what is under way at a s
 for each connection, in place of its own, which is more general and cost a read as much as the database did. The bytes
 are parsed by httptools, in its strict mode. An answer that is whole goes out by one write, which the application asks
 for by the extension `mooring.answer`; a stream takes the usual ASGI messages. A body that came with its head is asked
-for by `mooring.body`, without waiting.
+for by `mooring.body`, without waiting. A request for a WebSocket may be answered by `mooring.switch`.
 
 Requests of one connection are answered one after the other, in their order. Everything is bounded: the head of a
 request, how long a request may take to arrive, what waits in memory for a reader or a writer that is slow, and how
@@ -14,7 +14,7 @@ long a connection may be silent.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any, Final, Protocol, cast
 from urllib.parse import unquote
@@ -22,6 +22,7 @@ from urllib.parse import unquote
 import httptools
 import msgspec
 
+from mooring.api.exchange import ANSWER, BODY, GONE, SWITCH, Application, Exchange, Message, wants_websocket
 from mooring.api.problem import MEDIA_TYPE, STATUS, problem
 from mooring.core.errors import Code, Refusal
 from mooring.core.ids import Prefix
@@ -29,23 +30,15 @@ from mooring.gateways.clock import SystemClock
 
 HEAD_BYTES_MAX: Final = 256 * 1024
 """What is parsed at the most; the application's own limit is lower, and it answers by name."""
-BODY_BYTES_WAITING_MAX: Final = 64 * 1024
 ARRIVAL_SECONDS_MAX: Final = 60.0
 UNREAD_SECONDS_MAX: Final = 60.0
 """How long a caller may take nothing of an answer that waits for it in memory."""
 HELD_LOOK_SECONDS: Final = 30.0
 """How often a connection is looked at whose request takes its time, as a long poll does: thousands of them wait."""
-ANSWER: Final = "mooring.answer"
-BODY: Final = "mooring.body"
-GONE: Final = "mooring.gone"
-EXTENSIONS: Final[dict[str, dict[str, object]]] = {ANSWER: {}, BODY: {}}
+EXTENSIONS: Final[dict[str, dict[str, object]]] = {ANSWER: {}, BODY: {}, SWITCH: {}}
 ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 STATUS_LINE: Final = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n" for each in HTTPStatus}
 VERSIONS: Final = ("1.1", "1.0")
-WITHOUT_BODY: Final = (204, 304)
-
-Message = dict[str, Any]
-Application = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Any]
 
 log = logging.getLogger("mooring.http")
 
@@ -57,127 +50,6 @@ class ServerState(Protocol):
     tasks: set[asyncio.Task[None]]
     total_requests: int
     default_headers: list[tuple[bytes, bytes]]
-
-
-class Exchange:
-    """One request and its answer."""
-
-    __slots__ = (
-        "_asked", "_at", "_body", "_chunked", "_continue", "_delivered", "_started", "_woken", "arrived", "broken",
-        "disconnected", "ended", "gone", "keep_alive", "scope", "task",
-    )  # fmt: skip
-
-    def __init__(self, at: "Connection", scope: Message, *, keep_alive: bool, expects_continue: bool) -> None:
-        self._asked = False  # the application has begun to take the body
-        self._at = at
-        self._body = bytearray()
-        self._chunked = self._started = False
-        self._continue = expects_continue
-        self._delivered = False  # the application has all of the body
-        self._woken: asyncio.Future[None] | None = None
-        self.arrived = False
-        self.broken = False  # the rest of the body will never arrive
-        self.disconnected = self.ended = False
-        self.gone: list[Callable[[], object]] = []  # what hears of it when the caller hangs up
-        self.keep_alive = keep_alive
-        self.scope = scope
-        self.task: asyncio.Task[None] | None = None
-
-    async def run(self, application: Application) -> None:
-        """Let the application answer; what it leaves unfinished ends the connection."""
-        try:
-            await application(self.scope, self.receive, self.send)
-        except Exception:
-            log.exception("the application failed where nobody caught it")
-            if not self._started:
-                self._at.write(self._at.refusal(Refusal(Code.INTERNAL, "Mooring failed; its log says why")))
-        finally:
-            self._at.finished(self)
-
-    def take(self, piece: bytes) -> bool:
-        """A piece of the body came; returns whether too much waits for the application now."""
-        if not self.ended:
-            self._body += piece
-            self.wake()
-        return len(self._body) > BODY_BYTES_WAITING_MAX
-
-    def whole_body(self) -> bytes | None:
-        """The body, if all of it is here and nobody has taken a piece of it: then nobody has to wait for it."""
-        if not self.arrived or self._asked or self.disconnected:
-            return None
-        self._asked = self._delivered = True
-        body, self._body = bytes(self._body), bytearray()
-        return body
-
-    def wake(self) -> None:
-        """Something happened that `receive` may be waiting for."""
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
-
-    async def receive(self) -> Message:
-        """ASGI: the next piece of the body, and after the last one, that the caller has gone."""
-        self._asked = True
-        if self._continue and not self._started:
-            self._continue = False
-            self._at.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        while not (self._is_over() or self._body or (self.arrived and not self._delivered)):
-            self._at.read_on()
-            self._woken = asyncio.get_running_loop().create_future()
-            await self._woken
-        if self._is_over():
-            return {"type": "http.disconnect"}
-        body, self._body = bytes(self._body), bytearray()
-        self._delivered = self.arrived
-        return {"type": "http.request", "body": body, "more_body": not self.arrived}
-
-    def _is_over(self) -> bool:
-        return self.disconnected or self.ended or self.broken
-
-    async def send(self, message: Message) -> None:
-        """ASGI: the answer, whole or in pieces."""
-        if self._at.is_full and not self.disconnected:
-            await self._at.drained()
-        if self.disconnected:
-            return
-        kind = message["type"]
-        if kind == ANSWER and not self._started:
-            head = self._at.head(message["status"], message["headers"].items(), keep_alive=self.keep_alive)
-            self._started = True
-            self._at.write(head if self.scope["method"] == "HEAD" else head + message["body"])
-            self._end()
-        elif kind == "http.response.start" and not self._started:
-            self._start(message)
-        elif kind == "http.response.body" and self._started and not self.ended:
-            self._piece(message.get("body", b""), last=not message.get("more_body", False))
-        else:
-            raise RuntimeError(f"the message {kind!r} does not follow what was sent before")
-
-    def _start(self, message: Message) -> None:
-        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
-        status = message["status"]
-        if not any(name == "content-length" for name, _ in headers) and status not in WITHOUT_BODY:
-            if self.scope["http_version"] == "1.1":
-                self._chunked = self.scope["method"] != "HEAD"
-                headers.append(("transfer-encoding", "chunked"))
-            else:
-                self.keep_alive = False  # an older caller knows the end by the connection's
-        head = self._at.head(status, headers, keep_alive=self.keep_alive)
-        self._started = True
-        self._at.write(head)
-
-    def _piece(self, piece: bytes, *, last: bool) -> None:
-        if self.scope["method"] == "HEAD":
-            piece = b""
-        elif self._chunked:
-            piece = (b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b"") + (b"0\r\n\r\n" if last else b"")
-        if piece:
-            self._at.write(piece)
-        if last:
-            self._end()
-
-    def _end(self) -> None:
-        self.ended = True
-        self.wake()
 
 
 class Connection(asyncio.Protocol):
@@ -205,6 +77,7 @@ class Connection(asyncio.Protocol):
         self._current: Exchange | None = None
         self._waiting: deque[Exchange] = deque()  # requests that were sent before the one before was answered
         self._receiving: Exchange | None = None  # the one whose body is arriving
+        self._switching: Exchange | None = None  # the last one, which may speak another protocol from here on
         self._reads = True
         self._drained: asyncio.Future[None] | None = None
         self._closing = False
@@ -248,18 +121,23 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
-        if self._closing:
+        if self._switching is not None and self._switching.take(data):
+            self._pause_reading()
+        if self._closing or self._switching is not None:
             return
         if self._arriving_since is None:
             self._arriving_since = self._loop.time()
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # No other protocol is spoken here: the request is answered as it is, and it is the last one.
+        except httptools.HttpParserUpgrade as upgrade:
+            # It is the last request: answered as it is, unless it names a protocol that is spoken at its address.
             self._closing = True
             last = self._waiting[-1] if self._waiting else self._current
             if last is not None:
                 last.keep_alive = False
+                if wants_websocket(last.scope):
+                    self._switching = last
+                    last.take(data[int(upgrade.args[0]) :])
         except httptools.HttpParserError:
             self._refuse(Refusal(Code.MALFORMED_REQUEST, "what was sent is not a request of HTTP/1.1"))
 

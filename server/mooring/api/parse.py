@@ -34,6 +34,9 @@ PARAMETER_PREFIX: Final = {
     "endpoint_id": Prefix.TASK,
     "task_id": Prefix.TASK,
     "receipt_id": Prefix.RECEIPT,
+    "instance_id": Prefix.INSTANCE,
+    "member_id": Prefix.MEMBER,
+    "operation_id": Prefix.OPERATION,
 }
 """The noun of each path parameter that is an id. A parameter that is not listed is other text."""
 

@@ -56,6 +56,8 @@ class Route:
     errors: tuple[Code, ...] = ()
     hidden: bool = False
     asks: bool = False  # a POST that changes nothing: what it asks about is too long for an address
+    family: bool = False  # the key of a category (`<category>.<action>`) opens it too; the handler asks which
+    websocket: bool = False  # it goes on as a WebSocket, whose first message may bring the token
     path_parameters: tuple[str, ...] = ()
     key: str = field(init=False)
     """How the route is called in records: method and template."""
@@ -67,8 +69,8 @@ class Route:
         object.__setattr__(self, "mutates", self._mutates())
 
     def _mutates(self) -> bool:
-        # What an agent sends is made safe to repeat by fences and sequences of its own, and is no act of anybody's.
-        return self.method != "GET" and self.scope not in (Scope.PUBLIC, Scope.NODE) and not self.asks
+        # What agents and adapters send is made safe to repeat by fences, names and sequences of their own.
+        return self.method != "GET" and self.scope not in (Scope.PUBLIC, Scope.NODE, Scope.RUNTIME) and not self.asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ class Declared:
     name: str = ""
     hidden: bool = False  # a page for browsers, no part of the API
     asks: bool = False  # a POST that changes nothing
+    family: bool = False  # a category's key opens it too
+    websocket: bool = False  # always hidden: OpenAPI has no words for it; the page of the timeline describes it
 
 
 ROUTES: Final[list[Route]] = []
@@ -170,6 +174,8 @@ def _route(method: str, path: str, scope: Scope, declared: Declared, named: tupl
         errors=declared.errors,
         hidden=declared.hidden,
         asks=declared.asks,
+        family=declared.family,
+        websocket=declared.websocket,
         path_parameters=in_path,
     )
 

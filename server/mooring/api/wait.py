@@ -6,7 +6,7 @@ it then reads is the truth.
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -15,6 +15,7 @@ from mooring.api.stream import require_still_allowed
 from mooring.storage.event import Selection
 
 View = TypeVar("View")
+LOOK_SECONDS: Final = 0.25
 
 
 class WaitQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -41,8 +42,18 @@ class WaitQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ) = None
 
 
-async def waited(call: Call, query: WaitQuery, subject_id: str, read: Callable[[], Awaitable[View]]) -> View:
-    """The view as soon as it is what the caller waits for, or as it is when the time is over."""
+async def waited(
+    call: Call,
+    query: WaitQuery,
+    subject_id: str,
+    read: Callable[[], Awaitable[View]],
+    *,
+    silent: frozenset[str] = frozenset(),
+) -> View:
+    """The view as soon as it is what the caller waits for, or as it is when the time is over.
+
+    `silent` are states that are reached without an event; whoever waits for one of them has somebody look for him.
+    """
     hub = call.services.hub
     place = hub.head
     view = await read()
@@ -57,11 +68,16 @@ async def waited(call: Call, query: WaitQuery, subject_id: str, read: Callable[[
         if query.changed_from is not None and getattr(view, "etag", None) != query.changed_from:
             return view
         left = deadline - time.monotonic()
-        if left <= 0 or not await hub.wait(place, left):
+        if left <= 0:
             return view
-        concerned = False
+        if not await hub.wait(place, min(left, LOOK_SECONDS) if wanted & silent else left):
+            if not wanted & silent:
+                return view
+            await require_still_allowed(call)
+            view = await read()
+            continue
         found, place = await hub.read(Selection(tenant_id=call.acting.tenant_id), place, 1000)
-        concerned = any(event.subject_id == subject_id for event in found)
+        concerned = any(subject_id in (event.subject_id, event.app_instance_id) for event in found)
         if concerned:
             await require_still_allowed(call)
             view = await read()

@@ -25,13 +25,19 @@ from mooring.storage import allocation as allocations
     "/allocations/{allocation_id}/tasks",
     Declared(
         "task", "create", "task.create", 201, TaskView,
-        errors=(Code.CONFLICT, Code.VALIDATION_FAILED, Code.PERMISSION_DENIED, Code.SOURCE_DENIED),
+        errors=(
+            Code.CONFLICT, Code.VALIDATION_FAILED, Code.PERMISSION_DENIED, Code.SOURCE_DENIED,
+            Code.ARTIFACT_NOT_REGISTERED, Code.ARTIFACT_UNVERIFIED, Code.ARTIFACT_REVOKED, Code.SIGNATURE_MISSING,
+            Code.SIGNATURE_INVALID, Code.SIGNATURE_KEY_UNKNOWN, Code.SIGNATURE_REPLAYED, Code.DIGEST_MISMATCH,
+            Code.ARTIFACT_NOT_FOUND_AT_SOURCE,
+        ),
     ),
 )  # fmt: skip
 async def create_allocation_task(call: Call, allocation_id: str, body: MakeTask) -> Answered:
     """Have something done in an active allocation: write files, run a program, start a service or a container.
 
-    A task is named by its step; making it again under the same step answers with the first one.
+    What it fetches is a digest of an artifact that is registered in sight of the project and proven now. A task is
+    named by its step; making it again under the same step answers with the first one.
     """
     project_id = str(call.place.project_id)
     row = await allocations.find(call.services.database, call.acting, project_id, allocation_id)

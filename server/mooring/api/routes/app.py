@@ -6,6 +6,7 @@ from mooring.api.call import Call, encode_json
 from mooring.api.page import Page, PageQuery, page, start
 from mooring.api.reply import Reply
 from mooring.api.route import PUBLIC_ACTION, Declared, route, route_in
+from mooring.api.routes.service_account import read_key
 from mooring.api.schemas.app import (
     AppView,
     CreateApp,
@@ -14,6 +15,7 @@ from mooring.api.schemas.app import (
     LintManifest,
     PromoteVersion,
     ReplaceManifest,
+    SetAdapterKey,
     UpdateApp,
     VersionHistory,
     VersionView,
@@ -95,6 +97,17 @@ async def update_app(call: Call, app_id: str, body: UpdateApp) -> Answered:
     """Change an app's card: name, description, icon."""
     wish = {"display_name": body.display_name, "description": body.description, "icon": body.icon}
     return await app_commands.update(_showing_app(call), app_id, wish, body.revision)
+
+
+@route_in(PLACES, "PUT", ONE + "/adapter-key", Declared("app", "set-adapter-key", "app.update", answer=AppView))
+async def set_app_adapter_key(call: Call, app_id: str, body: SetAdapterKey) -> Answered:
+    """Set the public key of the adapter that serves an app.
+
+    Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,
+    unless it is kept while adapters change over.
+    """
+    key = None if body.public_key is None else read_key(body.public_key)
+    return await app_commands.set_key(_showing_app(call), app_id, key, keep_previous=body.keep_previous)
 
 
 @route_in(PLACES, "GET", VERSIONS, Declared("version", "list", "app_version.read", answer=Page[VersionView]))

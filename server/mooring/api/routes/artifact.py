@@ -192,7 +192,7 @@ async def verify_artifact(call: Call, artifact_id: str, query: CheckWaitQuery) -
         "artifact", "promote", "artifact.promote", answer=ArtifactView,
         errors=(
             Code.GRACE_PERIOD, Code.HOLD_PRESENT, Code.ILLEGAL_TRANSITION, Code.PROMOTION_REFUSED, Code.SMOKE_FAILED,
-            *OF_CHECKS, Code.CONTENT_EXPANDS_TOO_FAR,
+            *OF_CHECKS, Code.CONTENT_EXPANDS_TOO_FAR, Code.LAYER_MISMATCH,
             Code.VERSION_AHEAD_OF_ARTIFACT, *OF_TRUST, *OF_SOURCES,
         ),
     ),

@@ -1,5 +1,7 @@
 """Endpoints of events and the audit trail, in each kind of place."""
 
+from collections.abc import AsyncGenerator
+
 from mooring.api import stream
 from mooring.api.call import Call
 from mooring.api.page import Page, PageQuery, page, start
@@ -14,6 +16,8 @@ from mooring.api.schemas.record import (
     audit_view,
     event_view,
 )
+from mooring.api.socket import Socket
+from mooring.api.websocket import accept
 from mooring.commands.found import found
 from mooring.core.errors import Code
 from mooring.core.permissions import Scope
@@ -34,7 +38,7 @@ async def list_events(call: Call, query: EventQuery) -> EventPage:
     """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first."""
     await _require_project(call)
     hub = call.services.hub
-    wanted = stream.selection(call, query.correlation_id)
+    wanted = stream.selection(call, query.correlation_id, query.app_instance_id)
     place = await stream.place_of(call, query.cursor) if query.cursor else await stream.first_place(call)
     rows, place = await hub.read(wanted, place, query.limit)
     if not rows and query.wait:
@@ -61,12 +65,38 @@ async def stream_events(call: Call, query: StreamQuery) -> Stream:
 
     Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
     """
+    pieces = await _followed(call, query)
+    return Stream(stream.server_sent(pieces), "text/event-stream")
+
+
+@route_in(
+    PLACES,
+    "GET",
+    "/events/ws",
+    Declared(
+        "event",
+        "connect",
+        "event.read",
+        name="connect_events",
+        unlimited=True,
+        hidden=True,
+        websocket=True,
+        errors=(Code.CURSOR_EXPIRED,),
+    ),
+)
+async def connect_events(call: Call, query: StreamQuery) -> Socket:
+    """Follow events as they happen (WebSocket); the same events, cursors and bounds as the stream."""
+    headers = accept(call.headers)
+    return Socket(headers, await _followed(call, query))
+
+
+async def _followed(call: Call, query: StreamQuery) -> AsyncGenerator[stream.Piece, None]:
     await _require_project(call)
     stream.require_room(call)
-    wanted = stream.selection(call, query.correlation_id)
+    wanted = stream.selection(call, query.correlation_id, query.app_instance_id)
     cursor = call.headers.get("last-event-id") or query.cursor
     place = await stream.place_of(call, cursor) if cursor else call.services.hub.head
-    return Stream(stream.follow(call, wanted, place), "text/event-stream")
+    return stream.pieces(call, stream.EventSource(call, wanted), place)
 
 
 @route_in(PLACES, "GET", "/audit", Declared("audit", "list", "audit.read", answer=Page[AuditView]))

@@ -47,6 +47,8 @@ LAST_ID = "~"  # sorts after every id
 CHUNKS_MAX = 16
 CHAIN_BEFORE = 100
 CHAIN_AFTER = 100
+CLAIMED_SILENTLY = frozenset({"claimed"})
+"""Claims are made by the hundred and leave no event."""
 
 
 @route("GET", "/schemas/tasks", Scope.PUBLIC, Declared("reference", "tasks", PUBLIC_ACTION, answer=dict[str, Any]))
@@ -77,7 +79,7 @@ async def get_task(call: Call, task_id: str, query: WaitQuery) -> TaskView:
     async def read() -> TaskView:
         return task_view(call.caller.authority, await _task(call, task_id))
 
-    return await waited(call, query, task_id, read)
+    return await waited(call, query, task_id, read, silent=CLAIMED_SILENTLY)
 
 
 @route_in(HERE, "GET", ONE + "/log", Declared("task", "log", "task.read", answer=LogView))

@@ -5,12 +5,13 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from mooring.api.schemas.fields import DisplayName, Revision, Shown, Slug, Strict, Time, allowed
+from mooring.api.schemas.fields import DisplayName, PublicKey, Revision, Shown, Slug, Strict, Time, allowed
 from mooring.core.app import DESCRIPTION_LENGTH_MAX, App
 from mooring.core.app_version import AppVersion
 from mooring.core.finding import Finding
 from mooring.core.ids import Prefix, pattern
 from mooring.core.permissions import Authority, Place, Scope
+from mooring.core.platform_key import encoded
 from mooring.core.promotion import PROMOTION, PromotionState, PromotionTrigger
 from mooring.storage.app_version import Step
 
@@ -57,10 +58,20 @@ class AppView(Shown):
     category: str
     description: str
     icon: str
+    adapter_key: Annotated[str | None, Meta(description="The public key of its adapter, in base64url.")]
     created_at: Time
     revision: int
     etag: str
     allowed_actions: list[str]
+
+
+class SetAdapterKey(Strict):
+    """The public key of the adapter that serves an app; none takes it away."""
+
+    public_key: PublicKey | None
+    keep_previous: Annotated[
+        bool, Meta(description="Whether the key before goes on counting, while adapters change over.")
+    ] = False
 
 
 class CreateVersion(Strict):
@@ -168,6 +179,7 @@ def app_view(authority: Authority, app: App) -> AppView:
         category=app.category,
         description=app.description,
         icon=app.icon,
+        adapter_key=None if app.adapter_key is None else encoded(app.adapter_key),
         created_at=app.created_at,
         revision=app.revision,
         etag=str(app.revision),

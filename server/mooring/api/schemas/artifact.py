@@ -189,22 +189,28 @@ class HistoryView(Shown):
 
 
 class ImpactedInstance(Shown):
-    """An instance that runs on the digest."""
+    """An instance whose pin has the digest, or whose open upgrade leads to it."""
 
     id: str
     tenant_id: str
     project_id: str
     status: str
+    name: str
+    app_slug: str
+    version: str
 
 
 class ImpactedMember(Shown):
-    """A member of such an instance."""
+    """A member of such an instance, and the version that it is on itself."""
 
     id: str
     tenant_id: str
     project_id: str
     instance_id: str
     status: str
+    name: str
+    component_key: str
+    version: str
 
 
 class ImpactedVersion(Shown):

@@ -62,6 +62,7 @@ class EntitlementView(Shown):
     agreed_actions: list[str]
     required_actions: list[str]
     missing_actions: list[str]
+    service_account_id: str | None
     created_at: Time
     updated_at: Time
     revision: int
@@ -90,6 +91,7 @@ def entitlement_view(authority: Authority, entitlement: Entitlement, required_ac
         agreed_actions=list(entitlement.agreed_actions),
         required_actions=sorted(required_actions),
         missing_actions=sorted(set(required_actions) - set(entitlement.agreed_actions)),
+        service_account_id=entitlement.service_account_id,
         created_at=entitlement.created_at,
         updated_at=entitlement.updated_at,
         revision=entitlement.revision,

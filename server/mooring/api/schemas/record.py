@@ -18,6 +18,9 @@ CorrelationId = Annotated[
         description="A correlation id.",
     ),
 ]
+InstanceId = Annotated[
+    str, Meta(min_length=1, max_length=60, pattern="^[a-z0-9_]+$", description="Only what concerns this instance.")
+]
 
 
 class EventQuery(Strict):
@@ -26,6 +29,7 @@ class EventQuery(Strict):
     cursor: Cursor | None = None
     limit: Limit = 100
     correlation_id: CorrelationId | None = None
+    app_instance_id: InstanceId | None = None
     wait: Annotated[float, Meta(ge=0, le=60, description="Seconds to wait for the first event.")] = 0
 
 
@@ -34,6 +38,7 @@ class StreamQuery(Strict):
 
     cursor: Cursor | None = None
     correlation_id: CorrelationId | None = None
+    app_instance_id: InstanceId | None = None
 
 
 class EventView(Shown):

@@ -1,0 +1,272 @@
+"""Endpoints of adapters: claims, what is reported under them, and what is asked for the nodes of one's own members.
+
+They act in the one project of the service account that calls, and take no Idempotency-Key: a fence, or a name, makes
+each of them safe to repeat.
+"""
+
+from datetime import timedelta
+from decimal import Decimal
+
+from mooring.api.call import Call
+from mooring.api.route import PUBLIC_ACTION, Declared, route
+from mooring.api.schemas.runtime import (
+    ClaimInstances,
+    FenceQuery,
+    FindAccounts,
+    FinishOperation,
+    MakeMemberTask,
+    MakeReport,
+    MakeSecret,
+    MemberTaskQuery,
+    ReleaseInstances,
+    ReportUsage,
+    ending_of,
+    held_of,
+    told_of,
+)
+from mooring.api.schemas.runtime_view import (
+    AdapterAccount,
+    AdapterAccounts,
+    ClaimedInstances,
+    FinishedOperation,
+    KeptSecret,
+    ReleasedInstances,
+    Reported,
+    RuntimeTask,
+    RuntimeWhole,
+    StoredUsage,
+    claimed_instances,
+    finished_operation,
+    instance_etag,
+    runtime_task,
+    runtime_whole,
+)
+from mooring.api.wait import WaitQuery, waited
+from mooring.commands import adapter as commands
+from mooring.commands import adapter_keep, member_task
+from mooring.commands.adapter import Under
+from mooring.commands.adapter_account import ACCOUNTS_MAX, accounts_of_key
+from mooring.commands.claim import Poll
+from mooring.commands.found import found
+from mooring.commands.work import Answered, Work
+from mooring.core.errors import Code, Refusal
+from mooring.core.instance import Instance
+from mooring.core.member_task import MemberTaskWish
+from mooring.core.permissions import Scope
+from mooring.core.usage import UsageTold
+from mooring.storage import claim as claims
+from mooring.storage.claim import Asking
+
+ACCOUNTS = "/runtime/accounts"
+ONE = "/runtime/instances/{instance_id}"
+FENCED = (Code.LEASE_LOST,)
+DECIDED = (Code.LEASE_LOST, Code.CONFLICT, Code.ILLEGAL_TRANSITION, Code.LIMIT_REACHED)
+TRUST = (
+    Code.ARTIFACT_NOT_PINNED, Code.ARTIFACT_NOT_REGISTERED, Code.ARTIFACT_UNVERIFIED, Code.ARTIFACT_REVOKED,
+    Code.SIGNATURE_MISSING, Code.SIGNATURE_INVALID, Code.SIGNATURE_KEY_UNKNOWN, Code.SIGNATURE_REPLAYED,
+    Code.SOURCE_DENIED, Code.DIGEST_MISMATCH, Code.ARTIFACT_NOT_FOUND_AT_SOURCE, Code.NOT_SUPPORTED,
+)  # fmt: skip
+"""Why a digest is not handed to a node."""
+
+
+@route(
+    "POST",
+    ACCOUNTS,
+    Scope.PUBLIC,
+    Declared("runtime", "accounts", PUBLIC_ACTION, answer=AdapterAccounts, errors=(Code.ASSERTION_REFUSED,)),
+)
+async def find_runtime_accounts(call: Call, body: FindAccounts) -> AdapterAccounts:
+    """Find the service accounts that a key opens: how an adapter of many projects learns of its accounts.
+
+    The assertion is a JWT as for a token, with `iss` and `sub` both `key:<the public key in base64url>`, any `kid`, and
+    `aud` this endpoint's address. It is signed with that key.
+    """
+    who = f"address {call.origin.remote_address}"
+    if call.tools.failures.left(who) < 1:
+        call.tools.failures.take(who)
+    audiences = tuple(f"{address}/api/v1{ACCOUNTS}" for address in call.tools.addresses)
+    try:
+        asked = (body.assertion, body.after or "")
+        listed = await accounts_of_key(call.services, call.context, asked, audiences, call.origin)
+    except Refusal as refusal:
+        if refusal.code is Code.ASSERTION_REFUSED:
+            call.tools.failures.take(who)
+        raise
+    return AdapterAccounts(
+        accounts=[
+            AdapterAccount(
+                service_account_id=each.service_account_id,
+                project_id=each.project_id,
+                key_id=each.key_id,
+                apps=each.apps,
+            )
+            for each in listed
+        ],
+        next_after=listed[-1].service_account_id if len(listed) == ACCOUNTS_MAX else None,
+    )
+
+
+@route("POST", "/runtime/claims", Scope.RUNTIME, Declared("runtime", "claim", "runtime.claim", answer=ClaimedInstances))
+async def claim_instances(call: Call, body: ClaimInstances) -> ClaimedInstances:
+    """Wait for instances: heartbeat of all that is held, claim of what is offered, and news, in one request.
+
+    An instance is offered when it has an open operation that is the adapter's turn, or when it runs and nobody watches
+    it. The answer comes early with a claim, a change or a loss. Without `after` every held instance counts as changed.
+    """
+    settings = call.services.settings
+    poll = Poll(
+        asking=_asking(call, body.holder),
+        held=held_of(body.held),
+        free=body.free,
+        wait_seconds=min(body.wait_seconds, settings.wait_seconds_max),
+        after=body.after,
+    )
+    return claimed_instances(await call.tools.claims.poll(poll, call.gone), settings.adapter_lease_seconds)
+
+
+@route(
+    "POST",
+    "/runtime/releases",
+    Scope.RUNTIME,
+    Declared("runtime", "release", "runtime.claim", answer=ReleasedInstances),
+)
+async def release_instances(call: Call, body: ReleaseInstances) -> ReleasedInstances:
+    """Give claims back at a clean end, so that another holder need not wait for the leases to run out."""
+    released = await call.tools.claims.release(_asking(call, body.holder), held_of(body.held))
+    return ReleasedInstances(released=released)
+
+
+@route("GET", ONE, Scope.RUNTIME, Declared("runtime", "get", "runtime.claim", answer=RuntimeWhole, errors=FENCED))
+async def get_runtime_instance(call: Call, instance_id: str, query: FenceQuery) -> RuntimeWhole:
+    """Read a held instance with all that its adapter goes on from: manifest, members, open operations, their tasks."""
+    claimed = _under(call, instance_id, query.fence)
+    return runtime_whole(await commands.whole(call.services, call.acting, claimed))
+
+
+@route(
+    "POST",
+    ONE + "/reports",
+    Scope.RUNTIME,
+    Declared("runtime", "report", "runtime.report", answer=Reported, errors=DECIDED),
+)
+async def report_instance(call: Call, instance_id: str, body: MakeReport) -> Answered:
+    """Report what was observed: steps of an operation, members, endpoints, health; all of it or nothing.
+
+    What is so already is accepted and writes nothing.
+    """
+    claimed = _under(call, instance_id, body.fence)
+    work: Work[Instance] = call.work(lambda instance: Reported(etag=instance_etag(instance)))
+    return await commands.report(work, claimed, body.operation_id, told_of(body))
+
+
+@route(
+    "POST",
+    ONE + "/operations/{operation_id}/finish",
+    Scope.RUNTIME,
+    Declared("runtime", "finish", "runtime.report", answer=FinishedOperation, errors=DECIDED),
+)
+async def finish_runtime_operation(call: Call, instance_id: str, operation_id: str, body: FinishOperation) -> Answered:
+    """End an operation with evidence, or with a failure that has a code and the last lines.
+
+    A launch succeeds when every component has the members that it needs, a drain when they were observed quiet. What
+    tears down goes over to the platform, which closes and verifies. The same end once more is accepted.
+    """
+    claimed = _under(call, instance_id, body.fence)
+    return await commands.finish(call.work(finished_operation), claimed, operation_id, ending_of(body))
+
+
+@route(
+    "POST",
+    ONE + "/tasks",
+    Scope.RUNTIME,
+    Declared(
+        "runtime", "make_task", "task.create", answer=RuntimeTask,
+        errors=(Code.LEASE_LOST, Code.CONFLICT, Code.NAME_TAKEN, *TRUST),
+    ),
+)  # fmt: skip
+async def make_member_task(call: Call, instance_id: str, body: MakeMemberTask) -> Answered:
+    """Have something done on the node of a member; the task is named by operation and step, and made once.
+
+    An image is named by `{"artifact": "<role>"}` or `{"digest": "sha256:…"}`; registry, repository and the secret that
+    opens it are filled in. Every digest is judged again at each making.
+    """
+    claimed = _under(call, instance_id, body.fence)
+    wish = MemberTaskWish(
+        member_id=body.member_id,
+        type=body.type,
+        step=body.step,
+        arguments=body.arguments,
+        lifetime=timedelta(seconds=body.lifetime_seconds),
+        grants=tuple((each.name, each.secret) for each in body.grants),
+    )
+    return await member_task.make(call.work(runtime_task), claimed, body.operation_id, wish)
+
+
+@route(
+    "GET",
+    ONE + "/tasks/{task_id}",
+    Scope.RUNTIME,
+    Declared("runtime", "get_task", "task.create", answer=RuntimeTask, errors=FENCED),
+)
+async def get_member_task(call: Call, instance_id: str, task_id: str, query: MemberTaskQuery) -> RuntimeTask:
+    """Read a task of a held instance; `?until=succeeded,failed,cancelled,expired` waits for its end."""
+    claimed = _under(call, instance_id, query.fence)
+
+    async def read() -> RuntimeTask:
+        await commands.held(call.services, call.acting, claimed)
+        row = await claims.find_task(call.services.database, call.acting, *claimed.place, task_id)
+        return runtime_task(found(row, "task"))
+
+    waiting = WaitQuery(wait=query.wait, until=query.until, changed_from=query.changed_from)
+    return await waited(call, waiting, task_id, read)
+
+
+@route(
+    "POST",
+    ONE + "/secrets",
+    Scope.RUNTIME,
+    Declared(
+        "runtime", "keep_secret", "secret.create", answer=KeptSecret,
+        errors=(Code.LEASE_LOST, Code.CONFLICT, Code.NAME_TAKEN, Code.LIMIT_REACHED),
+    ),
+)  # fmt: skip
+async def keep_instance_secret(call: Call, instance_id: str, body: MakeSecret) -> Answered:
+    """Keep a secret for the instance, given or made by the platform; its value is never told here.
+
+    Under a name that is there the first one is answered, and nothing changes.
+    """
+    claimed = _under(call, instance_id, body.fence)
+    wanted = adapter_keep.NewSecret(body.name, body.purpose, body.value, body.generate_bytes)
+    work: Work[adapter_keep.Kept] = call.work(
+        lambda kept: KeptSecret(name=kept.secret.name, purpose=kept.secret.purpose, created=kept.created)
+    )
+    return await adapter_keep.keep(work, claimed, wanted)
+
+
+@route(
+    "POST",
+    ONE + "/usage",
+    Scope.RUNTIME,
+    Declared("runtime", "usage", "usage.report", answer=StoredUsage, errors=(Code.LEASE_LOST, Code.CONFLICT)),
+)
+async def report_usage(call: Call, instance_id: str, body: ReportUsage) -> Answered:
+    """Report usage in units of the manifest; each record is stored once under its id, all of them or none."""
+    claimed = _under(call, instance_id, body.fence)
+    told = [
+        UsageTold(
+            each.record_id, each.unit, each.started_at, each.ended_at, Decimal(repr(each.quantity)).normalize(),
+            each.attached_project_id,
+        )
+        for each in body.records
+    ]  # fmt: skip
+    work: Work[tuple[int, int]] = call.work(lambda counts: StoredUsage(stored=counts[0], repeated=counts[1]))
+    return await adapter_keep.report_usage(work, claimed, told)
+
+
+def _asking(call: Call, holder: str) -> Asking:
+    place = call.place
+    return Asking(call.caller.actor.id, str(place.tenant_id), str(place.project_id), holder)
+
+
+def _under(call: Call, instance_id: str, fence: int) -> Under:
+    return Under(call.caller.actor.id, str(call.place.project_id), instance_id, fence)
