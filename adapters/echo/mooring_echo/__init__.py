@@ -1,0 +1,1 @@
+"""The echo adapter: the smallest complete example of an adapter, with three roles."""

@@ -1,0 +1,299 @@
+"""The plans of the echo app: one function for each kind of operation, all of them pure.
+
+Three roles, so that "a controller and its workers" is not baked into anything: `seed` is quorum-like (an odd number, of
+which a majority has to stand while one of them is changed), `worker` does the echoing, `gate` is where people come in.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from mooring_adapter import (
+    Blocked,
+    Failure,
+    Finish,
+    Gather,
+    Member,
+    Operation,
+    Plan,
+    ReportEndpoint,
+    ReportMember,
+    RunTask,
+    Step,
+    World,
+)
+from mooring_echo.members import (
+    STANDING,
+    Quietness,
+    bring_up,
+    files,
+    is_ready,
+    port_of,
+    start,
+    stop,
+    tell_peers,
+)
+
+ROLES: Final = ("seed", "worker", "gate")
+
+
+def plan(world: World, operation: Operation) -> Plan:
+    """The steps of any operation."""
+    return PLANS[operation.kind](world, operation)
+
+
+def deploy(world: World, operation: Operation) -> Plan:
+    """The seeds first; the others when they stand."""
+    members = alive(world)
+    seeds = [each for each in members if each.component_key == "seed"]
+    if len(seeds) % 2 == 0:
+        return refused(
+            "config_refused", f"seeds come in odd numbers, so that a majority is one; {len(seeds)} are wanted"
+        )
+    steps = [step for each in seeds for step in bring_up(world, each, members)]
+    steps.append(Gather(step="seeds"))
+    others = [each for each in members if each.component_key != "seed"]
+    steps += [step for each in others for step in bring_up(world, each, members)]
+    return Plan((*steps, *endpoints(world, members), Finish(evidence=evidence(members))))
+
+
+def add(world: World, operation: Operation) -> Plan:
+    """The new ones side by side; then the old ones learn of them."""
+    members = alive(world)
+    new = world.concerned(operation)
+    steps = [step for each in new for step in bring_up(world, each, members)]
+    return Plan((*steps, *news(members, new), *endpoints(world, members), Finish(evidence=evidence(new))))
+
+
+def drain(world: World, operation: Operation) -> Plan:
+    """Drained is what was seen to be quiet."""
+    steps: list[Step] = []
+    for member in world.concerned(operation):
+        if blocker := quorum_blocker(world, member):
+            return Plan((blocker, Finish()))
+        quietness = Quietness(world, operation, member)
+        if quietness.is_given_up:
+            return refused("not_quiet", f"{member.name} still had work when the time was over")
+        steps += quietness.steps()
+        if quietness.is_quiet:
+            steps.append(
+                ReportMember(
+                    step=f"drained/{member.id}", member_id=member.id, status="drained",
+                    detail={**member.adapter_detail, "cordoned_by": operation.id},
+                )
+            )  # fmt: skip
+        else:
+            return Plan(tuple(steps))  # without an end: it is planned anew when the look is over
+    return Plan((*steps, Finish(evidence={"quiet": operation.member_ids})))
+
+
+def remove(world: World, operation: Operation) -> Plan:
+    """Quiet where there is time for it; then the process ends, and the platform tears down."""
+    steps: list[Step] = []
+    leaving = world.concerned(operation)
+    for member in leaving:
+        if member.status not in STANDING or not reachable(member):
+            continue  # a failed one has nothing to finish
+        if blocker := quorum_blocker(world, member):
+            return Plan((blocker, Finish()))
+        quietness = Quietness(world, operation, member)
+        steps += quietness.steps()
+        if not quietness.is_quiet and not quietness.is_given_up:
+            return Plan(tuple(steps))
+        if quietness.is_quiet and member.status == "draining":
+            steps.append(ReportMember(step=f"drained/{member.id}", member_id=member.id, status="drained"))
+        steps.append(stop(member, f"stop/{member.id}"))
+    staying = [each for each in alive(world) if each.id not in operation.member_ids]
+    return Plan((*steps, *news(staying, leaving), Finish(evidence={"left": operation.member_ids})))
+
+
+def replace(world: World, operation: Operation) -> Plan:
+    """With a surge the new one stands before the old one goes; without, it takes the old one's place."""
+    concerned = world.concerned(operation)
+    replaced = {each.replaces_id for each in concerned}
+    new = [each for each in concerned if each.id not in replaced]
+    old = [each for each in concerned if each.id in replaced]
+    staying = [each for each in alive(world) if each.id not in replaced]
+    arriving = [step for each in new for step in bring_up(world, each, staying)]
+    leaving: list[Step] = []
+    for member in old:
+        if member.status in STANDING and reachable(member):
+            quietness = Quietness(world, operation, member)
+            leaving += quietness.steps()
+            if not quietness.is_quiet and not quietness.is_given_up:
+                before = [*arriving, Gather(step="arrived")] if operation.request.get("surge", True) else []
+                return Plan((*before, *leaving))
+            if quietness.is_quiet and member.status == "draining":
+                leaving.append(ReportMember(step=f"drained/{member.id}", member_id=member.id, status="drained"))
+            leaving.append(stop(member, f"stop/{member.id}"))
+    order = [arriving, leaving] if operation.request.get("surge", True) else [leaving, arriving]
+    steps = [*order[0], Gather(step="first"), *order[1], Gather(step="second")]
+    if operation.request.get("surge", True):
+        steps = [*arriving, Gather(step="arrived"), *leaving, Gather(step="left")]
+    return Plan((*steps, *news(staying, new), *endpoints(world, staying), Finish(evidence=evidence(new))))
+
+
+def change_version(world: World, operation: Operation) -> Plan:
+    """Upgrade and rollback: role after role, in lanes that leave a majority up."""
+    target = operation.target_pin.version if operation.target_pin else world.instance.pin.version
+    members = [each for each in alive(world) if each.status in STANDING]
+    steps: list[Step] = []
+
+    def of_member(member: Member) -> list[Step]:
+        key = member.id
+        return [
+            files(member, members, f"files/{key}"),
+            stop(member, f"stop/{key}"),
+            start(member, target, f"start/{key}"),
+            is_ready(member, f"probe/{key}"),
+            ReportMember(step=f"version/{key}", member_id=key, version=target),
+        ]
+
+    for role in ROLES:
+        steps += in_lanes([each for each in members if each.component_key == role], of_member)
+        steps.append(Gather(step=f"{role}s"))
+    return Plan((*steps, *endpoints(world, members), Finish(evidence={"version": target})))
+
+
+def restart(world: World, operation: Operation) -> Plan:
+    """The same processes anew, in lanes."""
+    members = [each for each in alive(world) if each.status in STANDING]
+    steps: list[Step] = []
+
+    def of_member(member: Member) -> list[Step]:
+        key = member.id
+        return [
+            stop(member, f"stop/{key}"),
+            start(member, member.version, f"start/{key}"),
+            is_ready(member, f"probe/{key}"),
+        ]
+
+    for role in ROLES:
+        steps += in_lanes([each for each in members if each.component_key == role], of_member)
+        steps.append(Gather(step=f"{role}s"))
+    return Plan((*steps, *endpoints(world, members), Finish(evidence=evidence(members))))
+
+
+def repair(world: World, operation: Operation) -> Plan:
+    """What failed is built once more, where its node is there; everybody learns of everybody."""
+    members = alive(world)
+    wanted = operation.request.get("member_id")
+    begun = [each for each in members if operation.is_done(f"join/{each.id}")]
+    broken = [
+        each
+        for each in members
+        if (each.status in ("failed", "joining") or each in begun) and reachable(each) and wanted in (None, each.id)
+    ]
+    steps: list[Step] = []
+    for member in broken:
+        first, *rest = bring_up(world, member, members)
+        steps += [first, stop(member, f"stop/{member.id}"), *rest]
+    standing = [each for each in members if each.status in STANDING and each not in broken]
+    return Plan((*steps, *news(standing, broken), *endpoints(world, members), Finish(evidence=evidence(broken))))
+
+
+def decommission(world: World, operation: Operation) -> Plan:
+    """Every process gets the time to end by itself; what is not reached is the platform's."""
+    leaving = [each for each in world.members if each.status in STANDING and reachable(each)]
+    steps = [stop(each, f"stop/{each.id}") for each in leaving]
+    return Plan((*steps, Finish(evidence={"ended": len(leaving)})))
+
+
+PLANS: Final[Mapping[str, Callable[[World, Operation], Plan]]] = {
+    "deploy": deploy,
+    "add": add,
+    "drain": drain,
+    "remove": remove,
+    "replace": replace,
+    "upgrade": change_version,
+    "rollback": change_version,
+    "restart": restart,
+    "repair": repair,
+    "reconcile": repair,
+    "decommission": decommission,
+}
+
+
+def in_lanes(members: Sequence[Member], steps_of: Callable[[Member], list[Step]]) -> list[Step]:
+    """One member after the other, in as many lanes as leave a majority up."""
+    lanes = max((len(members) - 1) // 2, 1)
+    last: list[str | None] = [None] * lanes
+    found: list[Step] = []
+    for index, member in enumerate(members):
+        lane = index % lanes
+        steps = steps_of(member)
+        if last[lane] is not None and isinstance(steps[0], RunTask):
+            steps[0] = after(steps[0], str(last[lane]))
+        last[lane] = steps[-1].step
+        found += steps
+    return found
+
+
+def after(task: RunTask, step: str) -> RunTask:
+    """The task, when another step is done."""
+    return RunTask(
+        step=task.step, member_id=task.member_id, type=task.type, arguments=task.arguments, after=(step,),
+        on_failure=task.on_failure, attempts=task.attempts,
+    )  # fmt: skip
+
+
+def alive(world: World) -> list[Member]:
+    """The members that are not on their way out, role by role."""
+    gone = ("removing", "removed")
+    return [each for role in ROLES for each in world.of(role) if each.status not in gone]
+
+
+def reachable(member: Member) -> bool:
+    """Whether its node can be asked for anything."""
+    return member.failure_code != "node_lost" and (member.allocation is None or member.allocation.node_reachable)
+
+
+def quorum_blocker(world: World, member: Member) -> Blocked | None:
+    """Why a seed cannot be taken out now: a majority of the seeds has to stand without it."""
+    if member.component_key != "seed":
+        return None
+    seeds = [each for each in alive(world) if each.component_key == "seed"]
+    others = [each for each in seeds if each.id != member.id and each.stands and reachable(each)]
+    if len(others) > len(seeds) // 2 or len(seeds) == 1:
+        return None  # the last one goes only with the platform's leave, which keeps the minimum
+    detail = f"{len(others)} of {len(seeds)} seeds would be left, which is no majority; wait for the others, or repair"
+    return Blocked(step="quorum", code="quorum", detail=detail)
+
+
+def news(members: Sequence[Member], changed: Sequence[Member]) -> list[Step]:
+    """Those that stand learn of the others: everybody of seeds, the gates of workers."""
+    roles = {each.component_key for each in changed}
+    known = {each.id for each in changed}
+    told = [
+        each
+        for each in members
+        if "seed" in roles or ("worker" in roles and each.component_key == "gate")
+        if each.id not in known and each.status in STANDING and reachable(each)
+    ]
+    return [tell_peers(each, members) for each in told]
+
+
+def endpoints(world: World, members: Sequence[Member]) -> list[Step]:
+    """Where people come in: the first gate that is not on its way out."""
+    gates = [each for each in members if each.component_key == "gate" and each.status not in ("failed", "draining")]
+    if not gates:
+        return []
+    gate = gates[0]
+    known = next((each for each in world.instance.endpoints if each.get("name") == "web"), {})
+    if known.get("member_id") == gate.id:
+        return []
+    return [
+        ReportEndpoint(
+            step="endpoint", name="web", member_id=gate.id, protocol="http", port=port_of(gate), title="Echo",
+            task=f"start/{gate.id}",
+        )
+    ]  # fmt: skip
+
+
+def evidence(members: Sequence[Member]) -> dict[str, object]:
+    """What a person can check."""
+    return {"members": {each.name: port_of(each) for each in members[:50]}}
+
+
+def refused(code: str, detail: str) -> Plan:
+    """An end without a success."""
+    return Plan((Finish(outcome="failed", failure=Failure(code, detail)),))

@@ -1,0 +1,34 @@
+"""What an adapter is to the kit: the app it serves, and its pure functions."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from mooring_adapter.steps import Plan, Watched
+from mooring_adapter.world import Operation, World
+
+Planner = Callable[[World, Operation], Plan]
+Watcher = Callable[[World], Watched]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """One adapter. `actions` has a planner for each action of the manifest; `cancel` one for what is asked to end early
+    (without it the tasks under way end, and nothing new begins); `watch` looks at a running instance, on every change
+    and every `watch_seconds`.
+
+    `app_slugs` names more apps that the same program serves; empty, with `app_slug` empty too, is every app that its
+    key was given.
+    """
+
+    plan: Planner
+    app_slug: str = ""
+    app_slugs: tuple[str, ...] = ()
+    watch: Watcher | None = None
+    actions: Mapping[str, Planner] = field(default_factory=dict)
+    cancel: Planner | None = None
+    watch_seconds: float = 30.0
+
+    @property
+    def serves(self) -> frozenset[str]:
+        """The slugs of its apps; none stands for all."""
+        return frozenset({self.app_slug, *self.app_slugs} - {""})

@@ -1,0 +1,247 @@
+"""The simulated platform's memory, with its lock: what people ask of it, and what its nodes and its worker do.
+
+Every change happens under one lock, is followed by what the worker and the nodes have to do, and wakes everybody who
+waits. Time is the machine's, moved by an offset that a scenario chooses.
+"""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from mooring_adapter.conformance import rules
+from mooring_adapter.conformance.nodes import Nodes
+from mooring_adapter.conformance.records import OPENING, Account, Instance, Member, Operation, Task, later
+
+LEASE_SECONDS: Final = 45.0
+OPERATION_SECONDS: Final = 600.0
+
+
+class Book:
+    """Everything that the simulated platform knows."""
+
+    def __init__(self) -> None:
+        self.turn = threading.Condition()
+        self.accounts: dict[str, Account] = {}
+        self.instances: dict[str, Instance] = {}
+        self.nodes = Nodes()
+        self.offset = timedelta()
+        self.sequence = 0
+        self.generation = 0  # of the adapter's process: the polls of one that was killed claim nothing more
+        self.lease_seconds = LEASE_SECONDS
+        self.observations: list[str] = []  # promises that were seen broken while they were
+
+    def now(self) -> datetime:
+        """The platform's clock."""
+        return datetime.now(UTC) + self.offset
+
+    @contextmanager
+    def changing(self, instance: Instance | None = None) -> Iterator[None]:
+        """A change: afterwards the worker and the nodes have done theirs, and everybody looks again."""
+        with self.turn:
+            yield
+            if instance is not None:
+                self.touch(instance)
+            self.settle()
+            self.turn.notify_all()
+
+    def touch(self, instance: Instance) -> None:
+        """Something happened to it: an event."""
+        self.sequence += 1
+        instance.changed = self.sequence
+
+    def settle(self) -> None:
+        """What the worker and the nodes have to do, until nothing is due."""
+        for instance in self.instances.values():
+            busy = True
+            while busy:
+                busy = rules.tick(instance, self.now())
+                for member in instance.members.values():
+                    if member.status == "removed":
+                        self.nodes.forget(member.id)
+                busy = self._do_tasks(instance) or busy
+                if busy:
+                    self.touch(instance)
+
+    def _do_tasks(self, instance: Instance) -> bool:
+        did = False
+        for task in instance.tasks.values():
+            member = instance.members.get(task.member_id)
+            if task.is_over or member is None or not member.reachable or self.nodes.holding(task):
+                continue
+            self._done(instance, task, member)
+            did = True
+        return did
+
+    def _done(self, instance: Instance, task: Task, member: Member) -> None:
+        outcome = self.nodes.do(task, member)
+        task.status = "failed" if outcome.failure_code else "succeeded"
+        task.result, task.exit_code = outcome.result or None, outcome.exit_code
+        task.failure_code, task.failure_detail = outcome.failure_code, outcome.failure_detail
+        task.last_lines, task.finished_at = list(outcome.last_lines), self.now()
+        self._count_down(instance, member)
+
+    def _count_down(self, instance: Instance, member: Member) -> None:
+        """How many members of a component were down at once, of those that were up before."""
+        key = f"{instance.id}/{member.component_key}"
+        opened = {
+            each.member_id for each in instance.tasks.values() if each.type in OPENING and each.status == "succeeded"
+        }
+        down = [
+            each
+            for each in instance.members.values()
+            if each.component_key == member.component_key and each.id in opened and not self.nodes.running.get(each.id)
+        ]
+        self.nodes.stopped_together[key] = max(self.nodes.stopped_together.get(key, 0), len(down))
+
+    def wait(self, condition: Callable[[], Any], seconds: float) -> Any:
+        """Until the condition holds, or the time is over: then its last value, which is false."""
+        until = time.monotonic() + seconds
+        with self.turn:
+            while not (value := condition()):
+                left = until - time.monotonic()
+                if left <= 0:
+                    return value
+                self.turn.wait(min(left, 0.5))
+                self.settle()
+            return value
+
+    # What people ask for -----------------------------------------------------------------------------------------
+
+    def create(
+        self, account: Account, manifest: dict[str, Any], topology: dict[str, int], config: dict[str, Any], name: str
+    ) -> Instance:
+        """A new instance with its members and its deployment."""
+        identity = self._id("ins", name)
+        correlation, trace = f"conformance-{name}", hashlib.sha256(identity.encode()).hexdigest()[:32]
+        pin = pin_of(manifest)
+        instance = Instance(
+            id=identity, name=name, account_id=account.id, project_id=account.project_id, manifest=manifest, pin=pin,
+            config=config, topology=dict(topology), correlation_id=correlation, trace_id=trace,
+        )  # fmt: skip
+        with self.changing(instance):
+            self.instances[identity] = instance
+            members = [self._member(instance, key) for key, count in topology.items() for _ in range(count)]
+            self._operation(instance, "deploy", {}, [each.id for each in members])
+        return instance
+
+    def add(self, instance: Instance, component: str, count: int) -> Operation:
+        """More members of a component."""
+        with self.changing(instance):
+            members = [self._member(instance, component) for _ in range(count)]
+            request = {"component": component, "count": count}
+            return self._operation(instance, "add", request, [each.id for each in members])
+
+    def change(self, instance: Instance, kind: str, request: dict[str, Any], member_id: str | None) -> Operation:
+        """Any other operation."""
+        with self.changing(instance):
+            ids = [] if member_id is None else [member_id]
+            if kind in ("drain", "remove", "replace") and member_id is not None:
+                member = instance.members[member_id]
+                if kind == "replace":
+                    new = self._member(instance, member.component_key)
+                    new.replaces_id = member.id
+                    ids.append(new.id)
+                elif member.status in ("ready", "degraded"):
+                    member.status = "draining"
+                    member.draining_since = len(instance.tasks)
+            elif kind in ("upgrade", "rollback", "restart", "reconcile"):
+                ids = [each.id for each in instance.members.values() if each.status not in ("removing", "removed")]
+            elif kind == "repair":
+                ids = ids or [each.id for each in instance.members.values() if each.status == "failed"]
+            elif kind == "decommission":
+                rules.stop(instance, self.now())
+                ids = [each.id for each in instance.members.values() if each.status != "removed"]
+            operation = self._operation(instance, kind, request, ids)
+            if kind in ("remove", "decommission"):
+                working = float(request.get("timeout_seconds", 0))
+                operation.phase_deadline_at = later(self.now(), working + rules.graceful_seconds(instance))
+            return operation
+
+    def target(self, operation: Operation, instance: Instance, manifest: dict[str, Any]) -> None:
+        """What an upgrade or a rollback leads to."""
+        with self.changing(instance):
+            operation.target_pin, instance.target_manifest = pin_of(manifest), manifest
+
+    def cancel(self, instance: Instance, operation: Operation) -> None:
+        """Ask an operation to end early."""
+        with self.changing(instance):
+            operation.status = "cancelling"
+            operation.phase_deadline_at = later(self.now(), 120)
+
+    def resume(self, instance: Instance, member: Member) -> None:
+        """Take a drain back."""
+        with self.changing(instance):
+            member.status = "ready"
+
+    def lose(self, instance: Instance, member: Member) -> None:
+        """The node of a member is gone for good: its tasks end, and the platform fails the member."""
+        with self.changing(instance):
+            member.reachable, member.health = False, "unknown"
+            for task in instance.tasks.values():
+                if task.member_id == member.id and not task.is_over:
+                    task.status, task.finished_at = "expired", self.now()
+            if member.status not in ("removing", "removed"):
+                member.status = "failed"
+                member.failure = {"code": "node_lost", "detail": "simulated: the node is gone", "last_lines": []}
+
+    def write_off(self, instance: Instance) -> None:
+        """Somebody answers for what is left on lost nodes."""
+        with self.changing(instance):
+            for member in instance.members.values():
+                if member.status == "removing":
+                    member.status = "removed"
+
+    def take_lease(self, instance: Instance, holder: str | None) -> None:
+        """Another holder has it from now on; None: nobody has, and it is offered again."""
+        with self.changing(instance):
+            instance.claim.fence += 1 if holder is not None else 0
+            instance.claim.holder = holder
+            instance.claim.until = None if holder is None else later(self.now(), 3_600)
+
+    # Rows ----------------------------------------------------------------------------------------------------------
+
+    def _member(self, instance: Instance, component: str) -> Member:
+        taken = {
+            each.ordinal
+            for each in instance.members.values()
+            if each.component_key == component and each.status != "removed"
+        }
+        ordinal = next(number for number in range(1_001) if number not in taken)
+        identity = self._id("mem", instance.id)
+        member = Member(
+            identity, f"{instance.name}-{component}-{ordinal}", component, ordinal, instance.pin["version"],
+            self._id("nod", identity),
+        )  # fmt: skip
+        instance.members[identity] = member
+        return member
+
+    def _operation(self, instance: Instance, kind: str, request: dict[str, Any], ids: list[str]) -> Operation:
+        identity = self._id("opr", instance.id)
+        trace = hashlib.sha256(identity.encode()).hexdigest()[:32]
+        operation = Operation(
+            id=identity, kind=kind, request=request, member_ids=ids, deadline_at=later(self.now(), OPERATION_SECONDS),
+            correlation_id=f"conformance-{identity}", trace_id=trace,
+        )  # fmt: skip
+        if kind == "drain" and "timeout_seconds" in request:
+            operation.deadline_at = later(self.now(), float(request["timeout_seconds"]))
+        instance.operations[identity] = operation
+        return operation
+
+    def _id(self, prefix: str, of: str) -> str:
+        self.sequence += 1
+        return f"{prefix}_{hashlib.sha256(f'{of}/{self.sequence}'.encode()).hexdigest()[:20]}"
+
+
+def pin_of(manifest: dict[str, Any]) -> dict[str, Any]:
+    """A version, by its digests."""
+    digest = hashlib.sha256(repr(sorted(manifest.items())).encode()).hexdigest()
+    return {
+        "version_id": f"ver_{digest[:20]}",
+        "version": manifest["version"],
+        "manifest_digest": f"sha256:{digest}",
+        "artifacts": dict(manifest["artifacts"]),
+    }

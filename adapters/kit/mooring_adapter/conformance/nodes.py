@@ -1,0 +1,101 @@
+"""Simulated nodes: they do every task at once and in memory, unless a scenario wants them to behave badly.
+
+Nothing runs. What a task would start is noted under its member, so that a second start, a stop of what does not run and
+a probe of nothing can be told from what is right.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mooring_adapter.conformance.records import OPENING, Member, Task
+
+OBSERVING: Final = frozenset({"probe.tcp", "probe.http", "probe.exec", "process.run", "service.inspect"})
+"""Tasks by which an adapter can see whether a member is quiet."""
+
+
+def is_observing(task: Task) -> bool:
+    """Whether a task only looks."""
+    inspects = task.type == "container.control" and task.arguments.get("action") == "inspect"
+    return inspects or task.type in OBSERVING
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a task."""
+
+    result: dict[str, Any] = field(default_factory=dict)
+    failure_code: str | None = None
+    failure_detail: str | None = None
+    exit_code: int | None = None
+    last_lines: tuple[str, ...] = ()
+
+
+Behaviour = Callable[[Task, Member], Outcome | None]
+"""Decides for a task: an outcome, or None for "as usual"."""
+
+
+@dataclass(slots=True)
+class Nodes:
+    """All simulated nodes of a platform."""
+
+    running: dict[str, set[str]] = field(default_factory=dict)  # by member: the names of what runs
+    started_twice: list[str] = field(default_factory=list)
+    holding: Callable[[Task], bool] = lambda task: False
+    behaviour: Behaviour = lambda task, member: None
+    never_quiet: bool = False
+    stopped_together: dict[str, int] = field(default_factory=dict)  # by component: the most that were down at a time
+
+    def do(self, task: Task, member: Member) -> Outcome:
+        """Do one task."""
+        odd = self.behaviour(task, member)
+        if odd is not None:
+            return odd
+        if self.never_quiet and member.status == "draining" and is_observing(task):
+            return Outcome(failure_code="probe_failed", failure_detail="simulated: it still has work", exit_code=1)
+        name = str(task.arguments.get("name", ""))
+        running = self.running.setdefault(member.id, set())
+        if task.type in OPENING:
+            if name in running:
+                self.started_twice.append(f"{task.step}: {name} of {member.id} runs already")
+            running.add(name)
+        elif task.type == "service.stop" or (
+            task.type == "container.control" and task.arguments.get("action") == "stop"
+        ):
+            was_running = name in running
+            running.discard(name)
+            return Outcome(
+                {"stopped": True, "was_running": was_running} if task.type == "service.stop" else {"state": "exited"}
+            )
+        elif task.type == "container.control" and task.arguments.get("action") in ("start", "restart"):
+            running.add(name)
+        elif task.type == "container.remove":
+            running.discard(name)
+        return self._usual(task, name in running)
+
+    def _usual(self, task: Task, runs: bool) -> Outcome:
+        state = "running" if runs else "absent"
+        match task.type:
+            case "files.write":
+                return Outcome({"written": len(task.arguments.get("files", ()))})
+            case "process.run":
+                argv = task.arguments.get("argv") or [""]
+                return Outcome({"exit_code": 0}, exit_code=0, last_lines=(str(argv[-1]),))
+            case "service.start":
+                return Outcome({"state": "running", "pid": 4242, "started_at": 1})
+            case "service.inspect":
+                return Outcome({"state": state, "restarts": 0, "last_lines": []})
+            case "container.launch":
+                return Outcome({"container_id": f"simulated{task.number}", "state": "running"})
+            case "container.control":
+                return Outcome({"state": state})
+            case "container.remove":
+                return Outcome({"removed": True})
+            case "artifact.fetch":
+                return Outcome({"bytes": 1, "from_cache": False})
+            case _:
+                return Outcome({"latency_milliseconds": 1, "attempts": 1, "observed": "simulated"})
+
+    def forget(self, member_id: str) -> None:
+        """Everything of a member is gone."""
+        self.running.pop(member_id, None)

@@ -1,0 +1,307 @@
+"""The promises of an adapter, each with the scenario that shows whether it is kept: the plain ones.
+
+A scenario drives a `PlatformUnderTest`, waits for what has to come about, and raises `Broken` with the reason when a
+promise is not kept. It knows nothing of how the platform is made, nor of the app beyond its manifest.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from mooring_adapter.conformance.under_test import (
+    Broken,
+    InstanceView,
+    MemberView,
+    OperationView,
+    PlatformUnderTest,
+    TurnedAway,
+)
+
+Scenario = Callable[[PlatformUnderTest], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """One promise: its key, its sentence, the scenario, and what a platform must be able to do for it."""
+
+    key: str
+    sentence: str
+    scenario: Scenario
+    needs: tuple[str, ...] = ()
+    applies: Callable[[PlatformUnderTest], str | None] = lambda platform: None
+    """Why it does not concern this app, if it does not."""
+
+
+PLAIN: list[Promise] = []
+
+
+def promise(
+    key: str,
+    sentence: str,
+    *,
+    needs: tuple[str, ...] = (),
+    applies: Callable[[PlatformUnderTest], str | None] = lambda platform: None,
+    among: list[Promise] = PLAIN,
+) -> Callable[[Scenario], Scenario]:
+    """Enter a scenario into the list."""
+
+    def entered(scenario: Scenario) -> Scenario:
+        among.append(Promise(key, sentence, scenario, needs, applies))
+        return scenario
+
+    return entered
+
+
+# What scenarios share ------------------------------------------------------------------------------------------------
+
+
+def succeeded(platform: PlatformUnderTest, instance_id: str, operation_id: str) -> OperationView:
+    """Wait for the end of an operation, which has to be a good one."""
+    operation = ended(platform, instance_id, operation_id)
+    if operation.status != "succeeded":
+        raise Broken(f"{operation.kind} ended as {operation.status}: {dict(operation.failure or {})}")
+    check(platform)
+    return operation
+
+
+def ended(platform: PlatformUnderTest, instance_id: str, operation_id: str) -> OperationView:
+    """Wait for the end of an operation."""
+    first = platform.operation(instance_id, operation_id)
+    platform.wait_for(
+        f"the end of {first.kind}", lambda: platform.operation(instance_id, operation_id).is_over
+    )  # fmt: skip
+    return platform.operation(instance_id, operation_id)
+
+
+def deployed(platform: PlatformUnderTest, name: str, topology: dict[str, int] | None = None) -> str:
+    """An instance that runs."""
+    instance_id = platform.create_instance(name, topology=topology)
+    succeeded(platform, instance_id, platform.open_operation(instance_id, "deploy").id)
+    seen = platform.instance(instance_id)
+    if seen.status != "running":
+        raise Broken(f"after its deployment the instance is {seen.status}")
+    return instance_id
+
+
+def check(platform: PlatformUnderTest) -> None:
+    """Nothing was seen that must not be."""
+    if seen := platform.broken():
+        raise Broken("; ".join(dict.fromkeys(seen)))
+
+
+def expect(holds: bool, otherwise: str) -> None:
+    """What has to be so."""
+    if not holds:
+        raise Broken(otherwise)
+
+
+def of_component(platform: PlatformUnderTest, instance_id: str, key: str) -> list[MemberView]:
+    """The members of a component."""
+    return [each for each in platform.members(instance_id) if each.component_key == key]
+
+
+def all_ready(members: Iterable[MemberView]) -> bool:
+    """Whether every one of them does its part."""
+    return all(each.status == "ready" for each in members)
+
+
+def supports(kind: str) -> Callable[[PlatformUnderTest], str | None]:
+    """Whether the manifest's lifecycle knows this."""
+
+    def applies(platform: PlatformUnderTest) -> str | None:
+        lifecycle = platform.profile.manifest.get("lifecycle", {})
+        if kind == "upgrade":
+            is_so = lifecycle.get("upgrade", {}).get("strategy", "none") != "none"
+        else:
+            is_so = bool(lifecycle.get(kind, {}).get("supported"))
+        return None if is_so else f"the manifest does not support {kind}"
+
+    return applies
+
+
+def grows(platform: PlatformUnderTest) -> str | None:
+    """Whether members can be added."""
+    return None if platform.profile.grows else "no component of the manifest has room to grow"
+
+
+# The plain ones ------------------------------------------------------------------------------------------------------
+
+
+@promise("deploy", "A deployment ends with every member ready and the instance running.")
+def deploys(platform: PlatformUnderTest) -> None:
+    instance_id = deployed(platform, "plain")
+    expect(all_ready(platform.members(instance_id)), "not every member is ready")
+    expect(bool(platform.tasks(instance_id)), "nothing was done on any node")
+
+
+@promise("correlation", "Everything that is done for an operation carries its correlation id.")
+def carries_correlation(platform: PlatformUnderTest) -> None:
+    instance_id = deployed(platform, "labels")
+    operation = platform.open_operation(instance_id, "deploy")
+    for each in platform.traffic():
+        named = each.body.get("operation_id") or (each.path.split("/")[-2] if each.route == "finish" else None)
+        if named == operation.id:
+            expect(
+                each.correlation_id == operation.correlation_id,
+                f"{each.method} {each.route} carries {each.correlation_id!r} instead of {operation.correlation_id!r}",
+            )
+
+
+@promise(
+    "endpoints",
+    "What the manifest declares as endpoints is reported, each at a member.",
+    applies=lambda platform: None if platform.profile.manifest.get("endpoints") else "the manifest has no endpoints",
+)
+def reports_endpoints(platform: PlatformUnderTest) -> None:
+    instance_id = deployed(platform, "endpoints")
+    known = {each["name"] for each in platform.instance(instance_id).endpoints}
+    missing = {each["name"] for each in platform.profile.manifest["endpoints"]} - known
+    expect(not missing, f"not reported: {', '.join(sorted(missing))}")
+
+
+@promise("add", "An add brings its members up, and leaves the others alone.", applies=grows)
+def adds(platform: PlatformUnderTest) -> None:
+    instance_id = deployed(platform, "grow")
+    before = {each.id for each in platform.members(instance_id)}
+    operation = platform.add(instance_id, platform.profile.grows, 2)
+    succeeded(platform, instance_id, operation)
+    members = platform.members(instance_id)
+    expect(len(members) == len(before) + 2 and all_ready(members), "the new members are not all ready")
+    started = [each for each in platform.tasks(instance_id) if each.operation_id == operation]
+    expect(
+        not {each.member_id for each in started if each.type in ("service.start", "container.launch")} & before,
+        "something was started for members that were there before",
+    )
+
+
+@promise("side_by_side", "Members are brought up side by side, not one after the other.", applies=grows)
+def works_side_by_side(platform: PlatformUnderTest) -> None:
+    instance_id = deployed(platform, "wide")
+    before = platform.open_operation(instance_id, "deploy").id
+    platform.hold_tasks(lambda task: task.operation_id != before)
+    operation = platform.add(instance_id, platform.profile.grows, 3)
+
+    def waiting() -> bool:
+        return len({each.member_id for each in platform.tasks(instance_id) if each.operation_id == operation}) >= 3
+
+    platform.wait_for("a task for each of three members at a time", waiting)
+    platform.hold_tasks(lambda task: False)
+    succeeded(platform, instance_id, operation)
+
+
+@promise("drain", "A drained member was observed to be quiet.", applies=grows)
+def drains(platform: PlatformUnderTest) -> None:
+    instance_id = deployed(platform, "drain")
+    member = of_component(platform, instance_id, platform.profile.grows)[-1]
+    succeeded(platform, instance_id, platform.drain(instance_id, member.id))
+    state = next(each.status for each in platform.members(instance_id) if each.id == member.id)
+    expect(state == "drained", f"after the drain the member is {state}")
+
+
+@promise("resume", "A drain that was taken back can be asked for again.", applies=grows)
+def resumes(platform: PlatformUnderTest) -> None:
+    instance_id = deployed(platform, "back-and-forth")
+    member = of_component(platform, instance_id, platform.profile.grows)[-1]
+    for _ in range(2):
+        succeeded(platform, instance_id, platform.drain(instance_id, member.id))
+        platform.resume(instance_id, member.id)
+        expect(all_ready(platform.members(instance_id)), "the member is not ready again")
+
+
+@promise("remove", "A removed member is let go of in time, and the others go on.", applies=grows)
+def removes(platform: PlatformUnderTest) -> None:
+    instance_id = deployed(platform, "shrink")
+    succeeded(platform, instance_id, platform.add(instance_id, platform.profile.grows, 1))
+    member = of_component(platform, instance_id, platform.profile.grows)[-1]
+    succeeded(platform, instance_id, platform.remove(instance_id, member.id))
+    left = platform.members(instance_id)
+    expect(member.id not in {each.id for each in left} and all_ready(left), "the others are not all ready")
+
+
+@promise("replace", "A replacement is ready before the old member goes.", applies=grows)
+def replaces(platform: PlatformUnderTest) -> None:
+    instance_id = deployed(platform, "swap")
+    for component in platform.profile.topology:
+        old = of_component(platform, instance_id, component)[-1]
+        succeeded(platform, instance_id, platform.replace(instance_id, old.id))
+        left = of_component(platform, instance_id, component)
+        expect(old.id not in {each.id for each in left} and all_ready(left), f"{component} is not whole afterwards")
+
+
+@promise("upgrade", "An upgrade brings every member to the new version, a few at a time.", applies=supports("upgrade"))
+def upgrades(platform: PlatformUnderTest) -> None:
+    instance_id = deployed(platform, "newer")
+    succeeded(platform, instance_id, platform.upgrade(instance_id))
+    wanted = platform.profile.next_manifest["version"]
+    expect(platform.instance(instance_id).version == wanted, "the pin did not move")
+    expect(all_ready(platform.members(instance_id)), "not every member is ready afterwards")
+    if platform.profile.manifest["lifecycle"]["upgrade"]["strategy"] == "rolling":
+        for component, count in platform.profile.topology.items():
+            down = platform.down_together(instance_id, component)
+            expect(count < 3 or down <= (count - 1) // 2, f"{down} of {count} {component} were down at a time")
+
+
+@promise("rollback", "A rollback brings every member back.", applies=supports("rollback"))
+def rolls_back(platform: PlatformUnderTest) -> None:
+    instance_id = deployed(platform, "back")
+    succeeded(platform, instance_id, platform.upgrade(instance_id))
+    succeeded(platform, instance_id, platform.rollback(instance_id))
+    expect(platform.instance(instance_id).version == platform.profile.manifest["version"], "the pin did not move back")
+    expect(all_ready(platform.members(instance_id)), "not every member is ready afterwards")
+
+
+@promise("restart", "A restart leaves every member ready.", applies=supports("restart"))
+def restarts(platform: PlatformUnderTest) -> None:
+    instance_id = deployed(platform, "again")
+    succeeded(platform, instance_id, platform.restart(instance_id))
+    expect(all_ready(platform.members(instance_id)), "not every member is ready afterwards")
+
+
+@promise(
+    "actions",
+    "Each action of the manifest is carried out and answers.",
+    applies=lambda platform: None if platform.profile.actions else "the manifest has no actions, or no input is known",
+)
+def acts(platform: PlatformUnderTest) -> None:
+    instance_id = deployed(platform, "verbs")
+    for name, given in platform.profile.actions.items():
+        operation = succeeded(platform, instance_id, platform.act(instance_id, name, given))
+        expect(operation.output is not None, f"{name} has no output")
+    try:
+        unknown = platform.act(instance_id, "no.such.action", {})
+    except TurnedAway:
+        return  # the platform knows the manifest; an adapter that is asked all the same has to refuse
+    expect(ended(platform, instance_id, unknown).status == "failed", "an action that nobody knows did not fail")
+
+
+@promise("decommission", "A stop ends within its graceful time, whatever else was open.")
+def decommissions(platform: PlatformUnderTest) -> None:
+    instance_id = deployed(platform, "ends")
+    succeeded(platform, instance_id, platform.stop(instance_id))
+    expect(platform.instance(instance_id).status == "stopped", "the instance is not stopped")
+    early = platform.create_instance("ends-early")
+    platform.hold_tasks(lambda task: True)
+    deploy = platform.open_operation(early, "deploy").id
+    platform.wait_for("a first task", lambda: platform.tasks(early))
+    stop = platform.stop(early)
+    platform.hold_tasks(lambda task: False)
+    succeeded(platform, early, stop)
+    expect(ended(platform, early, deploy).status != "succeeded", "a deployment succeeded after a stop")
+
+
+@promise("cancel", "What is cancelled ends, and begins nothing new.")
+def cancels(platform: PlatformUnderTest) -> None:
+    instance_id = platform.create_instance("cancelled")
+    platform.hold_tasks(lambda task: True)
+    deploy = platform.open_operation(instance_id, "deploy").id
+    platform.wait_for("a first task", lambda: platform.tasks(instance_id))
+    platform.cancel(instance_id, deploy)
+    platform.hold_tasks(lambda task: False)
+    operation = ended(platform, instance_id, deploy)
+    expect(operation.status in ("cancelled", "failed"), f"it ended as {operation.status}")
+
+
+def failed_with(view: InstanceView | OperationView, code: str | None) -> bool:
+    """Whether the failure has this code."""
+    if isinstance(view, InstanceView):
+        return view.failure_code == code
+    return view.failure is not None and view.failure.get("code") == code

@@ -1,0 +1,118 @@
+"""The suite: plays every promise against an adapter, one after the other, on one simulated platform."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from mooring_adapter.conformance.bad_days import BAD, crashes
+from mooring_adapter.conformance.report import BROKEN, KEPT, NOT_PLAYED, Verdict
+from mooring_adapter.conformance.rules import components
+from mooring_adapter.conformance.scenarios import PLAIN, Promise
+from mooring_adapter.conformance.simulated import SimulatedPlatform
+from mooring_adapter.conformance.under_test import Broken, NotReached, PlatformUnderTest, Profile
+
+CRASH: Final = "crash"
+DETAILS: Final = ("topology", "config", "actions", "grows", "patience_seconds", "next_manifest")
+
+
+class ProfileRefused(ValueError):
+    """A manifest, or what goes with it, cannot be played with."""
+
+
+def promises(*, every_crash: bool = False) -> list[Promise]:
+    """All promises, in the order in which they are played."""
+    crash = Promise(
+        CRASH, "Killed at any request of a deployment, another goes on from what was recorded.", crashes(every_crash),
+        ("process",),
+    )  # fmt: skip
+    return [*PLAIN, *BAD, crash]
+
+
+def chosen(known: Iterable[Promise], only: Sequence[str]) -> list[Promise]:
+    """Those that are wanted; a name that there is not is refused."""
+    listed = list(known)
+    if unknown := set(only) - {each.key for each in listed}:
+        raise ProfileRefused(f"there is no promise {', '.join(sorted(unknown))}")
+    return [each for each in listed if not only or each.key in only]
+
+
+def read_profile(manifest: dict[str, Any], given: dict[str, Any] | None = None) -> Profile:
+    """With what to play: sensible values out of the manifest, and those that are given instead."""
+    details = given or {}
+    if unknown := set(details) - set(DETAILS):
+        raise ProfileRefused(f"a profile has {', '.join(DETAILS)}; not {', '.join(sorted(unknown))}")
+    for name in ("app", "version", "artifacts"):
+        if name not in manifest:
+            raise ProfileRefused(f"the manifest has no `{name}`")
+    parts = components(manifest)
+    topology = {each["key"]: max(each.get("min_count", 0), 1) for each in parts}
+    room = [each["key"] for each in parts if each["max_count"] >= topology[each["key"]] + 3]
+    return Profile(
+        manifest=manifest,
+        next_manifest=details.get("next_manifest") or {**manifest, "version": next_version(manifest["version"])},
+        topology=details.get("topology", topology),
+        config=details.get("config", {}),
+        actions=details.get("actions", {}),
+        grows=details.get("grows", room[-1] if room else ""),
+        patience_seconds=float(details.get("patience_seconds", 20.0)),
+    )
+
+
+def next_version(version: str) -> str:
+    """A newer version, for an upgrade."""
+    major, minor, *_ = version.split(".")
+    return f"{major}.{int(minor) + 1}.0"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object out of a JSON file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ProfileRefused(f"{path}: {error}") from error
+    if not isinstance(value, dict):
+        raise ProfileRefused(f"{path} holds no object")
+    return value
+
+
+def play(
+    command: Sequence[str], profile: Profile, wanted: Sequence[Promise], tell: Callable[[Verdict], None]
+) -> list[Verdict]:
+    """Play the promises; each verdict is told as soon as it is known."""
+    platform = SimulatedPlatform(command, profile)
+    verdicts = []
+    try:
+        for each in wanted:
+            verdict = judged(platform, each)
+            tell(verdict)
+            verdicts.append(verdict)
+            platform.clear()
+    finally:
+        platform.close()
+    return verdicts
+
+
+def judged(platform: PlatformUnderTest, each: Promise) -> Verdict:
+    """Play one promise."""
+    begun = time.monotonic()
+    why_not = each.applies(platform) or next(
+        (f"this platform cannot play {need}" for need in each.needs if not platform.can(need)), None
+    )
+    if why_not is not None:
+        return Verdict(each.key, each.sentence, NOT_PLAYED, 0.0, why_not)
+    try:
+        platform.start_adapter()
+        each.scenario(platform)
+        return Verdict(each.key, each.sentence, KEPT, time.monotonic() - begun)
+    except (Broken, NotReached) as error:
+        seen = platform.broken()
+        reason = f"{error} (seen: {'; '.join(dict.fromkeys(seen))})" if seen else str(error)
+        if not platform.adapter.is_alive:
+            reason += " (the adapter has ended)"
+        lines = tuple(platform.adapter.last_lines())
+        # What one scenario left behind in the process must not spoil the next.
+        platform.faults.clear()
+        platform.kill_adapter()
+        return Verdict(each.key, each.sentence, BROKEN, time.monotonic() - begun, reason, lines)

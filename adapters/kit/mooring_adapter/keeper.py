@@ -1,0 +1,309 @@
+"""The keeper of one claimed instance: it reads the world, plans, does what is due, and waits for news.
+
+It works by level: whatever woke it, it reads everything and plans anew; so a message that was lost, doubled or late
+changes nothing. It holds no state that matters. When its fence is refused it ends at once, and whoever holds the
+instance then goes on from what is recorded.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from mooring_adapter import failures
+from mooring_adapter.adapter import Adapter, Planner
+from mooring_adapter.due import Due, Wanted, cancelling, due
+from mooring_adapter.logs import labelled, labels_of
+from mooring_adapter.platform import Held, Platform
+from mooring_adapter.steps import Failure, Finish, MemberSeen, Plan, Watched
+from mooring_adapter.world import Operation, World, read_world
+from mooring_sdk import MooringError
+
+SIDE_BY_SIDE: Final = 16
+CALM_SECONDS: Final = 60.0
+LISTED_MAX: Final = 200
+MISTAKES_MAX: Final = 3
+OLD_VIEWS_MAX: Final = 3
+"""So many old views in a row are read again; then the platform's clock was set back, and its time is taken."""
+FIRST_PAUSE_SECONDS: Final = 0.2
+LONGEST_PAUSE_SECONDS: Final = 15.0
+
+Result = TypeVar("Result")
+
+log = logging.getLogger("mooring.adapter")
+
+
+class Gone(Exception):
+    """The instance is no longer ours."""
+
+
+class Keeper:
+    """Keeps one instance, for as long as its claim lasts."""
+
+    def __init__(self, adapter: Adapter, platform: Platform, held: Held) -> None:
+        self.adapter = adapter
+        self.platform = platform
+        self.held = held
+        self.wake = asyncio.Event()
+        self._side_by_side = asyncio.Semaphore(SIDE_BY_SIDE)
+        self._mistakes: dict[str, int] = {}
+        self._failures = 0
+        self._seen_at: datetime | None = None  # the platform's time of the newest view
+        self._old_views = 0
+        self.is_busy = True  # whether something is open that it works on
+
+    async def run(self) -> None:
+        """Work until the claim is lost or given back."""
+        with labelled(app_instance_id=self.held.instance_id):
+            while True:
+                self.wake.clear()
+                try:
+                    wait_seconds = await self._round()
+                    self._failures = 0
+                except Gone:
+                    log.info("the instance is no longer ours", extra={"fence": self.held.fence})
+                    return
+                except MooringError as error:
+                    wait_seconds = self._pause()
+                    log.warning("the platform could not be asked: %s", error, extra={"code": error.code})
+                await self._rest(wait_seconds)
+
+    async def _rest(self, seconds: float) -> None:
+        if seconds <= 0:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self.wake.wait()
+        except TimeoutError:
+            return
+
+    def _pause(self) -> float:
+        self._failures += 1
+        longest = min(FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures - 1, 10), LONGEST_PAUSE_SECONDS)
+        return random.uniform(longest / 2, longest)
+
+    async def _round(self) -> float:
+        """Look once and do what is due; how long to rest then."""
+        asked_at = datetime.now(UTC)
+        world = read_world(await self._read(), asked_at)
+        if self._is_old(world):
+            return self._pause()
+        offset = (world.now or asked_at) - asked_at
+        self.is_busy = bool(world.operations)
+        rests = [await self._advance(world, operation) for operation in world.operations]
+        if world.instance.status == "running" and self.adapter.watch is not None:
+            with labelled(**labels_of(world)):
+                rests.append(await self._watch(world, self.adapter.watch))
+        sooner = [each for each in rests if each is not None]
+        now = datetime.now(UTC) + offset
+        return min((max((each - now).total_seconds(), 0.0) for each in sooner), default=CALM_SECONDS)
+
+    def _is_old(self, world: World) -> bool:
+        """Whether an answer overtook this one: what woke us may not be in it, so that it is read again at once."""
+        if world.now is None or self._seen_at is None or world.now >= self._seen_at:
+            self._seen_at, self._old_views = world.now, 0
+            return False
+        self._old_views += 1
+        if self._old_views <= OLD_VIEWS_MAX:
+            return True
+        self._seen_at, self._old_views = world.now, 0
+        return False
+
+    async def _advance(self, world: World, operation: Operation) -> datetime | None:
+        """Do what is due of one operation; when to look again without being woken, None for no time at all."""
+        with labelled(**labels_of(world, operation)):
+            wanted = self._due(world, operation)
+            if wanted.is_empty:
+                return wanted.wake_at
+            try:
+                await self._perform(wanted)
+            except MooringError as error:
+                if error.retryable or error.status == 401:
+                    raise  # nothing is wrong with the operation
+                await self._refused(operation, error)
+            return world.now or datetime.now(UTC)  # something was done, so that the world has changed
+
+    def _due(self, world: World, operation: Operation) -> Due:
+        try:
+            return due(self._planner(operation)(world, operation), world, operation)
+        except Exception as error:  # a mistake in one plan must not end the work on the others
+            log.exception("the plan of %s %s came to an error", operation.kind, operation.id)
+            detail = f"the adapter's plan came to an error: {type(error).__name__}: {error}"
+            return Due(operation, finish=Finish(outcome="failed", failure=Failure("adapter_error", detail)))
+
+    def _planner(self, operation: Operation) -> Planner:
+        if operation.status == "cancelling":
+            return self.adapter.cancel or cancelling
+        if operation.kind != "action":
+            return self.adapter.plan
+        name = action_name(operation)
+        return self.adapter.actions.get(name) or _unknown_action(name)
+
+    async def _perform(self, wanted: Due) -> None:
+        operation = wanted.operation
+        for told in in_parts(wanted.report()):
+            await self._ours(self.platform.report(self.held, told, operation))
+        if wanted.secrets:
+            for secret in wanted.secrets:
+                await self._ours(self.platform.make_secret(self.held, operation, secret))
+            done = [{"name": each.step, "status": "done"} for each in wanted.secrets]
+            await self._ours(self.platform.report(self.held, {"steps": done}, operation))
+        await self._make_tasks(operation, wanted.tasks)
+        if wanted.finish is not None:
+            await self._finish(operation, wanted.finish)
+        self._mistakes.pop(operation.id, None)
+
+    async def _make_tasks(self, operation: Operation | None, tasks: Sequence[Wanted]) -> None:
+        """Side by side, within bounds; the first refusal is told when all have been tried."""
+        outcomes = await asyncio.gather(
+            *(self._make_task(operation, each) for each in tasks), return_exceptions=True
+        )  # fmt: skip
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _make_task(self, operation: Operation | None, wanted: Wanted) -> None:
+        task = wanted.task
+        wish: dict[str, Any] = {
+            "step": wanted.name,
+            "member_id": task.member_id,
+            "type": task.type,
+            "arguments": dict(task.arguments),
+        }
+        if task.grants:
+            wish["grants"] = [dict(each) for each in task.grants]
+        if task.lifetime_seconds is not None:
+            wish["lifetime_seconds"] = task.lifetime_seconds
+        async with self._side_by_side:
+            made = await self._ours(self.platform.create_task(self.held, operation, wish))
+        log.debug("task %s for %s", made.id, wanted.name, extra={"task_id": made.id, "step": wanted.name})
+
+    async def _finish(self, operation: Operation, end: Finish) -> None:
+        told: dict[str, Any] = {"outcome": end.outcome, "evidence": dict(end.evidence)}
+        if end.output is not None:
+            told["output"] = dict(end.output)
+        if end.failure is not None:
+            told["failure"] = end.failure.plain()
+        await self._ours(self.platform.finish(self.held, operation, told))
+        failure = {} if end.failure is None else {"code": end.failure.code, "detail": end.failure.detail}
+        log.info("%s %s %s", operation.kind, operation.id, end.outcome, extra=failure)
+
+    async def _refused(self, operation: Operation, error: MooringError) -> None:
+        """What the platform does not take: an old view is read again a few times, anything else ends the operation."""
+        mistakes = self._mistakes[operation.id] = self._mistakes.get(operation.id, 0) + 1
+        log.warning("refused: %s", error, extra={"code": error.code, "mistakes": mistakes})
+        if error.code in failures.STALE and mistakes < MISTAKES_MAX:
+            await asyncio.sleep(self._pause())
+            return
+        try:
+            await self._finish(operation, Finish(outcome="failed", failure=failures.of_refusal(error)))
+        except MooringError as again:
+            log.warning("the failure was not taken either: %s", again, extra={"code": again.code})
+            await asyncio.sleep(self._pause())
+
+    async def _watch(self, world: World, watch: Callable[[World], Watched]) -> datetime | None:
+        """Look at a running instance, and tell what is new."""
+        try:
+            seen = watch(world)
+        except Exception:  # a mistake in the watch must not end the claim
+            log.exception("the watch came to an error")
+            return None
+        if seen.usage:
+            await self._ours(self.platform.report_usage(self.held, seen.usage))
+        known = {each.step for each in world.looks}
+        looks = [Wanted(each.step, each) for each in seen.looks if each.step not in known]
+        try:
+            if told := news(world, seen):
+                await self._ours(self.platform.report(self.held, told))
+            await self._make_tasks(None, looks)
+        except MooringError as error:
+            if error.retryable or error.status == 401:
+                raise
+            log.warning("what was seen is refused: %s", error, extra={"code": error.code})
+        # Not all at once: many instances may have been claimed in one moment.
+        pause = self.adapter.watch_seconds * random.uniform(0.8, 1.2)
+        return (world.now or datetime.now(UTC)) + timedelta(seconds=pause)
+
+    async def _read(self) -> Mapping[str, Any]:
+        try:
+            return await self._ours(self.platform.read(self.held))
+        except MooringError as error:
+            if error.code == "not_found":  # of another project, or gone: nothing that we may touch
+                raise Gone from error
+            raise
+
+    async def _ours(self, call: Awaitable[Result]) -> Result:
+        """A call under our fence; a refusal of the fence ends the work on this instance."""
+        try:
+            return await call
+        except MooringError as error:
+            if error.code == "lease_lost":
+                raise Gone from error
+            raise
+
+
+def action_name(operation: Operation) -> str:
+    """The action that an operation asks for."""
+    return str(operation.request.get("action") or operation.request.get("name") or "")
+
+
+def _unknown_action(name: str) -> Planner:
+    def plan(world: World, operation: Operation) -> Plan:
+        failure = Failure("adapter_error", f"this adapter knows no action {name!r}")
+        return Plan((Finish(outcome="failed", failure=failure),))
+
+    return plan
+
+
+def in_parts(told: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A long report in several, the steps behind the members: what is noted as done has been told then."""
+    if not told:
+        return []
+    if all(len(told.get(name, ())) <= LISTED_MAX for name in ("members", "steps")):
+        return [dict(told)]
+    first = {name: value for name, value in told.items() if name not in ("members", "steps")}
+    lists = [
+        {name: told[name][start : start + LISTED_MAX]}
+        for name in ("members", "steps")
+        for start in range(0, len(told.get(name, ())), LISTED_MAX)
+    ]
+    return [*([first] if first else []), *lists]
+
+
+def news(world: World, seen: Watched) -> dict[str, Any]:
+    """What a look found that is not recorded so already."""
+    told: dict[str, Any] = {}
+    members = [each for each in (_member_news(world, seen_member) for seen_member in seen.members) if each]
+    if members:
+        told["members"] = members
+    instance = world.instance
+    whole: dict[str, Any] = {}
+    if seen.health is not None and seen.health != instance.health:
+        whole["health"] = seen.health
+        if seen.health_detail is not None:
+            whole["health_detail"] = seen.health_detail
+    if seen.detail is not None and dict(seen.detail) != instance.adapter_detail:
+        whole["detail"] = dict(seen.detail)
+    if whole:
+        told["instance"] = whole
+    return told
+
+
+def _member_news(world: World, seen: MemberSeen) -> dict[str, Any] | None:
+    member = world.member(seen.member_id)
+    if member is None:
+        return None
+    told: dict[str, Any] = {}
+    if seen.status is not None and seen.status != member.status:
+        told["status"] = seen.status
+    if seen.health is not None and seen.health != member.health:
+        told["health"] = seen.health
+        if seen.health_detail is not None:
+            told["health_detail"] = seen.health_detail
+    if seen.detail is not None and dict(seen.detail) != member.adapter_detail:
+        told["detail"] = dict(seen.detail)
+    if seen.failure is not None and "status" in told:
+        told["failure"] = seen.failure.plain()
+    return {"id": member.id, **told} if told else None

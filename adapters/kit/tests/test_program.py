@@ -1,0 +1,90 @@
+"""The program around an adapter, as a process on the simulated platform."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mooring_adapter.conformance.simulated import SimulatedPlatform
+from mooring_adapter.conformance.suite import read_profile
+from mooring_adapter.program import read_options
+
+MANIFEST: dict[str, Any] = {
+    "app": "plain",
+    "version": "1.0.0",
+    "artifacts": {"main": f"sha256:{'ab' * 32}"},
+    "components": [{"key": "worker", "min_count": 1, "max_count": 10}],
+}
+ADAPTER = """
+from mooring_adapter import Adapter, Finish, Plan, ReportMember, RunTask, main
+
+def plan(world, operation):
+    if world.instance.name == "wrong":
+        raise KeyError("a mistake")
+    steps = []
+    for each in world.concerned(operation):
+        steps += [
+            ReportMember(step=f"join/{each.id}", member_id=each.id, status="joining"),
+            RunTask(step=f"run/{each.id}", member_id=each.id, type="process.run", arguments={"argv": ["true"]}),
+            ReportMember(step=f"ready/{each.id}", member_id=each.id, status="ready"),
+        ]
+    return Plan((*steps, Finish()))
+
+main(Adapter(app_slug="plain", plan=plan))
+"""
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[SimulatedPlatform]:
+    (tmp_path / "plain.py").write_text(ADAPTER, encoding="utf-8")
+    made = SimulatedPlatform([sys.executable, str(tmp_path / "plain.py")], read_profile(MANIFEST))
+    yield made
+    made.close()
+
+
+def test_once_does_what_is_due_gives_it_back_and_ends(platform: SimulatedPlatform) -> None:
+    platform.adapter.command = [*platform.adapter.command, "--once"]
+    instance_id = platform.create_instance("once")
+    platform.start_adapter()
+    platform.wait_for("the end of the program", lambda: not platform.adapter.is_alive)
+    seen = platform.instance(instance_id)
+    assert (seen.status, seen.held_by) == ("running", None)
+
+
+def test_a_mistake_in_a_plan_fails_its_operation_alone(platform: SimulatedPlatform) -> None:
+    wrong, right = platform.create_instance("wrong"), platform.create_instance("right")
+    platform.start_adapter()
+    ends = {"failed", "running"}
+    platform.wait_for("both ends", lambda: {platform.instance(each).status for each in (wrong, right)} == ends)
+    assert platform.instance(wrong).failure_code == "adapter_error"
+    assert "a mistake" in "".join(platform.adapter.last_lines())
+
+
+def test_a_task_that_is_refused_for_good_fails_the_operation_with_the_reason(platform: SimulatedPlatform) -> None:
+    refused = ADAPTER.replace('"argv": ["true"]', '"artifact": "of-nobody"')
+    Path(platform.adapter.command[1]).write_text(refused, encoding="utf-8")
+    instance_id = platform.create_instance("refused")
+    platform.start_adapter()
+    platform.wait_for("the end of it", lambda: platform.instance(instance_id).status == "failed")
+    assert platform.instance(instance_id).failure_code == "artifact_refused"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "say --url"),
+        (["--url", "http://127.0.0.1:1"], "say --key-file"),
+        (["--url", "http://127.0.0.1:1", "--key-file", "k", "--most", "0"], "between 1 and"),
+        (["--url", "http://127.0.0.1:1", "--key-file", "k", "--key-id", "x"], "go together"),
+    ],
+)
+def test_what_is_missing_at_the_start_is_told(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MOORING_URL", "MOORING_KEY_FILE", "MOORING_KEY_ID", "MOORING_SERVICE_ACCOUNT_ID"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SystemExit):
+        read_options(words)
+    assert why in capsys.readouterr().err

@@ -1,0 +1,81 @@
+"""The suite notices what is broken: each deliberately broken adapter fails the promise that it breaks, and says why."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mooring_adapter.conformance.report import BROKEN, KEPT, NOT_PLAYED, Verdict, as_json, conforms, table
+from mooring_adapter.conformance.suite import ProfileRefused, chosen, play, promises, read_profile
+
+BROKEN_ADAPTER = Path(__file__).parent / "broken.py"
+MANIFEST: dict[str, Any] = {
+    "app": "broken",
+    "version": "1.0.0",
+    "artifacts": {"main": f"sha256:{'ab' * 32}"},
+    "components": [{"key": "worker", "min_count": 1, "max_count": 10}],
+}
+
+
+def played(how: str, *keys: str, patience: float = 3.0) -> dict[str, Verdict]:
+    profile = read_profile(MANIFEST, {"patience_seconds": patience})
+    command: Sequence[str] = (sys.executable, str(BROKEN_ADAPTER), how)
+    return {each.promise: each for each in play(command, profile, chosen(promises(), keys), lambda verdict: None)}
+
+
+def test_a_poor_adapter_keeps_the_promises_that_it_knows() -> None:
+    verdicts = played("nothing", "deploy", "add", "stale_lease", "upgrade", patience=20)
+    assert {key: each.verdict for key, each in verdicts.items()} == {
+        "deploy": KEPT, "add": KEPT, "stale_lease": KEPT, "upgrade": NOT_PLAYED,
+    }  # fmt: skip
+    assert verdicts["upgrade"].reason == "the manifest does not support upgrade"
+    assert conforms(list(verdicts.values()))
+
+
+@pytest.mark.parametrize(
+    ("how", "key", "why"),
+    [
+        ("ignores_fences", "stale_lease", "no longer claims to hold it did not come about"),
+        ("drains_too_early", "drain", "was called drained, and nothing on its node was asked"),
+        ("starts_twice", "deploy", "runs already"),
+    ],
+)
+def test_an_adapter_that_breaks_a_promise_is_told_which_and_why(how: str, key: str, why: str) -> None:
+    verdict = played(how, key)[key]
+    assert verdict.verdict == BROKEN
+    assert why in verdict.reason
+    assert not conforms([verdict])
+
+
+def test_an_adapter_that_never_waits_for_quiet_is_told_so_by_the_promise_about_it() -> None:
+    verdict = played("drains_too_early", "never_quiet")["never_quiet"]
+    assert verdict.verdict == BROKEN
+    assert "while it had work" in verdict.reason
+
+
+def test_a_program_that_ends_at_once_breaks_its_promise_and_its_end_is_told() -> None:
+    profile = read_profile(MANIFEST, {"patience_seconds": 1.0})
+    command = (sys.executable, "-c", "print('out of order')")
+    (verdict,) = play(command, profile, chosen(promises(), ["deploy"]), lambda verdict: None)
+    assert verdict.verdict == BROKEN
+    assert "the adapter has ended" in verdict.reason
+    assert verdict.last_lines == ("out of order",)
+
+
+def test_the_report_names_the_simulated_platform_and_every_promise() -> None:
+    verdicts = [Verdict("deploy", "It deploys.", BROKEN, 1.0, "it did not", ("the last line",))]
+    shown = table(verdicts, ["an-adapter"])
+    assert "simulated platform" in shown
+    assert "FAIL  deploy" in shown
+    assert "it did not" in shown
+    assert "0 kept, 1 broken, 0 not played" in shown
+    assert '"platform": "simulated"' in as_json(verdicts, ["an-adapter"])
+
+
+def test_a_promise_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ProfileRefused, match="no promise deplyo"):
+        chosen(promises(), ["deplyo"])
+    with pytest.raises(ProfileRefused, match="not sizes"):
+        read_profile(MANIFEST, {"sizes": 1})

@@ -1,0 +1,75 @@
+"""What the kit says: failures in the words of operations, log lines with the labels of the work."""
+
+import io
+import json
+import logging
+from datetime import timedelta
+
+from adapters.kit.tests.worlds import NOW, member, operation, task, world
+from mooring_adapter import failures
+from mooring_adapter.conformance.rules import FAILURES
+from mooring_adapter.logs import JsonLines, labelled, labels_of
+from mooring_adapter.platform import traced
+from mooring_adapter.program import read_options
+from mooring_adapter.world import Allocation, read_world
+from mooring_sdk import MooringError
+
+
+def test_every_failure_of_a_task_has_a_word_among_those_of_operations() -> None:
+    assert set(failures.OF_TASK.values()) <= FAILURES
+    assert set(failures.OF_REFUSAL.values()) <= FAILURES
+
+
+def test_an_expired_task_on_an_unreachable_node_is_a_lost_node() -> None:
+    away = member("a", "joining", allocation=Allocation(id="al", node_reachable=False))
+    assert failures.of_task(task("a1", "expired"), away).code == "node_lost"
+    assert failures.of_task(task("a1", "expired"), member("a", "joining")).code == "step_timeout"
+
+
+def test_a_refusal_for_good_is_told_in_the_same_words() -> None:
+    assert failures.of_refusal(MooringError("no", code="artifact_revoked")).code == "artifact_refused"
+    assert failures.of_refusal(MooringError("no", code="validation_failed")).code == "adapter_error"
+
+
+def test_a_log_line_carries_the_labels_of_the_work_and_no_token() -> None:
+    out = io.StringIO()
+    log = logging.getLogger("test.adapter")
+    log.addHandler(JsonLines(out))
+    log.propagate = False
+    labels = labels_of(world(), operation(correlation_id="c1", trace_id="t1"))
+    with labelled(**labels):
+        log.warning("refused Bearer abcdefghijklmnop", extra={"code": "conflict"})
+    line = json.loads(out.getvalue())
+    assert (line["correlation_id"], line["trace_id"], line["app_instance_id"]) == ("c1", "t1", "instance")
+    assert (line["level"], line["code"], line["app_slug"]) == ("warning", "conflict", "app")
+    assert "abcdefghijklmnop" not in out.getvalue()
+
+
+def test_each_request_for_an_operation_carries_its_correlation_and_its_trace() -> None:
+    options = traced(operation(correlation_id="c1", trace_id="a" * 32))
+    assert options.correlation_id == "c1"
+    assert options.traceparent is not None
+    assert options.traceparent.startswith(f"00-{'a' * 32}-")
+
+
+def test_a_field_that_is_new_to_the_kit_is_passed_over() -> None:
+    plain = {"instance": {"id": "i", "colour": "blue"}, "now": "2026-03-01T12:00:00Z", "members": []}
+    assert read_world(plain, world().now or plain).instance.id == "i"  # type: ignore[arg-type]
+
+
+def test_each_process_has_a_name_of_its_own() -> None:
+    words = ["--url", "http://127.0.0.1:1", "--key-file", "key.pem", "--holder", "echo"]
+    first, second = read_options(words), read_options(words)
+    assert first.holder != second.holder
+    assert first.holder.startswith("echo-")
+    assert len(first.holder) <= 64
+
+
+def test_a_removed_members_work_may_last_until_only_the_end_of_the_app_is_left() -> None:
+    until = NOW + timedelta(seconds=100)
+    manifest = {"lifecycle": {"delete": {"graceful_seconds": 30}}}
+    removing = operation("remove", phase_deadline_at=until)
+    assert world(manifest=manifest).quiet_until(removing) == until - timedelta(seconds=30)
+    assert world().quiet_until(removing) == until - timedelta(seconds=60)
+    assert world().quiet_until(operation("drain", deadline_at=until)) == until
+    assert world().quiet_until(operation("remove")) is None

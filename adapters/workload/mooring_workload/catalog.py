@@ -1,0 +1,52 @@
+"""The apps that come with this adapter: their manifests with digests filled in, and the small artifacts they bring."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+APPS: Final = ("hello", "jupyter", "vllm")
+CATEGORY: Final[Mapping[str, str]] = {"hello": "web", "jupyter": "notebook", "vllm": "inference"}
+TITLE: Final[Mapping[str, str]] = {"hello": "Hello", "jupyter": "JupyterLab", "vllm": "vLLM"}
+
+
+def digest_of(content: bytes) -> str:
+    """What bytes are called by."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def program() -> bytes:
+    """The program of `hello`: one file of Python."""
+    return _file("hello", "program.py")
+
+
+@contextmanager
+def requirements_file() -> Iterator[Path]:
+    """The packages of the image of `jupyter`, as a file."""
+    with as_file(files("mooring_workload").joinpath("apps", "jupyter", "requirements.txt")) as path:
+        yield path
+
+
+def manifest_of(app: str, digests: Mapping[str, str] | None = None, version: str | None = None) -> dict[str, Any]:
+    """The manifest of an app; what is known is filled in: the digests of its artifacts, and another version's number.
+
+    With an image `hello` is a container: the program is in it, and the blob is not needed.
+    """
+    manifest: dict[str, Any] = yaml.safe_load(_file(app, "manifest.yaml"))
+    known = {"program": digest_of(program())} if app == "hello" else {}
+    manifest["artifacts"] = {**manifest["artifacts"], **known, **(digests or {})}
+    if app == "hello" and "image" in manifest["artifacts"]:
+        del manifest["artifacts"]["program"], manifest["runtime_profile"]["volumes"]
+        manifest["runtime_profile"]["image"] = "image"
+        manifest["runtime_backend"] = "container"
+    if version is not None:
+        manifest["version"] = version
+    return manifest
+
+
+def _file(app: str, name: str) -> bytes:
+    return files("mooring_workload").joinpath("apps", app, name).read_bytes()
