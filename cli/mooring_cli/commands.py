@@ -4,6 +4,7 @@ A command gathers its values, finds its place, calls the operation through the S
 What is removed is asked about first.
 """
 
+from importlib import import_module
 from typing import Any
 
 import click
@@ -32,6 +33,15 @@ COLUMNS = {
 }
 """What a table shows of a noun whose first fields are not what a person looks for."""
 
+BESIDE: dict[str, dict[str, tuple[str, str]]] = {
+    "instances": {
+        "launch": ("mooring_cli.launch", "launch"),
+        "watch": ("mooring_cli.watch", "watch"),
+        "stop": ("mooring_cli.launch", "stop"),
+    },
+}
+"""Commands of a noun that somebody wrote by hand, because they do more than one call; they win over generated ones."""
+
 
 class NounGroup(MooringGroup):
     """The commands of one noun, made when they are called."""
@@ -43,9 +53,13 @@ class NounGroup(MooringGroup):
         self._noun = noun
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self._verbs, *self._below]
+        return [*dict.fromkeys([*BESIDE.get(self._noun.name, ()), *self._verbs]), *self._below]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        by_hand = BESIDE.get(self._noun.name, {}).get(name)
+        if by_hand is not None:
+            command: click.Command = getattr(import_module(by_hand[0]), by_hand[1])
+            return command
         if name in self._verbs:
             return command_of(self._noun, self._verbs[name])
         return group_of(self._below[name]) if name in self._below else None

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from mooring_cli import output
@@ -29,8 +30,12 @@ WITHOUT = "Mooring runs without this machine as a node"
 class LocalNode:
     """This machine as a node of the platform that runs here."""
 
-    def __init__(self, offered: int, state: Path, host: str, simulated_gpus: int) -> None:
+    def __init__(
+        self, offered: int, state: Path, host: str, simulated_gpus: int, beside: Callable[[str], None] | None = None
+    ) -> None:
+        """`beside` is told the platform's address once it is there."""
         self._offered = offered
+        self._beside = beside
         self._state = state
         self._host = host
         self._gpus = simulated_gpus
@@ -63,6 +68,8 @@ class LocalNode:
             if not told:
                 return  # the server ended before it was ready, and has said why
             url, token, platform = told
+            if self._beside is not None:
+                self._beside(url)
             if self._joined(url, token, platform):
                 self._keep_running(url)
         except (OSError, ValueError) as error:

@@ -242,7 +242,7 @@ NOUNS: dict[str, Noun] = {
                         Verb(
                             "create",
                             "Have something done in an active allocation: write files, run a program, start a service or a container",
-                            "A task is named by its step; making it again under the same step answers with the first one.\n\nNeeds the action `task.create`.",
+                            "What it fetches is a digest of an artifact that is registered in sight of the project and proven now. A task is\nnamed by its step; making it again under the same step answers with the first one.\n\nNeeds the action `task.create`.",
                             (
                                 Endpoint(
                                     "create_allocation_task",
@@ -270,7 +270,7 @@ NOUNS: dict[str, Noun] = {
         Noun(
             "apps",
             "app",
-            "Apps: list, get, create, update.",
+            "Apps: list, get, create, update, set-adapter-key.",
             (
                 Verb(
                     "list",
@@ -390,6 +390,49 @@ NOUNS: dict[str, Noun] = {
                                     "integer",
                                     False,
                                     "The revision that was seen; refused when there is a newer one.",
+                                ),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "set-adapter-key",
+                    "Set the public key of the adapter that serves an app",
+                    "Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,\nunless it is kept while adapters change over.\n\nNeeds the action `app.update`.",
+                    (
+                        Endpoint(
+                            "set_platform_app_adapter_key",
+                            "platform",
+                            "",
+                            arguments=("app_id",),
+                            body=(
+                                Field(
+                                    ("public_key",), "text", True, "The 32 bytes of an Ed25519 public key, in base64."
+                                ),
+                                Field(
+                                    ("keep_previous",),
+                                    "boolean",
+                                    False,
+                                    "Whether the key before goes on counting, while adapters change over.",
+                                ),
+                            ),
+                            takes_body=True,
+                        ),
+                        Endpoint(
+                            "set_tenant_app_adapter_key",
+                            "tenant",
+                            "tenant_id",
+                            arguments=("app_id",),
+                            body=(
+                                Field(
+                                    ("public_key",), "text", True, "The 32 bytes of an Ed25519 public key, in base64."
+                                ),
+                                Field(
+                                    ("keep_previous",),
+                                    "boolean",
+                                    False,
+                                    "Whether the key before goes on counting, while adapters change over.",
                                 ),
                             ),
                             takes_body=True,
@@ -1742,6 +1785,659 @@ NOUNS: dict[str, Noun] = {
                 ),
             ),
             (),
+        ),
+        Noun(
+            "instances",
+            "instance",
+            "Instances: list, get, create, delete, plan, reconcile, repair, restart, rollback, stop, upgrade.",
+            (
+                Verb(
+                    "list",
+                    "List a project's instances, the oldest first; those that are over stay readable",
+                    "Needs the action `instance.read`.",
+                    (
+                        Endpoint(
+                            "list_instances",
+                            "project",
+                            "project_id",
+                            query=(
+                                Field(
+                                    ("status",),
+                                    "json",
+                                    False,
+                                    "",
+                                    ("created", "failed", "running", "starting", "stopped", "stopping"),
+                                ),
+                                Field(("app",), "text", False, "Slug or id of an app."),
+                            ),
+                            lists=True,
+                            pages=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "get",
+                    "Read an instance: its state, its health, its members in sum, what is under way, and where it listens",
+                    "Needs the action `instance.read`.",
+                    (
+                        Endpoint(
+                            "get_instance",
+                            "project",
+                            "project_id",
+                            arguments=("instance_id",),
+                            query=(
+                                Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                Field(
+                                    ("changed_from",),
+                                    "text",
+                                    False,
+                                    "The `etag` that was seen: wait until it is another.",
+                                ),
+                            ),
+                        ),
+                    ),
+                ),
+                Verb(
+                    "create",
+                    "Launch an app into allocations that are there, or into capacity that is asked for with it",
+                    "Needs the action `instance.create`.",
+                    (
+                        Endpoint(
+                            "create_instance",
+                            "project",
+                            "project_id",
+                            body=(
+                                Field(("app",), "text", True, "Slug or id of an app."),
+                                Field(("name",), "text", True, "A name for machines."),
+                                Field(("placement", "allocations"), "list", False),
+                                Field(("placement", "sku"), "text", False, "Slug or id of a SKU."),
+                                Field(("placement", "shape"), "json", False, "", ("baremetal", "gpu_slice")),
+                                Field(
+                                    ("placement", "gpu_count"),
+                                    "integer",
+                                    False,
+                                    "One of the counts that the SKU is sold with.",
+                                ),
+                                Field(
+                                    ("placement", "region"),
+                                    "text",
+                                    False,
+                                    "Where it has to be; none: where there is room.",
+                                ),
+                                Field(
+                                    ("placement", "keep_allocations"),
+                                    "boolean",
+                                    False,
+                                    "Keep what was asked for when its member goes.",
+                                ),
+                                Field(("version",), "text", False, "An exact version, such as `1.2.0`."),
+                                Field(("channel",), "json", False, "", ("canary", "stable")),
+                                Field(("config",), "json", False, "By the manifest's `config_schema`."),
+                                Field(("topology",), "json", False, "Members of each component."),
+                                Field(("service_account_id",), "reference", False),
+                                Field(("operating_mode",), "json", False, "", ("platform_managed", "tenant_dedicated")),
+                                Field(("control_plane_scope",), "json", False, "", ("platform", "project", "tenant")),
+                                Field(("topology_mode",), "text", False, "A label of the adapter's."),
+                            ),
+                            takes_body=True,
+                            objects=("placement",),
+                        ),
+                    ),
+                ),
+                Verb(
+                    "delete",
+                    "Stop an instance for ever: the same as `stop`",
+                    "Needs the action `instance.delete`.",
+                    (Endpoint("delete_instance", "project", "project_id", arguments=("instance_id",), deletes=True),),
+                ),
+                Verb(
+                    "plan",
+                    "Say what a launch would be, without launching",
+                    "Which version is meant, which shapes fit or the smallest change that would, what it costs, which layer of the policy\ndecides, how long it took before, and everything that stands in the way: a create is refused with the first of it.\n\nNeeds the action `instance.create`.",
+                    (
+                        Endpoint(
+                            "plan_instance",
+                            "project",
+                            "project_id",
+                            body=(
+                                Field(("app",), "text", True, "Slug or id of an app."),
+                                Field(("name",), "text", False, "A name for machines."),
+                                Field(("version",), "text", False, "An exact version, such as `1.2.0`."),
+                                Field(("channel",), "json", False, "", ("canary", "stable")),
+                                Field(("config",), "json", False, "By the manifest's `config_schema`."),
+                                Field(("topology",), "json", False, "Members of each component."),
+                                Field(("placement", "allocations"), "list", False),
+                                Field(("placement", "sku"), "text", False, "Slug or id of a SKU."),
+                                Field(("placement", "shape"), "json", False, "", ("baremetal", "gpu_slice")),
+                                Field(
+                                    ("placement", "gpu_count"),
+                                    "integer",
+                                    False,
+                                    "One of the counts that the SKU is sold with.",
+                                ),
+                                Field(
+                                    ("placement", "region"),
+                                    "text",
+                                    False,
+                                    "Where it has to be; none: where there is room.",
+                                ),
+                                Field(
+                                    ("placement", "keep_allocations"),
+                                    "boolean",
+                                    False,
+                                    "Keep what was asked for when its member goes.",
+                                ),
+                                Field(("service_account_id",), "reference", False),
+                                Field(("operating_mode",), "json", False, "", ("platform_managed", "tenant_dedicated")),
+                                Field(("control_plane_scope",), "json", False, "", ("platform", "project", "tenant")),
+                                Field(("topology_mode",), "text", False, "A label of the adapter's."),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "reconcile",
+                    "Let the adapter compare what is with what is wanted, and put it right",
+                    "Needs the action `instance.update`.",
+                    (Endpoint("reconcile_instance", "project", "project_id", arguments=("instance_id",)),),
+                ),
+                Verb(
+                    "repair",
+                    "Let the adapter build again what is broken: all of it, what steers it, or one member",
+                    "Needs the action `instance.update`.",
+                    (
+                        Endpoint(
+                            "repair_instance",
+                            "project",
+                            "project_id",
+                            arguments=("instance_id",),
+                            body=(
+                                Field(("scope",), "json", False, "", ("control_plane", "member", "whole_runtime")),
+                                Field(("member_id",), "reference", False),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "restart",
+                    "Begin anew with the same version, where the manifest allows it; otherwise `details.instead` says what does",
+                    "Needs the action `instance.update`.",
+                    (Endpoint("restart_instance", "project", "project_id", arguments=("instance_id",)),),
+                ),
+                Verb(
+                    "rollback",
+                    "Go back to the version before, by the same digests",
+                    "Needs the action `instance.update`.",
+                    (Endpoint("rollback_instance", "project", "project_id", arguments=("instance_id",)),),
+                ),
+                Verb(
+                    "stop",
+                    "Stop an instance for ever; asked again, the same operation is the answer",
+                    "Everything else that is open is cancelled. It is `stopped` when each of its members has a closing record.\n\nNeeds the action `instance.delete`.",
+                    (Endpoint("stop_instance", "project", "project_id", arguments=("instance_id",)),),
+                ),
+                Verb(
+                    "upgrade",
+                    "Go to another version, by its number or by a channel",
+                    "The pin moves when the upgrade succeeds. One that fails leaves it, and each member shows the version that it runs:\nupgrade again, or roll back.\n\nNeeds the action `instance.update`.",
+                    (
+                        Endpoint(
+                            "upgrade_instance",
+                            "project",
+                            "project_id",
+                            arguments=("instance_id",),
+                            body=(
+                                Field(("version",), "text", False, "An exact version, such as `1.2.0`."),
+                                Field(("channel",), "json", False, "", ("canary", "stable")),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+            ),
+            (
+                Noun(
+                    "actions",
+                    "instance",
+                    "Actions: act.",
+                    (
+                        Verb(
+                            "act",
+                            "Ask the app's adapter for an action of its manifest",
+                            "Who may is said by the action's own key. With `wait` the answer is 200 and has the outcome if it is there in time;\notherwise it is 202, and the operation is read until it is over.\n\nNeeds the action `instance.read`.",
+                            (
+                                Endpoint(
+                                    "start_instance_action",
+                                    "project",
+                                    "project_id",
+                                    arguments=(
+                                        "instance_id",
+                                        "action_name",
+                                    ),
+                                    query=(Field(("wait",), "number", False, "Seconds to wait until it is over."),),
+                                    body=(
+                                        Field(("input",), "json", False, "At most 65536 bytes."),
+                                        Field(("member_id",), "reference", False),
+                                    ),
+                                    takes_body=True,
+                                ),
+                            ),
+                        ),
+                    ),
+                    (),
+                ),
+                Noun(
+                    "closing-records",
+                    "closing record",
+                    "Closing records: list.",
+                    (
+                        Verb(
+                            "list",
+                            "List by what the end of each member is known: a receipt, that nothing was started, or a write-off",
+                            "Needs the action `instance.read`.",
+                            (
+                                Endpoint(
+                                    "list_closing_records",
+                                    "project",
+                                    "project_id",
+                                    arguments=("instance_id",),
+                                    lists=True,
+                                    pages=True,
+                                ),
+                            ),
+                        ),
+                    ),
+                    (),
+                ),
+                Noun(
+                    "members",
+                    "member",
+                    "Members: list, get, add, drain, remove, replace, resume.",
+                    (
+                        Verb(
+                            "list",
+                            "List the members of an instance, those that were removed among them",
+                            "Needs the action `member.read`.",
+                            (
+                                Endpoint(
+                                    "list_members",
+                                    "project",
+                                    "project_id",
+                                    arguments=("instance_id",),
+                                    query=(
+                                        Field(
+                                            ("status",),
+                                            "json",
+                                            False,
+                                            "",
+                                            (
+                                                "degraded",
+                                                "drained",
+                                                "draining",
+                                                "failed",
+                                                "joining",
+                                                "ready",
+                                                "removed",
+                                                "removing",
+                                                "requested",
+                                            ),
+                                        ),
+                                        Field(("component",), "text", False),
+                                    ),
+                                    lists=True,
+                                    pages=True,
+                                ),
+                            ),
+                        ),
+                        Verb(
+                            "get",
+                            "Read a member: where it is, which version it runs, who holds it, and how it does",
+                            "Needs the action `member.read`.",
+                            (
+                                Endpoint(
+                                    "get_member",
+                                    "project",
+                                    "project_id",
+                                    arguments=(
+                                        "instance_id",
+                                        "member_id",
+                                    ),
+                                    query=(
+                                        Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                        Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                        Field(
+                                            ("changed_from",),
+                                            "text",
+                                            False,
+                                            "The `etag` that was seen: wait until it is another.",
+                                        ),
+                                    ),
+                                ),
+                            ),
+                        ),
+                        Verb(
+                            "add",
+                            "Add members of a component; each is bound to a place before the adapter sees it",
+                            "Needs the action `member.add`.",
+                            (
+                                Endpoint(
+                                    "add_members",
+                                    "project",
+                                    "project_id",
+                                    arguments=("instance_id",),
+                                    body=(
+                                        Field(("component",), "text", True),
+                                        Field(("count",), "integer", False, "How many."),
+                                        Field(("placement", "allocations"), "list", False),
+                                        Field(("placement", "sku"), "text", False, "Slug or id of a SKU."),
+                                        Field(("placement", "shape"), "json", False, "", ("baremetal", "gpu_slice")),
+                                        Field(
+                                            ("placement", "gpu_count"),
+                                            "integer",
+                                            False,
+                                            "One of the counts that the SKU is sold with.",
+                                        ),
+                                        Field(
+                                            ("placement", "region"),
+                                            "text",
+                                            False,
+                                            "Where it has to be; none: where there is room.",
+                                        ),
+                                        Field(
+                                            ("placement", "keep_allocations"),
+                                            "boolean",
+                                            False,
+                                            "Keep what was asked for when its member goes.",
+                                        ),
+                                    ),
+                                    takes_body=True,
+                                ),
+                            ),
+                        ),
+                        Verb(
+                            "drain",
+                            "Ask a member to finish its work and take no more; drained is what is observed to be quiet",
+                            "Needs the action `member.drain`.",
+                            (
+                                Endpoint(
+                                    "drain_member",
+                                    "project",
+                                    "project_id",
+                                    arguments=(
+                                        "instance_id",
+                                        "member_id",
+                                    ),
+                                    body=(
+                                        Field(
+                                            ("timeout_seconds",),
+                                            "integer",
+                                            False,
+                                            "Seconds in which its work must be finished.",
+                                        ),
+                                        Field(("reason",), "text", False),
+                                    ),
+                                    takes_body=True,
+                                ),
+                            ),
+                        ),
+                        Verb(
+                            "remove",
+                            "Take a member out: its work finishes within a bound, then it is torn down, and looked for",
+                            "Needs the action `member.remove`.",
+                            (
+                                Endpoint(
+                                    "remove_member",
+                                    "project",
+                                    "project_id",
+                                    arguments=(
+                                        "instance_id",
+                                        "member_id",
+                                    ),
+                                    body=(
+                                        Field(
+                                            ("timeout_seconds",),
+                                            "integer",
+                                            False,
+                                            "Seconds in which its work must be finished.",
+                                        ),
+                                        Field(
+                                            ("force",), "boolean", False, "Do not ask the app: tear it down at once."
+                                        ),
+                                        Field(
+                                            ("keep_allocation",),
+                                            "boolean",
+                                            False,
+                                            "Keep the allocation that was asked for with it.",
+                                        ),
+                                    ),
+                                    takes_body=True,
+                                ),
+                            ),
+                        ),
+                        Verb(
+                            "replace",
+                            "Put a new member in place of one; with `surge` it joins before the old one goes",
+                            "Needs the action `member.replace`.",
+                            (
+                                Endpoint(
+                                    "replace_member",
+                                    "project",
+                                    "project_id",
+                                    arguments=(
+                                        "instance_id",
+                                        "member_id",
+                                    ),
+                                    body=(
+                                        Field(
+                                            ("surge",), "boolean", False, "The new one joins before the old one goes."
+                                        ),
+                                        Field(
+                                            ("timeout_seconds",),
+                                            "integer",
+                                            False,
+                                            "Seconds in which its work must be finished.",
+                                        ),
+                                        Field(("placement", "allocations"), "list", False),
+                                        Field(("placement", "sku"), "text", False, "Slug or id of a SKU."),
+                                        Field(("placement", "shape"), "json", False, "", ("baremetal", "gpu_slice")),
+                                        Field(
+                                            ("placement", "gpu_count"),
+                                            "integer",
+                                            False,
+                                            "One of the counts that the SKU is sold with.",
+                                        ),
+                                        Field(
+                                            ("placement", "region"),
+                                            "text",
+                                            False,
+                                            "Where it has to be; none: where there is room.",
+                                        ),
+                                        Field(
+                                            ("placement", "keep_allocations"),
+                                            "boolean",
+                                            False,
+                                            "Keep what was asked for when its member goes.",
+                                        ),
+                                    ),
+                                    takes_body=True,
+                                ),
+                            ),
+                        ),
+                        Verb(
+                            "resume",
+                            "Put a member back to work; a hold of its adapter's stays until the adapter lets go",
+                            "Needs the action `member.drain`.",
+                            (
+                                Endpoint(
+                                    "resume_member",
+                                    "project",
+                                    "project_id",
+                                    arguments=(
+                                        "instance_id",
+                                        "member_id",
+                                    ),
+                                ),
+                            ),
+                        ),
+                    ),
+                    (),
+                ),
+                Noun(
+                    "operations",
+                    "operation",
+                    "Operations: list, get, cancel.",
+                    (
+                        Verb(
+                            "list",
+                            "List the operations of an instance, the newest first; actions that only read are not among them",
+                            "Needs the action `operation.read`.",
+                            (
+                                Endpoint(
+                                    "list_operations",
+                                    "project",
+                                    "project_id",
+                                    arguments=("instance_id",),
+                                    query=(
+                                        Field(
+                                            ("status",),
+                                            "json",
+                                            False,
+                                            "",
+                                            (
+                                                "accepted",
+                                                "blocked",
+                                                "cancelled",
+                                                "cancelling",
+                                                "failed",
+                                                "running",
+                                                "succeeded",
+                                            ),
+                                        ),
+                                        Field(
+                                            ("kind",),
+                                            "json",
+                                            False,
+                                            "",
+                                            (
+                                                "action",
+                                                "add",
+                                                "decommission",
+                                                "deploy",
+                                                "drain",
+                                                "reconcile",
+                                                "remove",
+                                                "repair",
+                                                "replace",
+                                                "restart",
+                                                "rollback",
+                                                "upgrade",
+                                            ),
+                                        ),
+                                    ),
+                                    lists=True,
+                                    pages=True,
+                                ),
+                            ),
+                        ),
+                        Verb(
+                            "get",
+                            "Read an operation: its steps, its blocker, its deadline, its outcome and the evidence",
+                            "Needs the action `operation.read`.",
+                            (
+                                Endpoint(
+                                    "get_operation",
+                                    "project",
+                                    "project_id",
+                                    arguments=(
+                                        "instance_id",
+                                        "operation_id",
+                                    ),
+                                    query=(
+                                        Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                        Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                        Field(
+                                            ("changed_from",),
+                                            "text",
+                                            False,
+                                            "The `etag` that was seen: wait until it is another.",
+                                        ),
+                                    ),
+                                ),
+                            ),
+                        ),
+                        Verb(
+                            "cancel",
+                            "Ask an operation to end early; what is past stopping may still succeed or fail",
+                            "Needs the action `operation.cancel`.",
+                            (
+                                Endpoint(
+                                    "cancel_operation",
+                                    "project",
+                                    "project_id",
+                                    arguments=(
+                                        "instance_id",
+                                        "operation_id",
+                                    ),
+                                    body=(Field(("reason",), "text", False),),
+                                    takes_body=True,
+                                ),
+                            ),
+                        ),
+                    ),
+                    (),
+                ),
+                Noun(
+                    "secrets",
+                    "instance",
+                    "Secrets: reveal.",
+                    (
+                        Verb(
+                            "reveal",
+                            "Show the secret that opens the app, such as its token; that it was shown stands in the audit trail",
+                            "Needs the action `instance.connect`.",
+                            (
+                                Endpoint(
+                                    "reveal_instance_secret",
+                                    "project",
+                                    "project_id",
+                                    arguments=(
+                                        "instance_id",
+                                        "secret_name",
+                                    ),
+                                    one_time_secret=True,
+                                ),
+                            ),
+                        ),
+                    ),
+                    (),
+                ),
+                Noun(
+                    "usage",
+                    "usage record",
+                    "Usage: list.",
+                    (
+                        Verb(
+                            "list",
+                            "List what the app reported that it used",
+                            "Needs the action `usage.read`.",
+                            (
+                                Endpoint(
+                                    "list_usage_records",
+                                    "project",
+                                    "project_id",
+                                    arguments=("instance_id",),
+                                    lists=True,
+                                    pages=True,
+                                ),
+                            ),
+                        ),
+                    ),
+                    (),
+                ),
+            ),
         ),
         Noun(
             "memberships",

@@ -5,7 +5,8 @@ does. A child is in a process group of its own, so that Ctrl-C reaches it once, 
 this process dies in whatever way.
 
 Beside the server runs the agent of this machine's own node, so that there is somewhere to launch things: with root
-it isolates what it runs, without root it does not, and says so.
+it isolates what it runs, without root it does not, and says so. Beside both runs the workload adapter, where it is
+installed, so that there is somebody who operates what is launched.
 """
 
 import ctypes
@@ -13,14 +14,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from types import FrameType
 
 import click
 
 from mooring_cli import failures
+from mooring_cli.local_adapter import ADAPTER, LocalAdapter, beside, file_source
 from mooring_cli.local_node import AGENT, LocalNode, default_host, state_directory
 from mooring_cli.main import MooringCommand
 
@@ -46,6 +49,9 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     default=4,
     help="GPUs that compute nothing, where the machine has none. [default: 4]",
 )
+@click.option(
+    "--adapters/--no-adapters", default=True, help="With the node, run the workload adapter. [default: --adapters]"
+)
 def up(
     *,
     data_dir: str | None,
@@ -54,8 +60,9 @@ def up(
     node: bool,
     node_host: str | None,
     simulated_gpus: int,
+    adapters: bool,
 ) -> int:
-    """Start Mooring on this machine: the database, the API, the workers, and a node.
+    """Start Mooring on this machine: the database, the API, the workers, a node, and the adapter that operates apps.
 
     It stays until it is interrupted. On the first start it prints the one-time sign-in of the first admin.
     What runs in sandboxes of the node goes on when this ends, and is found again at the next start.
@@ -73,20 +80,33 @@ def up(
     if not node or find_spec(AGENT) is None:
         return run(arguments)
     offered, offers = os.pipe()
-    local = LocalNode(offered, state_directory(data_dir), node_host or default_host(), simulated_gpus)
+    state = state_directory(data_dir)
+    adapter, settings = _adapter(state) if adapters else (None, {})
+    told = None if adapter is None else adapter.begin
+    local = LocalNode(offered, state, node_host or default_host(), simulated_gpus, told)
     local.begin()
     try:
-        return run(arguments, offers)
+        return run(arguments, offers, settings)
     finally:
+        if adapter is not None:
+            adapter.end()
         local.end()
 
 
-def run(arguments: list[str], offers: int | None = None) -> int:
+def _adapter(state: Path) -> tuple[LocalAdapter | None, dict[str, str]]:
+    """The adapter beside the node, and what the server has to be told for it; none where it is not installed."""
+    if find_spec(ADAPTER) is None:
+        return None, {}
+    own, apps = beside(state)
+    return LocalAdapter(own, apps), file_source(apps)
+
+
+def run(arguments: list[str], offers: int | None = None, settings: Mapping[str, str] | None = None) -> int:
     """Run a program to its end, hand signals on to it, and give its end as ours.
 
     `offers` is the end of a pipe that the program is given, into which it says how this machine can join.
     """
-    environment, pipes = dict(os.environ), []
+    environment, pipes = {**os.environ, **(settings or {})}, []
     if offers is not None:
         environment[LOCAL_NODE_PIPE] = str(offers)
         pipes.append(offers)

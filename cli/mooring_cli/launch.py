@@ -1,0 +1,187 @@
+"""`mooring instances launch` and `stop`: the whole way in a command, with its progress and its proof."""
+
+import json
+import secrets
+import sys
+from typing import Any
+
+import click
+
+from mooring_cli import output, values
+from mooring_cli.commands import confirm
+from mooring_cli.invocation import Invocation, current, plain_call
+from mooring_cli.main import MooringCommand
+from mooring_cli.places import Places
+from mooring_cli.watch import Watched, find
+
+NAME_LENGTH_MAX = 40
+PLAN_COLUMNS = ("sku", "shape", "gpu_count", "regions", "fits", "price_minor_per_hour", "currency", "smallest_change")
+PROOF_COLUMNS = ("member_name", "kind", "receipt_id", "node_id", "reason", "created_at")
+
+
+@click.command(cls=MooringCommand)
+@click.argument("app")
+@click.option("--name", metavar="NAME", help="The instance's name. [default: the app's and a random end]")
+@click.option("--project", metavar="NAME", help="The project, by id or slug.")
+@click.option("--version", metavar="VERSION", help="An exact version.")
+@click.option("--channel", type=click.Choice(["stable", "canary"]), help="The newest version of this channel.")
+@click.option("--sku", metavar="SLUG", help="Ask for capacity of this kind, an allocation for each member.")
+@click.option("--shape", type=click.Choice(["baremetal", "gpu_slice"]), help="The shape of that capacity.")
+@click.option("--gpu-count", type=click.IntRange(min=0), help="GPUs of each allocation.")
+@click.option("--region", metavar="REGION", help="Where it has to be.")
+@click.option("--keep-allocations", is_flag=True, help="Keep the allocations when the instance is stopped.")
+@click.option("--allocation", "allocations", multiple=True, metavar="NAME", help="Use this allocation; repeatable.")
+@click.option(
+    "--config", "config", multiple=True, metavar="KEY=VALUE", help="A value of the configuration; repeatable."
+)
+@click.option("--config-file", metavar="FILE", help="The configuration from JSON or YAML; - is stdin.")
+@click.option("--topology", multiple=True, metavar="COMPONENT=COUNT", help="So many members; repeatable.")
+@click.option("--service-account", metavar="NAME", help="The account that the app's adapter acts under.")
+@click.option("--operating-mode", metavar="MODE", help="How the app is operated.")
+@click.option("--control-plane-scope", metavar="SCOPE", help="Whose the app's control plane is.")
+@click.option("--topology-mode", metavar="LABEL", help="A label of the adapter's.")
+@click.option("--plan", is_flag=True, help="Only say what it would be, what it costs and what stands in its way.")
+@click.option("--wait/--no-wait", "waits", default=False, help="Watch it until it runs or has failed.")
+@click.option("--idempotency-key", metavar="KEY", help="Repeats under this key have one effect. [default: a new one]")
+def launch(*, app: str, project: str | None, plan: bool, waits: bool, **given: Any) -> int | None:
+    """Launch an app, into allocations that are there or into capacity that is asked for with it.
+
+    Values of --config are JSON where they are JSON, else text: --config port=8080 --config motd=hello.
+    """
+    invocation = current()
+    places = Places(invocation)
+    path = {"project_id": places.project_id(project)}
+    body = body_of(places, path, app, given)
+    if plan:
+        show_plan(invocation, invocation.call("plan_instance", path, None, body))
+        return None
+    from mooring_sdk import CallOptions
+
+    options = CallOptions(idempotency_key=given["idempotency_key"])
+    made = invocation.call("create_instance", path, None, body, options=options)
+    if not waits:
+        output.show(invocation.output, made)
+        if invocation.output == "table":
+            output.note(f"mooring instances watch {made['name']} shows how it comes up.")
+        return None
+    if invocation.output == "table":
+        output.note(f"{made['name']} is {made['id']}, under correlation id {made['correlation_id']}.")
+    return Watched(invocation, {**path, "instance_id": made["id"]}).run(from_beginning=True)
+
+
+def body_of(places: Places, path: dict[str, str], app: str, given: dict[str, Any]) -> dict[str, Any]:
+    """What is asked for, out of the options; what was not given is left to the server."""
+    placement = {
+        "allocations": [places.reference("allocation_id", each, path) for each in given["allocations"]] or None,
+        "sku": given["sku"],
+        "shape": given["shape"],
+        "gpu_count": given["gpu_count"],
+        "region": given["region"],
+        "keep_allocations": given["keep_allocations"] or None,
+    }
+    account = given["service_account"]
+    body = {
+        "app": app,
+        "name": given["name"] or f"{app[: NAME_LENGTH_MAX - 5]}-{secrets.token_hex(2)}",
+        "version": given["version"],
+        "channel": given["channel"],
+        "config": config_of(given["config_file"], given["config"]) or None,
+        "topology": dict(map(counted, given["topology"])) or None,
+        "placement": {name: value for name, value in placement.items() if value is not None} or None,
+        "service_account_id": places.reference("service_account_id", account, path) if account else None,
+        "operating_mode": given["operating_mode"],
+        "control_plane_scope": given["control_plane_scope"],
+        "topology_mode": given["topology_mode"],
+    }
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def config_of(file: str | None, pairs: tuple[str, ...]) -> dict[str, Any]:
+    """The configuration: a file, and over it what stands on the command line."""
+    config: dict[str, Any] = values.read_body(file) if file else {}
+    for pair in pairs:
+        name, given, value = pair.partition("=")
+        if not given or not name:
+            raise click.UsageError(f"--config {pair}: say KEY=VALUE")
+        config[name] = read_value(value)
+    return config
+
+
+def read_value(text: str) -> Any:
+    """JSON where it is JSON, else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def counted(pair: str) -> tuple[str, int]:
+    """`worker=3`."""
+    name, given, count = pair.partition("=")
+    if not given or not name or not count.isdigit():
+        raise click.UsageError(f"--topology {pair}: say COMPONENT=COUNT")
+    return name, int(count)
+
+
+def show_plan(invocation: Invocation, plan: dict[str, Any]) -> None:
+    """A plan for people: what it would be, what it costs, and what stands in its way."""
+    if invocation.output != "table":
+        output.show(invocation.output, plan)
+        return
+    version = plan["version"]
+    topology = ", ".join(f"{name} {count}" for name, count in plan["topology"].items())
+    expected = plan["expected"]
+    output.show(
+        "table",
+        {
+            "launchable": plan["launchable"],
+            "version": None if version is None else version["version"] + (" (canary)" if version["canary"] else ""),
+            "topology": topology or None,
+            "new_allocations": plan["new_allocations"],
+            "price": ", ".join(
+                f"{each['minor_per_hour'] / 100:.2f} {each['currency']} an hour" for each in plan["price"]
+            ),
+            "policy": plan["policy"]["reason"],
+            "time_to_ready": "not known yet" if expected["seconds"] is None else f"about {expected['seconds']:.0f} s",
+        },
+    )
+    if plan["shapes"]:
+        click.echo("")
+        output.show_table(plan["shapes"], PLAN_COLUMNS)
+    for each in plan["hindrances"]:
+        click.echo(output.plain(f"in the way: {each['code']}: {each['detail']}"))
+
+
+@click.command(cls=MooringCommand)
+@click.argument("instance")
+@click.option("--project", metavar="NAME", help="The project, by id or slug.")
+@click.option("--wait/--no-wait", "waits", default=False, help="Watch it until it is stopped, and show the proof.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--idempotency-key", metavar="KEY", help="Repeats under this key have one effect. [default: a new one]")
+def stop(*, instance: str, project: str | None, waits: bool, yes: bool, idempotency_key: str | None) -> int | None:
+    """Stop an instance for ever, and tear down all of it.
+
+    With --wait it is watched until each member has its proof: the receipt of a node that looked and found nothing.
+    """
+    from mooring_sdk import CallOptions
+
+    invocation = current()
+    path = find(invocation, Places(invocation).project_id(project), instance)
+    if sys.stdin.isatty():
+        confirm(invocation, f"stop instance {instance}", yes)
+    options = CallOptions(idempotency_key=idempotency_key)
+    operation = invocation.call("stop_instance", path, options=options)
+    if not waits:
+        output.show(invocation.output, operation)
+        return None
+    code = Watched(invocation, path, since=operation["created_at"]).run()
+    call = plain_call("list_closing_records", path, {"limit": 500})
+    proofs = [
+        {**each, "receipt_id": (each.get("receipt") or {}).get("receipt_id")} for each in invocation.client.pages(call)
+    ]
+    if invocation.output == "json":
+        for proof in proofs:
+            click.echo(json.dumps({"kind": "proof", **proof}, ensure_ascii=False))
+    elif proofs:
+        output.show(invocation.output, proofs, PROOF_COLUMNS)
+    return code

@@ -1,0 +1,256 @@
+"""Watching an instance: its timeline as it is written, and how far it is.
+
+Entries are asked for page by page, each from the cursor of the one before, so that a connection that breaks costs
+nothing but the wait: none is missed, none is shown twice. Between two pages the state is read, and with it what no
+event tells: the bytes of an image that is being pulled. On a terminal the last line is written over; elsewhere a line
+comes when something changed; with JSON each entry is an object a line.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC
+from typing import Any
+
+import click
+
+from mooring_cli import output
+from mooring_cli.checks import size
+from mooring_cli.failures import NoSuchName
+from mooring_cli.invocation import Invocation, current, plain_call
+from mooring_cli.main import MooringCommand
+from mooring_cli.output import plain
+from mooring_cli.places import Places
+
+WAIT_SECONDS = 2
+LINE_SECONDS = 10.0
+PAGE = 200
+SETTLED = ("running", "failed", "stopped")
+WHOLE = ("deploy", "upgrade", "rollback", "reconcile", "repair", "restart", "decommission")
+UNDER_WAY = ("claimed", "queued", "cancelling")
+FAILED_EXIT = 1
+OUTAGE_SECONDS_MAX = 600.0
+
+
+@click.command(cls=MooringCommand)
+@click.argument("instance")
+@click.option("--project", metavar="NAME", help="The project, by id or slug.")
+@click.option("--all", "everything", is_flag=True, help="From its beginning, also where it has settled already.")
+@click.option("--audit", is_flag=True, help="With what the audit trail says too.")
+@click.option("--follow", is_flag=True, help="Go on when it has settled, until interrupted.")
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json: an object a line.")
+def watch(
+    *, instance: str, project: str | None, everything: bool, audit: bool, follow: bool, as_json: bool
+) -> int | None:
+    """Watch an instance by its id or its name, until it runs, has failed or is stopped.
+
+    It goes on over broken connections. The exit code is 0 when it runs or is stopped, 1 when it failed.
+    """
+    invocation = current()
+    if as_json:
+        invocation.output = "json"
+    path = find(invocation, Places(invocation).project_id(project), instance)
+    watched = Watched(invocation, path, audit=audit, follow=follow)
+    return watched.run(from_beginning=everything)
+
+
+def find(invocation: Invocation, project_id: str, named: str) -> dict[str, str]:
+    """The path of an instance that is named by its id, the beginning of it, or its name; one that lives wins."""
+    path = {"project_id": project_id}
+    call = plain_call("list_instances", path, {"limit": 500})
+    found = [each for each in invocation.client.pages(call) if each["name"] == named or each["id"].startswith(named)]
+    living = [each for each in found if each["status"] != "stopped"] or found[-1:]
+    if not living:
+        raise NoSuchName(f"there is no instance {named!r} here; mooring instances list shows them")
+    if len(living) > 1:
+        raise click.UsageError(f"{named!r} names {len(living)} instances; give more of the id")
+    return {**path, "instance_id": str(living[0]["id"])}
+
+
+@dataclass
+class Watched:
+    """One instance while it is watched."""
+
+    invocation: Invocation
+    path: dict[str, str]
+    audit: bool = False
+    follow: bool = False
+    clock: Callable[[], float] = time.monotonic
+    screen: "Screen" = field(init=False)
+    since: str | None = None  # what happened before is not shown
+    cursor: str | None = None
+    outcome: dict[str, Any] | None = None  # the last operation of the whole that ended, as its event tells
+
+    def __post_init__(self) -> None:
+        self.screen = Screen(self.invocation, self.clock)
+
+    def run(self, *, from_beginning: bool = False) -> int | None:
+        """Show what happens until it has settled; returns the exit code."""
+        state = self._state()
+        if not from_beginning and self.since is None:
+            if self._is_settled(state) and not self.follow:
+                self.screen.end(state)
+                return self._exit_code(state)
+            self.since = self._begun(state)
+        try:
+            while True:
+                fresh = list(self._entries())
+                for entry in fresh:
+                    self._note(entry)
+                    if self.since is None or not is_before(str(entry["at"]), self.since):
+                        self.screen.tell(entry)
+                state = self._state()
+                if not fresh:
+                    if self._is_settled(state) and not self.follow:
+                        break
+                    self.screen.progress(progress_of(state, self._operation(state), self._tasks(state)))
+        finally:
+            self.screen.close()
+        self.screen.end(state)
+        return self._exit_code(state)
+
+    def _begun(self, state: dict[str, Any]) -> str | None:
+        """Since when what is under way is under way: a launch from its beginning, a change from its own."""
+        if state["status"] not in ("running", "stopping"):
+            return None
+        operation = self._operation(state)
+        return None if operation is None else str(operation["created_at"])
+
+    def _entries(self) -> Iterator[dict[str, Any]]:
+        """The next entries; waits a little for the first of them."""
+        query = {"limit": PAGE, "wait": WAIT_SECONDS, "audit": self.audit, "cursor": self.cursor}
+        page = self._asked("list_instance_timeline", self.path, query)
+        self.cursor = page["next_cursor"]
+        yield from page["items"]
+
+    def _note(self, entry: dict[str, Any]) -> None:
+        told = entry["data"]
+        if entry["kind"] == "operation" and told.get("kind") in WHOLE:
+            over = told.get("status") in ("succeeded", "failed", "cancelled")
+            self.outcome = told if over else None
+
+    def _is_settled(self, state: dict[str, Any]) -> bool:
+        if state["status"] == "failed":
+            return True
+        return state["status"] in SETTLED and state.get("operation") is None
+
+    def _exit_code(self, state: dict[str, Any]) -> int | None:
+        failed = state["status"] == "failed" or (self.outcome or {}).get("status") in ("failed", "cancelled")
+        return FAILED_EXIT if failed and state["status"] != "stopped" else None
+
+    def _state(self) -> dict[str, Any]:
+        return dict(self._asked("get_instance", self.path, {}))
+
+    def _operation(self, state: dict[str, Any]) -> dict[str, Any] | None:
+        opened = state.get("operation")
+        if opened is None:
+            return None
+        return dict(self._asked("get_operation", {**self.path, "operation_id": opened["id"]}, {}))
+
+    def _tasks(self, state: dict[str, Any]) -> list[dict[str, Any]]:
+        if state["status"] not in ("created", "starting", "running", "stopping"):
+            return []
+        where, query = {"project_id": self.path["project_id"]}, {"limit": 100, "instance_id": state["id"]}
+        page = self._asked("list_tasks", where, query)
+        return [each for each in page["items"] if each["status"] in UNDER_WAY]
+
+    def _asked(self, operation: str, path: dict[str, str], query: dict[str, Any]) -> Any:
+        """The answer, however often the connection breaks meanwhile; one that stays away is an error in the end."""
+        from mooring_sdk import ConnectionFailed
+
+        since = self.clock()
+        while True:
+            try:
+                return self.invocation.call(operation, path, query)
+            except ConnectionFailed:
+                if self.clock() - since > OUTAGE_SECONDS_MAX:
+                    raise
+                self.screen.progress("the server does not answer; trying again")
+
+
+def is_before(text: str, other: str) -> bool:
+    """Whether one time of the API's is before another."""
+    moment, since = output.read_time(text), output.read_time(other)
+    return moment is not None and since is not None and moment < since
+
+
+def progress_of(state: dict[str, Any], operation: dict[str, Any] | None, tasks: list[dict[str, Any]]) -> str:
+    """How far it is, in one line."""
+    parts = [str(state["status"])]
+    if operation is not None:
+        steps = operation.get("steps") or []
+        done = sum(1 for each in steps if each["status"] in ("done", "skipped"))
+        parts.append(f"{operation['kind']} {done}/{len(steps)}" if steps else f"{operation['kind']}")
+        if operation.get("blocker"):
+            parts.append(f"waits: {operation['blocker']}")
+    for each in state.get("members_summary") or []:
+        parts.append(f"{each['component_key']} {each['healthy']}/{each['desired']} healthy")
+    for task in tasks:
+        if task.get("progress"):
+            parts.append(f"{task['type']} {amount_of(task['progress'])}")
+    return plain(" · ".join(parts))
+
+
+def amount_of(progress: dict[str, Any]) -> str:
+    """How far a task is."""
+    done, total = progress.get("done") or 0, progress.get("total") or 0
+    if progress.get("unit") == "bytes":
+        whole = f" of {size(total)} ({done * 100 // total} %)" if total else ""
+        return f"{size(done)}{whole}"
+    return f"{progress.get('stage') or ''} {done}{f'/{total}' if total else ''}".strip()
+
+
+class Screen:
+    """Where it is shown: a terminal, a pipe, or a program that reads JSON."""
+
+    def __init__(self, invocation: Invocation, clock: Callable[[], float]) -> None:
+        self._json = invocation.output == "json"
+        self._drawn = sys.stderr.isatty() and not self._json
+        self._clock = clock
+        self._width = 0
+        self._said: tuple[str, float] = ("", float("-inf"))
+
+    def tell(self, entry: dict[str, Any]) -> None:
+        """One entry of the timeline."""
+        self.close()
+        if self._json:
+            click.echo(json.dumps(entry, ensure_ascii=False))
+        else:
+            moment = output.read_time(str(entry["at"]))
+            at = moment.astimezone(UTC).strftime("%H:%M:%S") if moment is not None else "-"
+            click.echo(plain(f"{at}  {entry['text']}"))
+        sys.stdout.flush()
+
+    def progress(self, text: str) -> None:
+        """How far it is: written over on a terminal, else told when it changed, and not too often."""
+        if self._json:
+            return
+        if self._drawn:
+            click.echo(f"\r{text.ljust(self._width)}", err=True, nl=False)
+            self._width = len(text)
+            return
+        said, at = self._said
+        if text != said and self._clock() - at >= LINE_SECONDS:
+            self._said = (text, self._clock())
+            click.echo(text, err=True)
+
+    def close(self) -> None:
+        """Leave the line that is written over."""
+        if self._width:
+            click.echo(f"\r{' ' * self._width}\r", err=True, nl=False)
+            self._width = 0
+
+    def end(self, state: dict[str, Any]) -> None:
+        """How it stands when nothing more is waited for."""
+        if self._json:
+            told = {name: state.get(name) for name in ("id", "name", "status", "health", "failure_code")}
+            click.echo(json.dumps({"kind": "result", **told}, ensure_ascii=False))
+            return
+        failed = f": {state['failure_code']}: {state['failure_detail']}" if state["status"] == "failed" else ""
+        click.echo(plain(f"{state['name']} is {state['status']}{failed}"))
+        if failed:
+            for line in (state.get("last_lines") or [])[-10:]:
+                click.echo(plain(f"  | {line}"))
+            output.note(f"mooring why {state['id']} says what to do about it.")

@@ -1,0 +1,38 @@
+"""`mooring install`: what is no bundle is told before anybody is asked."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mooring_cli.main import mooring
+
+WHOLE = {"bundle": 1, "app": {"slug": "hello"}, "artifacts": {}, "manifest": {"version": "1.0.0"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("no JSON", "cannot be read"),
+        ("[]", "no bundle of version 1"),
+        (json.dumps({**WHOLE, "bundle": 2}), "no bundle of version 1"),
+        (json.dumps({name: WHOLE[name] for name in ("bundle", "app")}), "lacks artifacts, manifest"),
+        (json.dumps(WHOLE) + " " * 1_048_576, "no bundle of version 1"),
+    ],
+)
+def test_what_is_no_bundle_is_refused_with_the_reason(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "bundle.json"
+    file.write_text(text)
+    result = CliRunner().invoke(mooring, ["install", str(file)], env={"HOME": str(tmp_path)})
+    assert result.exit_code != 0
+    assert told in result.stderr
+
+
+def test_whoever_is_not_signed_in_is_told_how(tmp_path: Path) -> None:
+    file = tmp_path / "bundle.json"
+    file.write_text(json.dumps(WHOLE))
+    unset = {"HOME": str(tmp_path), "MOORING_TOKEN": None, "MOORING_SERVICE_ACCOUNT": None, "XDG_CONFIG_HOME": None}
+    result = CliRunner().invoke(mooring, ["install", str(file)], env=unset)
+    assert result.exit_code != 0
+    assert "mooring login" in result.stderr
