@@ -85,8 +85,5 @@ DRIVEN_APPS: Final[dict[str, Callable[[Context], Decision[Any] | Iterator[Decisi
     "entitlement.change_entitlement": lambda now: entitlement.change_entitlement(
         _person(now), an_entitlement(), TERMS, None
     ),
-    "entitlement.switch_entitlement": lambda now: entitlement.switch_entitlement(
-        _person(now), an_entitlement(), False, WHY
-    ),
     "entitlement.delete_entitlement": lambda now: entitlement.delete_entitlement(_person(now), an_entitlement()),
 }

@@ -38,11 +38,13 @@ class Fleet:
         decision = Decision(result=None, writes=writes, audits=(Audited("test", "test", None, None),))
         await apply(self.database, PLATFORM, context(), decision)
 
-    async def node(self, gpus: int = 4, *, numa: int = 2, **columns: Any) -> str:
+    async def node(
+        self, gpus: int = 4, *, numa: int = 2, inventory_facts: dict[str, Any] | None = None, **columns: Any
+    ) -> str:
         """A machine that is ready, with so many GPUs in so many NUMA domains."""
         node_id = CLOCK.mint(Prefix.NODE)
         row = {"id": node_id, "created_at": CLOCK.now(), **node_columns(node_id), **columns}
-        inventory = {"cpus": 16, "memory_bytes": 64 * GIB}
+        inventory = {"cpus": 16, "memory_bytes": 64 * GIB, "facts": inventory_facts or {}}
         await self.write(Insert("node", row, (NODE,)))
         edge = NODE.step(NodeState.ENROLLED, NodeTrigger.REPORT_READY)
         slots = [

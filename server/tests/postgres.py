@@ -23,6 +23,10 @@ from mooring.embedded import BinariesMissing, EmbeddedPostgres, EmbeddedPostgres
 from mooring.embedded.binaries import find_installation
 
 START_SECONDS_MAX = 60.0
+SOAK = os.environ.get("MOORING_SOAK") == "1"
+"""Whether the tests that have a long form take it: `make soak`."""
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES_MIN = 4 * 1024**3
 SETTINGS = {
     "max_connections": "300",
     "fsync": "off",
@@ -30,6 +34,13 @@ SETTINGS = {
     "full_page_writes": "off",
 }
 """Fast instead of durable: what these tests write is thrown away with the server."""
+
+
+def _place() -> Path:
+    """Where the server's files are: in memory where there is room, since each test copies and drops a database."""
+    if os.access(MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN:
+        return MEMORY
+    return Path(tempfile.gettempdir())
 
 
 def test_cluster_dsn() -> str:
@@ -41,7 +52,7 @@ def test_cluster_dsn() -> str:
     except BinariesMissing as error:
         pytest.skip(str(error))
     head = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
-    directory = Path(tempfile.gettempdir(), f"mooring-test-{os.geteuid()}-{head}-{_begun(head)}")
+    directory = Path(_place(), f"mooring-test-{os.geteuid()}-{head}-{_begun(head)}")
     directory.mkdir(mode=0o711, exist_ok=True)
     if directory.lstat().st_uid != os.geteuid():
         raise RuntimeError(f"{directory} belongs to somebody else")

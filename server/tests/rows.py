@@ -82,6 +82,8 @@ class Ground:
     instance_id: str = ""
     app_id: str = ""
     artifact_id: str = ""
+    version_id: str = ""
+    account_id: str = ""
 
     @property
     def acting(self) -> Acting:
@@ -125,8 +127,12 @@ class Ground:
             row |= version_columns(self.app_id, f"1.0.{next(_NUMBERS)}")
         if noun not in ("node", "artifact", "app_version"):
             row["project_id"] = self.project_id
+        if noun == "instance":
+            row |= instance_columns(str(row["id"]), self.app_id, self.version_id, self.account_id)
         if noun == "member":
-            row["instance_id"] = self.instance_id
+            row |= {"instance_id": self.instance_id} | member_columns(self.version_id)
+        if noun == "operation":
+            row |= {"instance_id": self.instance_id} | operation_columns()
         if noun == "allocation":
             row |= allocation_columns(str(row["id"]))
         if noun == "task":
@@ -198,14 +204,45 @@ async def make_ground(database: Database, slug: str = "acme") -> Ground:
     project = create_project(beginning, tenant_id, "train", "Train")
     await apply(database, Acting(tenant_id), beginning, project)
     bare = Ground(database, tenant_id, project.result.id)
-    return replace(
+    known = replace(
         bare,
         node_id=await bare.birth("node"),
         allocation_id=await bare.birth("allocation"),
-        instance_id=await bare.birth("instance"),
         app_id=await bare.app(),
         artifact_id=await bare.birth("artifact"),
+        account_id=await bare.birth("service_account"),
     )
+    known = replace(known, version_id=await known.birth("app_version"))
+    return replace(known, instance_id=await known.birth("instance"))
+
+
+def instance_columns(instance_id: str, app_id: str, version_id: str, account_id: str) -> dict[str, object]:
+    """What an instance is that wants no member."""
+    pin = {"version_id": version_id, "version": "1.0.0", "manifest_digest": MANIFEST_DIGEST, "artifacts": {}}
+    return {
+        "name": f"i{instance_id.replace('_', '-')[-30:].lower()}", "app_id": app_id, "app_slug": "app",
+        "app_category": "tool", "version_id": version_id, "version": "1.0.0", "pin": pin, "config": {},
+        "topology": {}, "placement": {}, "operating_mode": "tenant_dedicated", "control_plane_scope": "project",
+        "runtime_backend": "container", "service_account_id": account_id, "requested_by": "system",
+        "correlation_id": "cor_test", "trace_id": "a" * 32,
+    }  # fmt: skip
+
+
+def member_columns(version_id: str) -> dict[str, object]:
+    """What a member is, in a place of its own."""
+    ordinal = next(_NUMBERS)
+    return {
+        "component_key": "main", "ordinal": ordinal, "name": f"main-{ordinal}", "version_id": version_id,
+        "version": "1.0.0", "correlation_id": "cor_test", "trace_id": "a" * 32,
+    }  # fmt: skip
+
+
+def operation_columns() -> dict[str, object]:
+    """What an action on the whole instance is: any number of them are open at a time."""
+    return {
+        "kind": "action", "request": {}, "deadline_at": LATER, "requested_by": "system",
+        "correlation_id": "cor_test", "trace_id": "a" * 32,
+    }  # fmt: skip
 
 
 def version_columns(app_id: str, number: str) -> dict[str, object]:

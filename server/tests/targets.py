@@ -25,11 +25,11 @@ from mooring.core.permissions import Scope
 from mooring.gateways.cosign_keys import new_signing_key
 from mooring.gateways.signatures import new_key_pair
 from mooring.storage.database import PLATFORM
+from server.tests import making
 from server.tests.agents import Machine, joined
 from server.tests.conftest import PASSWORD, Tenant, World
-from server.tests.nodes.endpoint_rows import an_endpoint
-from server.tests.nodes.task_rows import a_receipt, a_task
 from server.tests.rows import Ground, machines_of
+from server.tests.runtime import asking
 
 RECEIVER: Final = "https://127.0.0.1:1/hook"
 """A webhook's address at which nobody answers, at once; the tests' platform allows loopback."""
@@ -107,6 +107,8 @@ class Home:
 
     async def ids(self, route: Route, *, fresh: bool) -> dict[str, str]:
         """The ids that the route's address names."""
+        if route.scope is Scope.RUNTIME:
+            return await asking.ids_of(self, route)
         scope = Scope.TENANT if route.scope is Scope.SELF else route.scope
         named = {"tenant_id": self.tenant.id, "project_id": self.project_id}
         leaves = [each for each in route.path_parameters if each not in named]
@@ -266,37 +268,9 @@ def fresh_public_pem() -> str:
     return new_signing_key().trusted("").pem
 
 
-async def _new_enrolment_token(home: Home, scope: Scope) -> dict[str, str]:
-    """One more one-time token for a machine."""
-    made = await home.post(Scope.PLATFORM, "/nodes/enrolment-tokens", {})
-    return {"enrolment_token_id": made["id"]}
-
-
-async def _new_node(home: Home, scope: Scope) -> dict[str, str]:
-    """One more node, ready for work."""
-    machine = await joined(home.client, home.world.admin)
-    await machine.report(home.client)
-    return {"node_id": machine.node_id}
-
-
 async def _new_sku(home: Home, scope: Scope) -> dict[str, str]:
     """One more kind of capacity."""
     return {"sku_id": (await _made_sku(home, 1, 2))["id"]}
-
-
-async def _new_task(home: Home, scope: Scope) -> dict[str, str]:
-    """One more task of the project's, which waits for its agent."""
-    return {"task_id": await a_task(home.ground())}
-
-
-async def _new_endpoint(home: Home, scope: Scope) -> dict[str, str]:
-    """One more endpoint, of a web app in an allocation of its own."""
-    return {"endpoint_id": (await an_endpoint(home.ground())).endpoint_id}
-
-
-async def _new_receipt(home: Home, scope: Scope) -> dict[str, str]:
-    """One more receipt of the project's."""
-    return {"receipt_id": await a_receipt(home.ground())}
 
 
 async def _new_check(home: Home, scope: Scope) -> dict[str, str]:
@@ -331,12 +305,18 @@ MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
     "app_id": Home.new_app,
     "entitlement_id": Home.new_entitlement,
     "version_id": Home.new_version,
-    "enrolment_token_id": _new_enrolment_token,
-    "node_id": _new_node,
+    "enrolment_token_id": making.new_enrolment_token,
+    "node_id": making.new_node,
     "sku_id": _new_sku,
-    "task_id": _new_task,
-    "receipt_id": _new_receipt,
-    "endpoint_id": _new_endpoint,
+    "task_id": making.new_task,
+    "receipt_id": making.new_receipt,
+    "endpoint_id": making.new_endpoint,
+    "instance_id": making.new_instance,
+    "member_id": making.new_member,
+    "operation_id": making.new_operation,
+    "action_name": making.new_action,
+    "secret_name": making.new_secret,
+    "subject": making.new_subject,
 }
 """How the thing is made that a parameter of an address names."""
 
@@ -385,6 +365,9 @@ async def _a_location(home: Home, scope: Scope) -> object:
 
 
 FIELDS: Final[dict[str, Field]] = {
+    "app": making.an_app,
+    "component": making.a_component,
+    "placement": making.a_placement,
     "actions": _always(list),
     "agent_version": _always(lambda: "1.0.0"),
     "allowed_gpu_counts": _always(lambda: [1]),
@@ -432,7 +415,9 @@ DOCUMENT: Final = document()
 
 async def body_of(route: Route, home: Home) -> bytes | None:
     """The smallest valid body of a request to the route."""
-    operation = DOCUMENT["paths"][route.path][route.method.lower()]
+    if route.scope is Scope.RUNTIME:
+        return await asking.body_of(home, route)
+    operation = {} if route.hidden else DOCUMENT["paths"][route.path][route.method.lower()]
     if "requestBody" not in operation:
         return None
     ((media_type, content),) = operation["requestBody"]["content"].items()
@@ -445,7 +430,8 @@ async def _filled(schema: dict[str, Any], home: Home, scope: Scope) -> dict[str,
     body: dict[str, object] = {}
     for name in whole.get("required", ()):
         kind = whole["properties"][name]
-        if "$ref" in kind and "enum" not in DOCUMENT["components"]["schemas"][kind["$ref"].rpartition("/")[2]]:
+        enums = DOCUMENT["components"]["schemas"]
+        if name not in FIELDS and "$ref" in kind and "enum" not in enums[kind["$ref"].rpartition("/")[2]]:
             body[name] = await _filled(kind, home, scope)
         else:
             body[name] = await FIELDS[name](home, scope)

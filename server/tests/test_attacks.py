@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from mooring.api import connection as http
+from mooring.api.exchange import ANSWER
 from mooring.commands.master_key import rotate_master_key
 from mooring.gateways.secrets import MasterKeyRefused
 from mooring.gateways.signatures import new_key_pair
@@ -344,7 +345,7 @@ async def test_a_caller_who_reads_nothing_of_its_answers_is_cut_off(monkeypatch:
     async def large(scope: dict[str, Any], receive: Any, send: Any) -> None:
         body = b"x" * 8_000_000
         headers = {"content-length": str(len(body))}
-        await send({"type": http.ANSWER, "status": 200, "headers": headers, "body": body})
+        await send({"type": ANSWER, "status": 200, "headers": headers, "body": body})
 
     async with serve(large, timeout_keep_alive=0.1) as served:
         _, writer = await asyncio.open_connection("127.0.0.1", served._port, limit=1)
@@ -365,7 +366,7 @@ async def test_a_caller_who_reads_slowly_gets_all_of_its_answer(monkeypatch: pyt
 
     async def large(scope: dict[str, Any], receive: Any, send: Any) -> None:
         headers = {"content-length": str(size)}
-        await send({"type": http.ANSWER, "status": 200, "headers": headers, "body": b"x" * size})
+        await send({"type": ANSWER, "status": 200, "headers": headers, "body": b"x" * size})
 
     async with serve(large, timeout_keep_alive=0.1) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served._port)

@@ -5,6 +5,7 @@ the code that decides. Each request is well formed and names things that exist, 
 parsing and whoever is not is refused for that reason alone.
 """
 
+import base64
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -17,12 +18,14 @@ import pytest
 
 from mooring.api.route import PUBLIC_ACTION, ROUTES, Declared, Route, route, route_beside, route_in
 from mooring.api.routes import ROUTES as ALL_ROUTES
-from mooring.core.permissions import ROLE_ACTIONS, SERVICE_ACCOUNT_CEILING, Role, Scope
+from mooring.core.permissions import FAMILIES, ROLE_ACTIONS, SERVICE_ACCOUNT_CEILING, Role, Scope
+from mooring.gateways.signatures import new_key_pair
 from mooring.settings import Settings
 from mooring.storage.database import PLATFORM
 from server.tests.agents import Machine, new_token
 from server.tests.conftest import PASSWORD, Tenant, World, running_platform
-from server.tests.targets import Account, Home, body_of, fresh_name, make_account
+from server.tests.runtime import asking
+from server.tests.targets import Account, Home, assertion, body_of, fresh_name, make_account
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -53,6 +56,7 @@ class Standing:
     tenant: frozenset[str] | None = None
     project: frozenset[str] | None = None
     node: frozenset[str] = NOTHING
+    runtime: frozenset[str] = NOTHING
 
 
 def in_project(role: Role) -> Standing:
@@ -62,7 +66,8 @@ def in_project(role: Role) -> Standing:
 
 
 def of_account(keys: frozenset[str]) -> Standing:
-    return Standing(OF_ANYBODY, tenant=keys & {"tenant.read"}, project=keys)
+    """An account acts in its own project, and as an adapter there; no person does."""
+    return Standing(OF_ANYBODY, tenant=keys & {"tenant.read"}, project=keys, runtime=keys)
 
 
 PEOPLE: Final[dict[str, Standing]] = {
@@ -116,6 +121,7 @@ def expected(each: Route, standing: Standing) -> Access:
         Scope.TENANT: standing.tenant,
         Scope.PROJECT: standing.project,
         Scope.NODE: standing.node,
+        Scope.RUNTIME: standing.runtime,
     }[each.scope]
     if each.platform_too and standing.platform:
         held = standing.platform
@@ -154,7 +160,8 @@ class Cast:
     async def callers(self, each: Route) -> dict[str, tuple[str | None, Standing]]:
         """Everybody known, with a token and a standing; accounts with and without the route's key."""
         known = {name: (self.tokens[name], standing) for name, standing in PEOPLE.items()}
-        lists = {"account_without": SERVICE_ACCOUNT_CEILING - {each.action}}
+        family = set(FAMILIES[each.action].values()) if each.family else set()
+        lists = {"account_without": SERVICE_ACCOUNT_CEILING - {each.action} - family}
         if each.action in SERVICE_ACCOUNT_CEILING:
             lists["account_with"] = frozenset({each.action})
         for name, keys in lists.items():
@@ -171,6 +178,10 @@ class Cast:
             "/api/v1/tokens", json={"name": "spare"}, headers={"Authorization": f"Bearer {token}"}
         )
         return str(answer.json()["id"])
+
+    async def principal(self, token: str) -> str:
+        """The id of whoever has this token."""
+        return str((await self._get("/api/v1/whoami", token)).json()["id"])
 
     async def _get(self, path: str, token: str) -> httpx.Response:
         return await self.client.get(path, headers={"Authorization": f"Bearer {token}"})
@@ -236,6 +247,14 @@ async def _disabled(home: Home, tenant: Tenant) -> str:
     return token
 
 
+UPGRADE: Final = {
+    "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}  # fmt: skip
+QUERY: Final = {"timeline": "?correlation_id=anything"}
+"""What an address has to say beside its path."""
+
+
 async def call(
     cast: Cast, each: Route, token: str | None, correlation_id: str, asked: tuple[dict[str, str], bytes | None]
 ) -> tuple[int, str, httpx.Headers]:
@@ -246,9 +265,13 @@ async def call(
         headers["Authorization"] = f"Bearer {token}"
     if body is not None:
         headers["Content-Type"] = "application/json"
-    path = each.path.format(**ids)
+    if each.websocket and token is not None:  # without one the caller would be asked for it in the first message
+        headers |= UPGRADE
+    path = each.path.format(**ids) + QUERY.get(each.noun, "") * (not ids.get("instance_id"))
+    if each.scope is Scope.RUNTIME and each.method == "GET":
+        path += asking.QUERY
     async with cast.client.stream(each.method, path, content=body, headers=headers) as answer:
-        if answer.status_code == 200 and each.media_type == "text/event-stream":
+        if answer.status_code == 101 or (answer.status_code == 200 and each.media_type == "text/event-stream"):
             return 200, "", answer.headers
         await answer.aread()
         return answer.status_code, answer.text, answer.headers
@@ -262,6 +285,8 @@ def code_of(text: str) -> str:
 async def prepared(cast: Cast, each: Route, who: tuple[str, str]) -> tuple[dict[str, str], bytes | None]:
     """Address and body of a request that may succeed; what it changes is made for it."""
     home, (name, token) = cast.home, who
+    if each.scope is Scope.RUNTIME:
+        await asking.operate(home, await cast.principal(token))
     ids = await home.ids(each, fresh=each.mutates)
     if "token_id" in ids:
         if each.mutates and name in ("account_with", "account_without", "break_glass_viewer"):
@@ -344,9 +369,8 @@ async def test_nobody_gets_through_to_another_tenants_place(cast: Cast, each: Ro
 
 NOBODYS: Final = {"tenant_id", "project_id", "node_id", "enrolment_token_id", "sku_id"}
 """The places themselves, and what is the platform's alone: of these there is no foreign one."""
-LEAVES: Final = [
-    each for each in GUARDED if set(each.path_parameters) - NOBODYS and each.scope not in (Scope.SELF, Scope.NODE)
-]
+OWN: Final = (Scope.SELF, Scope.NODE, Scope.RUNTIME)
+LEAVES: Final = [each for each in GUARDED if set(each.path_parameters) - NOBODYS and each.scope not in OWN]
 
 
 @pytest.mark.parametrize("each", LEAVES, ids=[each.name for each in LEAVES])
@@ -380,6 +404,11 @@ async def test_what_is_public_asks_for_no_token(cast: Cast, each: Route) -> None
             answer = await cast.client.post(each.path, json=body, headers=headers)
             assert answer.status_code == 201, answer.text
             continue
+        elif each.name == "find_runtime_accounts":
+            private, public = new_key_pair()
+            subject = "key:" + base64.urlsafe_b64encode(public).decode().rstrip("=")
+            signed = assertion(subject, "any", private, f"{cast.world.running.url}{each.path}")
+            answer = await cast.client.post(each.path, json={"assertion": signed}, headers=headers)
         elif each.name == "exchange_assertion":
             assert await (await cast.account(NOTHING)).token(cast.client)
             continue

@@ -9,11 +9,22 @@ from mooring.core.channel import is_in_canary
 from mooring.core.permissions import Scope
 from mooring.storage.database import PLATFORM
 from server.tests.conftest import World
+from server.tests.fleet import Fleet
 from server.tests.targets import Home, a_manifest, make_account
-from server.tests.test_apps import REASON, Shop, problem, shop
+from server.tests.test_apps import REASON, Shop, problem
+from server.tests.test_apps import shop as bare_shop
 
-__all__ = ["shop"]
+__all__ = ["bare_shop"]
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+
+
+@pytest.fixture
+async def shop(bare_shop: Shop) -> Shop:
+    """A shop on a platform that has a machine with four GPUs, sold in slices."""
+    fleet = Fleet(bare_shop.world.running.platform.services.database)
+    await fleet.node(inventory_facts={"rdma": True})
+    await fleet.sku()
+    return bare_shop
 
 
 def rules(**said: Any) -> dict[str, Any]:
@@ -272,3 +283,30 @@ async def test_the_catalog_is_browsed_filtered_searched_and_paged(world: World, 
     assert all(obstacles(each) == ["not_entitled"] for each in listed["items"])
     rest = (await shop.client.get(f"{project}&cursor={listed['next_cursor']}")).json()
     assert [each["slug"] for each in rest["items"]] == four[3:]
+
+
+async def test_an_app_that_no_machine_could_take_says_so_and_what_would_help(shop: Shop) -> None:
+    database = shop.world.running.platform.services.database
+    await shop.artifact("active")
+    needs = [{"fact": "rdma", "equals": True}]
+    wide: dict[str, Any] = {"compatibility": {"min_gpu_count": 8, "needs": needs}}
+    await shop.moved(await shop.publish(**wide), "stage", "canary", "activate")
+    await entitle(shop)
+    seen = await entry(shop)
+    assert (obstacles(seen), seen["hindrances"][0]["code"]) == (["no_compatible_capacity"], "incompatible")
+    assert seen["hindrances"][0]["details"]["smallest_change"] == "4 more GPUs"
+    plain = Fleet(database)
+    await plain.node(8)
+    large = await plain.sku(counts=(8,))
+    shop.world.running.platform.services.fleet.forget_after("nodes.sku.changed")
+    assert (await entry(shop))["hindrances"][0]["details"]["smallest_change"] != "", "it has no rdma"
+    node_id = await plain.node(8, inventory_facts={"rdma": True})
+    shop.world.running.platform.services.fleet.forget_after("nodes.node.changed")
+    assert (await entry(shop))["launchable"] is True
+    assert (await put(shop.client, shop.place, skus={"deny": [large]})).status_code == 200
+    assert obstacles(await entry(shop)) == ["no_compatible_capacity"], "policy takes the SKU out of sight"
+    assert (await put(shop.client, shop.place)).status_code == 200
+    assert (await entry(shop))["launchable"] is True
+    await database.fetch(PLATFORM, "UPDATE slot SET status = 'quarantined' WHERE node_id = $1 AND index > 0", node_id)
+    shop.world.running.platform.services.fleet.forget_after("nodes.node.changed")
+    assert obstacles(await entry(shop)) == ["no_compatible_capacity"]

@@ -13,7 +13,8 @@ import pytest
 import uvicorn
 
 from mooring.api import connection as http
-from mooring.api.connection import ANSWER, Connection
+from mooring.api.connection import Connection
+from mooring.api.exchange import ANSWER, BODY, BODY_BYTES_WAITING_MAX, Exchange
 
 pytestmark = pytest.mark.anyio
 
@@ -184,14 +185,14 @@ async def test_a_large_body_is_held_back_until_somebody_reads_it() -> None:
         headers = {"content-length": str(len(str(len(body))))}
         await send({"type": ANSWER, "status": 200, "headers": headers, "body": str(len(body)).encode()})
 
-    size = 20 * http.BODY_BYTES_WAITING_MAX
+    size = 20 * BODY_BYTES_WAITING_MAX
     async with serve(application) as served:
         line = await served.line()
         line.send(request("/x", f"Content-Length: {size}", method="POST", body=bytes(size)))
         (held,) = [await _connection_of(served)]
         while held._reads:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        assert len(held._current._body) < 4 * http.BODY_BYTES_WAITING_MAX  # type: ignore[union-attr]
+        assert len(held._current._body) < 4 * BODY_BYTES_WAITING_MAX  # type: ignore[union-attr]
         may_read.set()
         assert (await line.answer())[2] == str(size).encode()
 
@@ -208,7 +209,7 @@ async def test_a_body_that_came_with_its_head_is_taken_without_waiting() -> None
     taken = []
 
     async def application(scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
-        taken.append((scope[http.BODY](), scope[http.BODY]()))
+        taken.append((scope[BODY](), scope[BODY]()))
         headers = {"content-length": "0"}
         await send({"type": ANSWER, "status": 200, "headers": headers, "body": b""})
 
@@ -379,7 +380,7 @@ async def test_neither_a_request_nor_its_connection_is_left_for_the_garbage_coll
                     await asyncio.sleep(0.01)
             del connection
             await asyncio.sleep(0)  # the transport lets go of it
-            assert not [each for each in gc.get_objects() if isinstance(each, http.Exchange | Connection)]
+            assert not [each for each in gc.get_objects() if isinstance(each, Exchange | Connection)]
         finally:
             gc.enable()
 

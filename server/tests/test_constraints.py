@@ -46,6 +46,7 @@ TENANT_COLUMNS: Final = {"tenant_id", "lifecycle_tenant", "user_tenant_id"}
 
 NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
     "ids are minted with 80 bits of chance": (
+        "usage_record_pkey",
         "visit_by_ticket", "visit_pkey",
         "receipt_pkey", "runtime_secret_pkey", "runtime_secret_by_value", "secret_grant_pkey",
         "allocation_group_pkey", "project_network_pkey",
@@ -69,6 +70,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "webhook_of_one_tenant",
     ),
     "the platform makes these rows itself, one by one": (
+        "adapter_presence_pkey", "instance_claim_pkey", "operation_member_pkey",
         "closed_owner_pkey", "task_log_pkey",
         "project_quota_pkey",
         "app_version_artifact_pkey", "app_word_pkey", "promotion_need_pkey", "sku_price_one_per_revision",
@@ -77,6 +79,11 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "event_horizon_single_key", "event_pkey", "lifecycle_edge_pkey", "schema_migration_pkey",
     ),
     "the core checks the form first, with the same bounds": (
+        "app_adapter_key_length", "instance_failure_detail_length", "instance_health_detail_length",
+        "instance_name_form", "instance_topology_mode_length", "member_blocker_length",
+        "member_failure_detail_length", "member_health_detail_length", "member_ordinal_counts",
+        "operation_blocker_length", "operation_failure_detail_length", "usage_record_id_length",
+        "usage_record_interval", "usage_record_quantity_counts",
         "visit_owner_of_allocation", "visit_port_counts",
         "receipt_body_length", "receipt_digest_is_of_body", "receipt_follows_previous", "receipt_previous_form",
         "receipt_sequence_counts", "receipt_signature_length", "runtime_secret_has_one_home",
@@ -103,6 +110,8 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "webhook_url_length",
     ),
     "the program writes these columns from closed tables, not from a request": (
+        "instance_claim_fence_counts", "instance_claim_holder_has_lease", "instance_health_known",
+        "member_health_known", "operation_kind_known", "operation_phase_known", "usage_record_source_known",
         "visit_has_aim", "visit_kind_known", "visit_ticket_hash_length",
         "receipt_is_immutable", "runtime_secret_destroyed_is_gone", "task_claim_has_fence", "task_fence_counts",
         "allocation_released_has_no_slots", "allocation_shape_known", "allocation_teardown_proof_known",
@@ -125,6 +134,11 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "user_one_time_expires", "webhook_project_has_tenant",
     ),
     "the row that is named was made in the same statement, or is never deleted": (
+        "adapter_presence_account_of_tenant", "entitlement_account_of_tenant", "instance_app_id_fkey",
+        "service_account_app_id_fkey",
+        "instance_claim_instance_of_project", "instance_version_id_fkey", "member_version_id_fkey",
+        "operation_instance_of_project", "operation_member_member_of_project",
+        "operation_member_operation_of_project", "usage_record_instance_of_project",
         "visit_allocation_of_project", "visit_node_id_fkey",
         "receipt_allocation_of_project", "receipt_node_id_fkey", "receipt_task_of_project",
         "runtime_secret_allocation_of_project", "runtime_secret_instance_of_project",
@@ -168,6 +182,10 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 NOT_COMPOSITE: Final = {
+    "service_account_app_id_fkey": "the app may be the platform's; entitlement_app_is_in_sight refuses others",
+    "instance_app_id_fkey": "the app may be the platform's; instance_version_is_of_app and version_is_in_sight hold it",
+    "instance_version_id_fkey": "the version may be the platform's; version_is_in_sight refuses another tenant's",
+    "member_version_id_fkey": "the version may be the platform's; version_is_in_sight refuses another tenant's",
     "visit_node_id_fkey": "a node is the platform's, and no tenant's row",
     "receipt_node_id_fkey": "a node is the platform's, and no tenant's row",
     "task_node_id_fkey": "a node is the platform's, and no tenant's row",
@@ -267,7 +285,11 @@ async def test_every_reference_between_things_of_a_tenant_carries_the_tenant(dat
         for column in row["columns"]
     }
     for name, (source, (column,)) in plain.items():
-        of_platform = column.endswith("node_id") or name in ("break_glass_user_id_fkey", "entitlement_app_id_fkey")
+        of_platform = column.endswith("node_id") or name in (
+            "service_account_app_id_fkey",
+            "break_glass_user_id_fkey", "entitlement_app_id_fkey", "instance_app_id_fkey", "instance_version_id_fkey",
+            "member_version_id_fkey",
+        )  # fmt: skip
         assert of_platform or (source, column) in composite, f"{name} has no composite one beside it"
 
 

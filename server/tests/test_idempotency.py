@@ -16,6 +16,7 @@ from mooring.core.permissions import Scope
 from mooring.settings import Settings
 from mooring.storage.database import PLATFORM
 from mooring.workers.janitor import Janitor
+from server.tests import making
 from server.tests.conftest import PASSWORD, World, running_platform
 from server.tests.nodes.endpoint_rows import an_endpoint
 from server.tests.rows import Ground
@@ -264,7 +265,10 @@ async def told_once(house: House) -> dict[str, tuple[httpx.AsyncClient, str, dic
     app = await an_endpoint(ground)
     endpoint = f"{house.project}/endpoints/{app.endpoint_id}"
     command = f"{house.project}/allocations/{app.allocation_id}/exec"
+    opens = await making.new_secret(house.home, Scope.PROJECT)
+    secret = f"{house.project}/app-instances/{opens['instance_id']}/secrets/{opens['secret_name']}/reveal"
     return {
+        "reveal_instance_secret": (house.client, secret, {}, "value"),
         "connect_endpoint": (house.client, f"{endpoint}/connect", {}, "ticket"),
         "open_endpoint": (house.client, f"{endpoint}/open", {}, "url"),
         "exec_allocation": (house.client, command, {"argv": ["id"]}, "ticket"),
@@ -321,7 +325,9 @@ async def _search(house: House, secrets: set[str]) -> list[tuple[str, str]]:
     for table, column in columns:
         kind = await database.fetchval(PLATFORM, f'SELECT pg_typeof("{column}")::text FROM "{table}" LIMIT 1')
         shown = f'"{column}"' if kind == "bytea" else f"convert_to(\"{column}\"::text, 'UTF8')"
-        asked = f'SELECT count(*) FROM "{table}", unnest($1::bytea[]) form WHERE position(form IN {shown}) > 0'
+        asked = (
+            f'SELECT count(*) FROM "{table}", unnest($1::bytea[]) sought (bytes_) WHERE position(bytes_ IN {shown}) > 0'
+        )
         if kind is not None and await database.fetchval(PLATFORM, asked, forms):
             found.append((table, column))
     return found

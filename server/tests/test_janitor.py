@@ -8,6 +8,9 @@ from typing import Any
 import asyncpg
 import pytest
 
+from mooring.core.artifact_check import ARTIFACT_CHECK, CheckState
+from mooring.core.member import MEMBER, MemberState
+from mooring.core.task import TASK, TaskState
 from mooring.settings import Settings
 from mooring.storage.database import PLATFORM
 from mooring.storage.retention import LOCK_KEY, Rule, delete
@@ -16,7 +19,7 @@ from server.tests.conftest import Tenant, World
 from server.tests.later import ShiftedClock
 from server.tests.nodes.endpoint_rows import a_visit, an_endpoint
 from server.tests.receiver import made
-from server.tests.rows import Ground
+from server.tests.rows import Ground, Subject, make_ground, path
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -253,3 +256,50 @@ async def test_visits_go_when_their_time_has_long_been_over(house: House) -> Non
     assert await house.count("visit") == 1
     await house.janitor(kept + timedelta(hours=2)).sweep()
     assert await house.count("visit") == 0
+
+
+async def test_ended_tasks_and_their_output_go_and_what_proves_something_stays(house: House) -> None:
+    database, settings = house.services.database, house.services.settings
+    ground = await make_ground(database, "retained")
+    standing = await ground.subject("member", MEMBER, MemberState.READY)
+    plain, kept, made, proof = (
+        await ground.subject("task", TASK, TaskState.SUCCEEDED),
+        await ground.subject("task", TASK, TaskState.SUCCEEDED),
+        await ground.subject("task", TASK, TaskState.SUCCEEDED),
+        await ground.subject("task", TASK, TaskState.SUCCEEDED),
+    )
+    await ground.subject("task", TASK, TaskState.CLAIMED)
+    await house.execute("UPDATE task SET member_id = $2 WHERE id = $1", kept.id, standing.id)
+    await house.execute("UPDATE task SET type = 'sandbox.create' WHERE id = $1", made.id)
+    await house.execute("UPDATE task SET type = 'sandbox.destroy' WHERE id = $1", proof.id)
+    log = 'INSERT INTO task_log (task_id, "offset", tenant_id, project_id, chunk, received_at)'
+    for each in (plain.id, kept.id):
+        await house.execute(f"{log} VALUES ($1, 0, $2, $3, 'x', now())", each, ground.tenant_id, ground.project_id)
+    log_days, task_days = (
+        timedelta(days=settings.task_log_retention_days),
+        timedelta(days=settings.task_retention_days),
+    )
+    await house.janitor(log_days - DAY).sweep()
+    assert (await house.count("task"), await house.count("task_log")) == (5, 2)
+    await house.janitor(log_days + DAY).sweep()
+    assert (await house.count("task"), await house.count("task_log")) == (5, 0)
+    await house.janitor(task_days + DAY).sweep()
+    assert await house.count("task", f"id = '{plain.id}'") == 0
+    assert await house.count("task") == 4, "of a member that stands, of a sandbox, and what is not over"
+    assert await house.count("transition", f"subject_id = '{plain.id}'") == 0
+
+
+async def test_ended_checks_of_artifacts_go_but_the_last_and_the_last_that_passed(house: House) -> None:
+    ground = await make_ground(house.services.database, "checked")
+    for ends in (CheckState.SUCCEEDED, CheckState.SUCCEEDED, CheckState.FAILED):
+        check_id = await ground.birth("artifact_check", artifact_id=ground.artifact_id)
+        subject = Subject("artifact_check", ARTIFACT_CHECK, check_id, ARTIFACT_CHECK.initial)
+        for edge in path(ARTIFACT_CHECK, ends):
+            ended = edge.target is ends
+            subject = await ground.move(subject, edge, **({"passed": ends is CheckState.SUCCEEDED} if ended else {}))
+    days = timedelta(days=house.services.settings.check_retention_days)
+    await house.janitor(days - DAY).sweep()
+    assert await house.count("artifact_check") == 3
+    await house.janitor(days + DAY).sweep()
+    left = await house.services.database.fetch(PLATFORM, "SELECT status FROM artifact_check ORDER BY id")
+    assert [row[0] for row in left] == ["succeeded", "failed"]

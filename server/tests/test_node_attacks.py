@@ -7,8 +7,11 @@ from typing import Any, Final
 import pytest
 
 from mooring.core.allocation import ALLOCATION, AllocationState
+from mooring.core.decision import Insert
+from mooring.core.ids import Prefix
 from server.tests.conftest import World
 from server.tests.nodes.site import Site, a_site
+from server.tests.rows import CLOCK, artifact_columns, machines_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -34,6 +37,16 @@ def launched(registry: str, repository: str = "team/app") -> dict[str, Any]:
 def fetched(source: str, kind: str = "blob") -> dict[str, Any]:
     """A task that fetches an artifact."""
     return {"type": "artifact.fetch", "arguments": {"kind": kind, "digest": DIGEST, "source": source}}
+
+
+async def registered(site: Site, location: str) -> None:
+    """An artifact of the tenant's with the digest, written past the API: its bytes are nowhere."""
+    row = site.ground.row("artifact") | artifact_columns(DIGEST) | {"location": location}
+    looked = {
+        "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE), "tenant_id": site.tenant.id, "artifact_id": row["id"],
+        "kind": "presence", "digest": DIGEST, "observed_at": CLOCK.now(), "size_bytes": row["size_bytes"],
+    }  # fmt: skip
+    await site.ground.write(Insert("artifact", row, machines_of("artifact")), Insert("artifact_evidence", looked))
 
 
 NOWHERE: Final = [
@@ -77,6 +90,9 @@ async def test_a_tenants_source_reaches_no_private_address_and_no_plain_http(sit
     asked = launched("https://registry.example")
     asked["arguments"]["image"]["private"] = True  # that is the platform's to say
     answer = await site.people.post(path, json=asked)
+    assert (answer.status_code, answer.json()["code"]) == (409, "artifact_not_registered"), answer.text
+    await registered(site, "oci://registry.example/team/app")
+    answer = await site.people.post(path, json=asked)
     assert answer.status_code == 201, answer.text
     assert (await site.agent.claim_one())["arguments"]["image"]["private"] is False
 
@@ -85,6 +101,7 @@ async def test_a_source_of_the_platform_that_reaches_private_networks_does(site:
     listed = {"name": "Inside", "pattern": "oci://127.0.0.1:5000/*", "reaches_private": True}
     assert (await site.world.admin.post("/api/v1/platform/artifact-sources", json=listed)).status_code == 201
     path = f"{site.path}/allocations/{site.ground.allocation_id}/tasks"
+    await registered(site, "oci://127.0.0.1:5000/team/app")
     assert (await site.people.post(path, json=launched("http://127.0.0.1:5000"))).status_code == 201
     assert (await site.agent.claim_one())["arguments"]["image"]["private"] is True
 

@@ -5,8 +5,6 @@ is made: it must have the lock, and rows of both tenants must be put into it her
 tenants are read from the catalog as well.
 """
 
-import hashlib
-import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -91,12 +89,15 @@ class Two:
         return [row["row"] for row in found]
 
     async def fingerprint(self, tenant_id: str) -> dict[str, str]:
-        """What all rows of a tenant are, table by table."""
-        prints = {}
-        for table in await self.tables():
-            text = json.dumps(await self.rows(table, tenant_id), sort_keys=True)
-            prints[table] = hashlib.sha256(text.encode()).hexdigest()
-        return prints
+        """What all rows of a tenant are, table by table; when a token was last used is written by the clock."""
+        row = "(to_jsonb(t) - 'last_used_at')::text"
+        each = (
+            f"SELECT '{table}' AS name, md5(coalesce(string_agg({row}, ' ' ORDER BY {row}), '')) AS print"
+            f' FROM "{table}" t WHERE tenant_id = $1'
+            for table in await self.tables()
+        )
+        found = await self.database.fetch(PLATFORM, " UNION ALL ".join(each), tenant_id)
+        return {row["name"]: row["print"] for row in found}
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +137,9 @@ async def _home(world: World, slug: str) -> Home:
     await home.post(Scope.PLATFORM, "/break-glass", entry)
     ground = Ground(world.running.platform.services.database, tenant.id, home.project_id)
     ground = replace(ground, node_id=await ground.birth("node"), allocation_id=await ground.birth("allocation"))
-    ground = replace(ground, instance_id=await ground.birth("instance"), app_id=await ground.app())
+    ground = replace(ground, app_id=await ground.app(), account_id=await ground.birth("service_account"))
+    ground = replace(ground, version_id=await ground.birth("app_version"))
+    ground = replace(ground, instance_id=await ground.birth("instance"))
     for noun in {noun for noun, _ in HOMES} - {"node", "allocation", "instance", "member", "task"}:
         await ground.birth(noun)
     member = await ground.birth("member", allocation_id=ground.allocation_id)
@@ -147,11 +150,28 @@ async def _home(world: World, slug: str) -> Home:
     await _app_rows(ground)
     await _allocation_rows(ground)
     await every_row(ground)
+    await _instance_rows(ground)
     await a_visit(ground, await an_endpoint(ground), "tok_any", tenant.admin_id)
     # The last ones are named by nobody yet, so that naming them breaks no rule but the one that is tried.
     await ground.birth("member")
+    await ground.birth("artifact")
     await home.new_user(Scope.TENANT)
     return home
+
+
+async def _instance_rows(ground: Ground) -> None:
+    """That an adapter was there, what an app used, and one more account that nothing names."""
+    place: dict[str, object] = {"tenant_id": ground.tenant_id, "project_id": ground.project_id}
+    now = CLOCK.now()
+    seen = place | {"service_account_id": ground.account_id, "holder": "any", "seen_at": now}
+    used = place | {
+        "id": CLOCK.mint(Prefix.USAGE_RECORD), "instance_id": ground.instance_id, "record_id": "first", "unit": "any",
+        "started_at": now, "ended_at": now, "quantity": 1, "attached_project_id": ground.project_id, "app_slug": "app",
+        "correlation_id": "cor_test", "trace_id": "a" * 32, "created_at": now,
+    }  # fmt: skip
+    await ground.write(Insert("adapter_presence", seen), Insert("usage_record", used), acting=PLATFORM)
+    await ground.birth("operation", member_ids=[await ground.birth("member")])
+    await ground.birth("service_account")
 
 
 async def _artifact_rows(ground: Ground) -> None:
@@ -312,7 +332,8 @@ async def test_no_row_names_a_thing_of_another_tenant_whoever_writes_it(two: Two
     keys = await two.database.fetch(PLATFORM, CROSSING)
     meant = {key["name"] for key in keys} | {
         "membership_stays_home", "app_version_is_immutable", "artifact_hold_digest_is_there",
-        "entitlement_app_is_in_sight", "receipt_is_immutable", "task_owner_of_allocation",
+        "entitlement_app_is_in_sight", "instance_version_is_of_app", "version_is_in_sight", "instance_claim_pkey",
+        "receipt_is_immutable", "task_owner_of_allocation",
         "visit_owner_of_allocation",
     }  # fmt: skip
     tried = set()
@@ -328,7 +349,7 @@ async def test_no_row_names_a_thing_of_another_tenant_whoever_writes_it(two: Two
             filled = " AND ".join(f's."{column}" IS NOT NULL' for column, _ in named)
             sets = ", ".join(f'"{column}" = t."{name}"' for column, name in named)
             mine = f'SELECT s.ctid FROM "{key["source"]}" s WHERE s.tenant_id = $1 AND {filled} LIMIT 1'
-            theirs = f'SELECT * FROM "{key["target"]}" WHERE tenant_id = $2 ORDER BY ctid DESC LIMIT 1'
+            theirs = f'SELECT * FROM "{key["target"]}" WHERE tenant_id = $2 ORDER BY id DESC LIMIT 1'
             statement = f'UPDATE "{key["source"]}" s SET {sets} FROM ({theirs}) t WHERE s.ctid = ({mine})'
             name = await refused_by(connection.execute(statement, two.own.tenant.id, two.foreign.tenant.id))
             assert name in meant, f"{key['name']} is refused by {name or 'nothing'}"

@@ -36,7 +36,9 @@ from mooring.storage.unit_of_work import Answer, Origin
 from server.tests.decided_allocations import DRIVEN_ALLOCATIONS
 from server.tests.decided_apps import DRIVEN_APPS
 from server.tests.decided_artifacts import DRIVEN_ARTIFACTS
+from server.tests.decided_instances import DRIVEN_INSTANCES
 from server.tests.decided_nodes import DRIVEN_NODES
+from server.tests.decided_runtime import DRIVEN_RUNTIME
 from server.tests.decided_tasks import DRIVEN_TASKS
 from server.tests.decided_visits import DRIVEN_VISITS
 from server.tests.rows import LATER, context
@@ -158,7 +160,9 @@ DRIVEN: Final[dict[str, Driver]] = {
     **DRIVEN_ALLOCATIONS,
     **DRIVEN_APPS,
     **DRIVEN_ARTIFACTS,
+    **DRIVEN_INSTANCES,
     **DRIVEN_NODES,
+    **DRIVEN_RUNTIME,
     **DRIVEN_TASKS,
     **DRIVEN_VISITS,
     "break_glass.open_break_glass": lambda now: break_glass.open_break_glass(

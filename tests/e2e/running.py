@@ -91,11 +91,11 @@ class Mooring:
 
 
 @contextmanager
-def running() -> Iterator[Mooring]:
-    """A Mooring of the test's own, removed at the end."""
+def running(**settings: str) -> Iterator[Mooring]:
+    """A Mooring of the test's own, with these settings, removed at the end."""
     directory = Path(tempfile.mkdtemp(prefix="mooring-e2e-"))
     directory.chmod(0o711)  # as root the database runs as another account, which has to pass through
-    mooring = Mooring(directory, free_port())
+    mooring = Mooring(directory, free_port(), environment=settings)
     try:
         mooring.start()
         yield mooring

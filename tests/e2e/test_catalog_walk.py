@@ -17,6 +17,7 @@ from mooring.gateways.cosign_keys import new_signing_key
 from mooring.storage import artifact as artifacts
 from mooring.storage.database import Acting, Database, PoolSettings
 from mooring.storage.unit_of_work import apply
+from server.tests.postgres import SOAK
 from server.tests.rows import context
 from tests.e2e.workshop import WHY, Workshop, workshop
 
@@ -29,6 +30,7 @@ ENDED = ("--no-successor-because", "nobody needs it any more")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     with workshop(tmp_path_factory.mktemp("walk"), MOORING_PROMOTION_GRACE_DAYS="0") as made:
         made.settle("harbour")
+        made.equip()
         made.is_quick = True
         yield made
 
@@ -58,8 +60,8 @@ def active(shop: Workshop, slug: str, number: str = "1.0.0") -> tuple[str, str, 
 
 @pytest.fixture
 def by_processes(shop: Workshop) -> Iterator[Workshop]:
-    """The same workshop, with a process for every command, as a person has it."""
-    shop.is_quick = False
+    """The same workshop; in `make soak` with a process for every command, as a person has it, which takes longer."""
+    shop.is_quick = not SOAK
     yield shop
     shop.is_quick = True
 

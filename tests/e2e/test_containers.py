@@ -1,5 +1,6 @@
 """A real container through the platform: by digest from a real registry, probed, read, stopped, proven gone."""
 
+import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,9 +9,14 @@ from typing import Any
 import pytest
 
 from agent.tests.containers.images import BUSYBOX, busybox_image, push
+from mooring.core.decision import Insert
+from mooring.core.ids import Prefix
+from mooring.embedded.cluster import Layout
+from mooring.storage.database import Database, PoolSettings
 from mooring_agent.podman import Podman
 from mooring_sdk import errors
 from server.tests.registry.registry_process import RunningRegistry, running_registry
+from server.tests.rows import CLOCK, Ground, artifact_columns, machines_of
 from tests.e2e.cloud import Cloud, cloud
 
 pytestmark = pytest.mark.real_part("containers")
@@ -42,6 +48,24 @@ def allow(place: Cloud, registry: RunningRegistry) -> None:
     place.admin.create_platform_artifact_source(name="A registry of the test", pattern=pattern, reaches_private=True)
 
 
+def register(place: Cloud, registry: RunningRegistry, digest: str) -> None:
+    """An artifact of the tenant's, written past the API: foreign registries are read over TLS, and this has none."""
+    asyncio.run(_register(place, f"oci://{registry.url.removeprefix('http://')}/{REPOSITORY}", digest))
+
+
+async def _register(place: Cloud, location: str, digest: str) -> None:
+    database = Database(PoolSettings(Layout(place.mooring.directory / "data").dsn, 1))
+    await database.open()
+    ground = Ground(database, place.tenant.id, place.projects[0].id)
+    row = ground.row("artifact") | artifact_columns(digest) | {"location": location}
+    seen = {
+        "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE), "tenant_id": place.tenant.id, "artifact_id": row["id"],
+        "kind": "presence", "digest": digest, "observed_at": CLOCK.now(), "size_bytes": row["size_bytes"],
+    }  # fmt: skip
+    await ground.write(Insert("artifact", row, machines_of("artifact")), Insert("artifact_evidence", seen))
+    await database.close()
+
+
 def launch(registry: RunningRegistry, digest: str) -> dict[str, Any]:
     """The arguments of a launch."""
     return {
@@ -60,6 +84,9 @@ def test_a_container_by_digest_is_probed_read_stopped_and_proven_gone(place: Clo
     with pytest.raises(errors.SourceDenied):
         place.tenant_admin.create_allocation_task(project.id, box.id, type="container.launch", arguments=wanted)
     allow(place, registry)
+    with pytest.raises(errors.ArtifactNotRegistered):
+        place.tenant_admin.create_allocation_task(project.id, box.id, type="container.launch", arguments=wanted)
+    register(place, registry, image.digest)
     launched = place.do(project, box, "container.launch", launch(registry, image.digest), label=OWNER)
     assert launched.status == "succeeded", launched
     assert launched.result["image_digest"] == image.digest
@@ -85,6 +112,7 @@ def test_a_tampered_image_never_starts(place: Cloud, tmp_path: Path, part: str) 
     with running_registry(tmp_path) as registry:
         push(registry.url, REPOSITORY, image)
         allow(place, registry)
+        register(place, registry, image.digest)
         file = registry.file_of(image.digest if part == "manifest" else image.layer_digest)
         spoiled = bytearray(file.read_bytes())
         spoiled[len(spoiled) // 2] ^= 1

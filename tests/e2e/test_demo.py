@@ -22,9 +22,13 @@ CATALOG = (
     "decided by the project layer", "policy_denied", "canary → active",
 )  # fmt: skip
 NODES = (
-    "4, all simulated", "four more?         no: local: 4 GPUs", "it says            hello from ",
+    "8, all simulated", "eight more?        no: local: 8 GPUs", "it says            hello from ",
     "that counts once: 'Hello from inside a sandbox.'", "released; how that is known: receipts", ": verified, clean",
     "NOT VERIFIED",
+)  # fmt: skip
+APPS = (
+    "its page           read at", "two workers more", "worker 3/3 healthy", "drained and gone", "known by receipts",
+    "GPU-seconds",
 )  # fmt: skip
 ISOLATION = {
     "namespace": ("isolated in namespaces", "hello from box", "GPUs in /dev: 2", "nobody listens on port"),
@@ -62,7 +66,8 @@ def begun(place: Path, path: str) -> "subprocess.Popen[str]":
         "MOORING_DATABASE_URL": "postgresql://nobody.test/x",
     }  # fmt: skip
     return subprocess.Popen(
-        [sys.executable, "-m", "tools.demo"], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-m", "tools.demo", "--no-jupyter"], cwd=ROOT, env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True, start_new_session=True,
     )  # fmt: skip
 
@@ -99,7 +104,7 @@ def test_the_demo_shows_a_denial_an_app_that_may_be_launched_and_a_sandbox_that_
     if why := nodes_are_missing():
         pytest.skip(why)
     said = demo(place, os.environ["PATH"])
-    for words in (*IDENTITY, *CATALOG, *NODES, *ISOLATION[HOST]):
+    for words in (*IDENTITY, *CATALOG, *NODES, *APPS, *ISOLATION[HOST]):
         assert words in said
     assert "Left out" not in said
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.real_part("postgresql")
 HOSTS = ("process", "namespace") if os.geteuid() == 0 else ("process",)
 SECONDS_MAX = 90.0
 PATIENT = ClientSettings(timeout_seconds=60, deadline_seconds=120)
-PROGRAMS = ("-m mooring up", "-m mooring_agent run", "mooring_cli up", "postgres -D")
+PROGRAMS = ("-m mooring up", "-m mooring_agent run", "mooring_cli up", "-m mooring_workload", "postgres -D")
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Up:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self, wanted: str, **environment: str) -> str:
+    def start(self, wanted: str, *, adapters: bool = True, **environment: str) -> str:
         """Start it on a new port, and wait for a line with these words."""
         self.port = free_port()
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MOORING_")}
@@ -54,7 +54,7 @@ class Up:
         }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "mooring_cli", "up", "--data-dir", str(self.directory / "data"), "--port",
-             str(self.port), "--node-host", self.host],
+             str(self.port), "--node-host", self.host, "--adapters" if adapters else "--no-adapters"],
             env={**kept, **own}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
         self.lines = queue.Queue()
@@ -251,4 +251,24 @@ def test_an_agent_that_is_killed_is_started_again(make_up: Callable[[str], Up]) 
     assert "exit code -9" in up.line("is started again")
     eventually(lambda: any("-m mooring_agent run" in each for each in up.programs()), up.programs)
     assert up.stop() == 0
+    assert traces_of(up.directory) == []
+
+
+def test_the_adapter_that_is_killed_is_started_again_with_its_key_and_can_be_left_out(
+    make_up: Callable[[str], Up],
+) -> None:
+    up = make_up("process")
+    line = up.start("The workload adapter runs")
+    bundle = up.directory / "data-apps" / "hello.json"
+    assert f"mooring install {bundle}" in line
+    key = json.loads(bundle.read_text())["adapter_key"]
+    (adapter,) = (each for each in up.programs() if "-m mooring_workload" in each)
+    os.kill(int(adapter.split()[0]), signal.SIGKILL)
+    assert "The workload adapter ended with exit code -9" in up.line("is started again")
+    eventually(lambda: any("-m mooring_workload" in each for each in up.programs()), up.programs)
+    assert up.stop() == 0
+    up.start("This machine is a node", adapters=False)
+    assert not any("-m mooring_workload" in each for each in up.programs())
+    assert up.stop() == 0
+    assert json.loads(bundle.read_text())["adapter_key"] == key
     assert traces_of(up.directory) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 def traces_of(directory: Path) -> list[str]:
     """Processes that were started with, work in, or have mounted something below this directory."""
-    needle = os.fsencode(directory)
+    needles = [os.fsencode(directory), *disks_of(directory)]
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         if int(process.name) == os.getpid():
@@ -16,6 +16,18 @@ def traces_of(directory: Path) -> list[str]:
             seen.append(os.fsencode(os.readlink(process / "cwd")))
         except OSError:
             continue  # it has ended meanwhile, or is another account's
-        if any(needle in each for each in seen):
+        if any(needle in each for needle in needles for each in seen):
             found.append(f"{process.name} {seen[0].decode(errors='replace')}")
+    return found
+
+
+def disks_of(directory: Path) -> list[bytes]:
+    """The devices, as mounts name them, whose content is a file below this directory."""
+    found = []
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            if str(directory) in backing.read_text():
+                found.append(f" /dev/{backing.parent.parent.name} ".encode())
+        except OSError:
+            continue  # it was taken away meanwhile
     return found

@@ -17,6 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import httpx
 from click.testing import CliRunner
 
 from mooring.core.address import Reach, read_networks
@@ -26,6 +27,7 @@ from mooring.gateways.outbound import Outbound
 from mooring.gateways.registry import RegistryClient, RegistryPlace
 from mooring.gateways.registry_push import RegistryPusher
 from mooring_cli.main import mooring
+from server.tests.agents import Machine
 from server.tests.registry.images import archive, image, layer, push
 from server.tests.registry.registry_process import RunningRegistry, running_registry
 from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
@@ -151,6 +153,24 @@ class Workshop:
         self.sign_in(slug, f"ada@{slug}.test", made["one_time_code"], slug)
         self.context, self.tenant_id, self.user_id = slug, made["id"], made["first_admin"]["id"]
         self.project_id = self.did("projects", "create", "--slug", "vision", "--display-name", "Vision")["id"]
+
+    def equip(self) -> None:
+        """A machine that is played, and what is sold of it: without capacity no app may be launched."""
+        token = self.did("nodes", "enrolment-tokens", "create", context="platform")["token"]
+
+        async def join() -> None:
+            async with httpx.AsyncClient(base_url=self.mooring.url) as client:
+                machine = Machine()
+                answer = await client.post("/api/v1/agent/enrolments", json=machine.request(token))
+                machine.node_id = answer.raise_for_status().json()["node_id"]
+                await machine.report(client)
+
+        asyncio.run(join())
+        self.did(
+            "skus", "create", "--slug", "slice", "--display-name", "Made up", "--shape", "gpu_slice", "--gpu-model",
+            "made-up", "--region", "local", "--allowed-gpu-counts", "[1, 2]", "--price-minor-per-gpu-hour", "0",
+            "--currency", "EUR", context="platform",
+        )  # fmt: skip
 
     def restarted(self, **settings: str) -> None:
         """Stop Mooring and start it again with other settings."""

@@ -369,3 +369,23 @@ def test_a_whole_machine_does_not_join_those_who_share_one() -> None:
     with pytest.raises(Refusal) as refused:
         require_room(made.group, CapacityShape.GPU_SLICE, made.allocations * 32)
     assert refused.value.code is Code.LIMIT_REACHED
+
+
+@pytest.mark.parametrize("status", ["releasing", "release_failed"])
+def test_an_allocation_that_is_given_back_waits_for_the_members_in_it(status: str) -> None:
+    held = replace(standing("releasing"), blocker=None)
+    names = tuple(f"main-{number}" for number in range(7))
+    waits = advance(HERE, Seen(held, node(HERE), started=True, members=names))
+    assert waits is not None
+    assert waits.result.blocker == "members main-0, main-1, main-2, main-3, main-4 and 2 more are removed first"
+    assert advance(HERE, Seen(waits.result, node(HERE), started=True, members=names)) is None
+    goes_on = advance(HERE, Seen(waits.result, node(HERE), started=True))
+    assert goes_on is not None
+    assert [each.row["type"] for each in goes_on.writes if isinstance(each, Insert)] == ["sandbox.destroy"]
+    lost = Seen(standing(status), node(HERE, status="retired"), members=("main-0",))
+    waits = advance(HERE, lost)
+    assert waits is not None
+    assert (waits.result.status, waits.result.blocker) == (status, "members main-0 are removed first")
+    written_off = advance(HERE, replace(lost, members=()))
+    assert written_off is not None
+    assert written_off.result.teardown_proof == "written_off"

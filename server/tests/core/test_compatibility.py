@@ -213,7 +213,8 @@ def drawn_app(chance: Random) -> Compatibility:
     wanted = chance.choice(tuple(ShapeWanted))
     exclusive = wanted is not ShapeWanted.GPU_SLICE and chance.random() < 0.5
     needs = tuple(drawn_need(chance, fact) for fact in chance.sample("abcde", chance.randint(0, 3)))
-    return Compatibility(wanted, chance.randint(0, 4), exclusive, chance.random() < 0.5, needs, chance.randint(1, 3))
+    gpus, spread = chance.randint(0, 4), chance.random() < 0.5
+    return Compatibility(wanted, gpus, exclusive, spread, needs, members_max=chance.randint(1, 3))
 
 
 def drawn_offer(chance: Random) -> Offer:

@@ -13,7 +13,7 @@ from mooring.core.entitlement import (
     Overlay,
     change_entitlement,
     create_entitlement,
-    switch_entitlement,
+    switched,
     why_not_entitled,
 )
 from mooring.core.errors import Code, Refusal
@@ -123,9 +123,9 @@ def test_it_is_switched_off_and_on_and_changed() -> None:
 def test_a_switch_keeps_the_terms() -> None:
     overlay = Overlay(">=2.0.0", Rules(gpus_max=4))
     before = create_entitlement(context(), "ent_1", APP, wish(overlay=overlay)).result
-    off = switch_entitlement(context(), before, False, REASON).result
+    off = change_entitlement(context(), before, switched(before, False, REASON), None).result
     assert (off.enabled, off.revision) == (False, 1)
-    on = switch_entitlement(context(), off, True, REASON)
+    on = change_entitlement(context(), off, switched(off, True, REASON), None)
     assert replace(on.result, revision=0, updated_at=before.updated_at) == before
     (audited,) = on.audits
     assert audited.reason == REASON
@@ -141,7 +141,7 @@ def test_only_people_change_entitlements(kind: PrincipalKind) -> None:
     with pytest.raises(Refusal) as refused:
         change_entitlement(context(ACCOUNT, kind), entitlement(), wish(), None)
     with pytest.raises(Refusal, match="only people"):
-        switch_entitlement(context(ACCOUNT, kind), entitlement(), False, REASON)
+        change_entitlement(context(ACCOUNT, kind), entitlement(), switched(entitlement(), False, REASON), None)
     assert (refused.value.code, refused.value.details) == denied
 
 

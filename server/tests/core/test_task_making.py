@@ -12,7 +12,7 @@ from mooring.core.machine import IllegalTransition
 from mooring.core.task import TASK, Task, TaskState
 from mooring.core.task_family import RefusalReason
 from mooring.core.task_making import TaskWish, make_task
-from mooring.core.task_moves import Ended, Outcome, cancel, cancel_all, finish, lapse, refuse
+from mooring.core.task_moves import AWAITED_FOR, Ended, Outcome, cancel, cancel_all, finish, lapse, refuse
 from server.tests.rows import context
 
 NOW = context()
@@ -120,3 +120,23 @@ def test_a_refusal_is_a_failure_that_says_so() -> None:
     decided = refuse(NOW, a_task(), RefusalReason.OWNER_CLOSED, "it was torn down\x00")
     assert (decided.result.status, decided.result.failure_code) == ("failed", "refused")
     assert decided.result.failure_detail == "owner_closed: it was torn down"
+
+
+def test_a_tunnel_that_nobody_came_for_is_over_while_one_that_is_open_is_not() -> None:
+    asked = a_task("queued", type="tunnel.open", created_at=NOW.now, first_claimed_at=None, lease_expires_at=None)
+    later = replace(NOW, now=NOW.now + AWAITED_FOR)
+    assert [each.status for each in lapse(later, [asked]).result] == ["expired"]
+    assert lapse(replace(NOW, now=later.now - timedelta(seconds=1)), [asked]).result == ()
+    lease = later.now + timedelta(minutes=1)
+    for other in (
+        replace(asked, status="claimed", first_claimed_at=NOW.now, lease_expires_at=lease),
+        replace(asked, first_claimed_at=NOW.now),
+        replace(asked, type="process.run"),
+    ):
+        assert lapse(later, [other]).result == ()
+
+
+def test_a_program_that_ended_well_has_its_exit_code_too() -> None:
+    ended = Ended(Outcome.SUCCEEDED, result={"exit_code": 0})
+    assert finish(NOW, a_task("claimed"), ended).result.exit_code == 0
+    assert finish(NOW, a_task("claimed"), Ended(Outcome.SUCCEEDED, result={"written": 1})).result.exit_code is None

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from server.tests.agents import Machine, encoded
+from server.tests.conftest import NO_AUTHORITIES
 
 CLAIMS: Final = "/api/v1/agent/claims"
 REPORTS: Final = "/api/v1/agent/reports"
@@ -164,6 +165,7 @@ async def joined_agent(client: httpx.AsyncClient, admin: httpx.AsyncClient, **ot
 async def agent_of(machine: Machine, client: httpx.AsyncClient, enrolled: dict[str, Any]) -> AgentDouble:
     """The agent of a machine that has joined; it goes on with the client, under the node's token."""
     token = await machine.token(client)
-    own = httpx.AsyncClient(base_url=client.base_url, headers={"Authorization": f"Bearer {token}"}, timeout=60)
+    headers = {"Authorization": f"Bearer {token}"}
+    own = httpx.AsyncClient(base_url=client.base_url, headers=headers, timeout=60, verify=NO_AUTHORITIES)
     keys = {each["key_id"]: decoded(each["public_key"]) for each in enrolled["platform_keys"]}
     return AgentDouble(machine, own, keys, enrolled["audience"])

@@ -108,7 +108,14 @@ async def a_site(world: World, slug: str = "acme") -> AsyncIterator[Site]:
     agent = await joined_agent(world.client(), world.admin)
     agent.now = lambda: clock.now().timestamp()
     bare = Ground(world.running.platform.services.database, tenant.id, project_id, agent.node_id)
-    ground = replace(bare, allocation_id=await bare.birth("allocation"), instance_id=await bare.birth("instance"))
+    ground = replace(
+        bare,
+        allocation_id=await bare.birth("allocation"),
+        app_id=await bare.app(),
+        account_id=await bare.birth("service_account"),
+    )
+    ground = replace(ground, version_id=await ground.birth("app_version"))
+    ground = replace(ground, instance_id=await ground.birth("instance"))
     site = Site(world, tenant, project_id, world.client(tenant.token), agent, ground, clock)
     try:
         yield site

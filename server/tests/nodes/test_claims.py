@@ -277,3 +277,10 @@ async def wait_for_polls(site: Site, count: int) -> None:
     dispatcher = site.world.running.platform.tools.dispatcher
     while dispatcher.waiting != count:  # noqa: ASYNC110  the dispatcher has no event for it
         await asyncio.sleep(0.005)
+
+
+async def test_whoever_waits_for_the_claim_is_woken_by_it(site: Site) -> None:
+    made = await site.make()
+    waiting = asyncio.create_task(site.people.get(f"{site.path}/tasks/{made.id}?wait=60&until=claimed,failed"))
+    await site.agent.claim_one()
+    assert (await waiting).json()["status"] == "claimed"

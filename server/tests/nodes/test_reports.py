@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mooring.commands.refusals import BURST
 from mooring.core.node import WriteOff, write_off_node
 from mooring.storage import node as nodes
 from mooring.storage.database import PLATFORM
@@ -27,7 +28,7 @@ async def test_a_result_ends_the_task_and_stays_readable(site: Site) -> None:
     assert await site.agent.finish(task, last_lines=["one", "two"]) == {"accepted": True, "code": None, "detail": None}
     seen = (await site.people.get(f"{site.path}/tasks/{made.id}")).json()
     assert (seen["status"], seen["result"], seen["last_lines"]) == ("succeeded", {"exit_code": 0}, ["one", "two"])
-    assert seen["finished_at"] is not None
+    assert (seen["finished_at"] is not None, seen["exit_code"]) == (True, 0)
     listed = (await site.people.get(f"{site.path}/tasks?status=succeeded")).json()["items"]
     assert [each["id"] for each in listed] == [made.id]
 
@@ -350,3 +351,11 @@ async def refusals(site: Site) -> list[str]:
     """The reasons of what was refused in the name of the agent."""
     statement = "SELECT reason FROM audit WHERE outcome = 'refused' AND actor_kind = 'node' ORDER BY id"
     return [row[0] for row in await site.services.database.fetch(PLATFORM, statement)]
+
+
+async def test_refusals_of_one_node_are_bounded_in_the_audit_trail(site: Site) -> None:
+    told = {"kind": "refused", "task_id": None, "reason": "bad_signature", "detail": "somebody tries"}
+    for _ in range(4):
+        assert all(each["accepted"] for each in await site.agent.report(*[told] * 50))
+    rows = await site.count("SELECT count(*) FROM audit WHERE outcome = 'refused' AND action = $1", "agent.report")
+    assert rows == BURST

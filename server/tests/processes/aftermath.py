@@ -56,7 +56,7 @@ class Outcome:
 
 
 EVENTS: Final = "SELECT type, subject_id, data::text FROM event WHERE correlation_id = $1 ORDER BY epoch, tx, seq"
-AUDITS: Final = "SELECT action, outcome FROM audit WHERE correlation_id = $1 ORDER BY id"
+AUDITS: Final = "SELECT action, outcome FROM audit WHERE correlation_id = $1 ORDER BY epoch, tx, seq"
 
 
 def headers_of(correlation_id: str, doom: str | None = None) -> dict[str, str]:

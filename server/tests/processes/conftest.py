@@ -97,7 +97,9 @@ async def killing(module_database_url: str, tmp_path_factory: pytest.TempPathFac
     try:
         stage = Stage(server.url, connection, await first_people(server, directory))
         await stage.open(directory / FILES)
+        await stage.instances.open(module_database_url, directory / "keys" / "master.key")
         yield Killing(server, stage, connection, {})
     finally:
+        await stage.instances.close()
         await connection.close()
         await server.close()

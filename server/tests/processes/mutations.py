@@ -21,6 +21,8 @@ from mooring.core.ids import Prefix
 from mooring.core.permissions import Scope
 from mooring.gateways.clock import SystemClock
 from server.tests.agents import joined
+from server.tests.conftest import NO_AUTHORITIES
+from server.tests.processes.instance_subjects import BODIES, PARAMETERS, InstanceSubjects
 from server.tests.processes.served import PASSWORD, Tenant, sign_in
 from server.tests.processes.wire import Caller
 from server.tests.rows import CLOCK
@@ -113,6 +115,7 @@ class Stage:
         self.project_id = ""
         self._files = Path()
         self._slug = ""  # of the app that was made last
+        self.instances = InstanceSubjects(self.tenant.id)
 
     async def open(self, files: Path) -> None:
         """Make the project that the subjects live in; `files` is the directory that the server reads blobs from."""
@@ -124,8 +127,11 @@ class Stage:
     async def prepare(self, route: Route) -> Prepared:
         """A request of this kind that would succeed now."""
         subject: dict[str, str] = {}
+        if set(route.path_parameters) & PARAMETERS:
+            subject = {"project_id": self.project_id} | await self.instances.made(self.project_id, route)
         for name in route.path_parameters:
-            subject[name] = await self._subject(name, route, subject)
+            if name not in subject:
+                subject[name] = await self._subject(name, route, subject)
         body = None if route.body is None else await self._body(route)
         if route.verb == "replay_dead":
             await self._dead_letter(route.scope)
@@ -207,8 +213,8 @@ class Stage:
         if name == "node_id":
             headers = {"Authorization": f"Bearer {self.admin_token}"}
             async with (
-                httpx.AsyncClient(base_url=self._url, timeout=30) as client,
-                httpx.AsyncClient(base_url=self._url, timeout=30, headers=headers) as admin,
+                httpx.AsyncClient(base_url=self._url, timeout=30, verify=NO_AUTHORITIES) as client,
+                httpx.AsyncClient(base_url=self._url, timeout=30, headers=headers, verify=NO_AUTHORITIES) as admin,
             ):
                 machine = await joined(client, admin)
                 await machine.report(client)
@@ -333,6 +339,8 @@ class Stage:
         """A body of the type that the route takes."""
         assert route.body is not None
         kind = route.body.__name__
+        if kind in BODIES:
+            return await self.instances.body(self.project_id, kind)
         bodies: dict[str, dict[str, Any]] = {
             "RunCommand": {"argv": ["id"]},
             "MakeTask": {"type": "process.run", "arguments": {"argv": ["true"]}},
@@ -351,6 +359,7 @@ class Stage:
             "SwitchEntitlement": {"reason": "the tests switch it"},
             "UpdateEntitlement": {"enabled": False, "reason": "the tests switch it off"},
             "CreateKey": {"public_key": new_public_key()},
+            "SetAdapterKey": {"public_key": new_public_key()},
             "CreateProject": {"slug": self._new("made"), "display_name": "Made"},
             "CreateServiceAccount": {"name": self._new("made"), "actions": ["project.read"]},
             "CreateTenant": {

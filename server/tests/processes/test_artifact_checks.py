@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from server.tests.postgres import SOAK
 from server.tests.processes.served import Fleet, Served, make_project, make_tenant, sign_in_first_admin
 from server.tests.processes.wire import Caller
 from server.tests.registry.adversary import Adversary, Asked, adversary, head
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 PIECE = 1_048_576
 PIECES = 64
 ENDED = "succeeded,failed,cancelled"
-LARGE_BYTES = 3 * 1024**3
+LARGE_BYTES = (10 if SOAK else 1) * 1024**3
 MEMORY_GROWTH_BYTES_MAX = 96 * 1024**2
 
 

@@ -1,4 +1,4 @@
-"""Ten thousand promotions, retirements, holds and drops by sixteen clients at once.
+"""Ten thousand promotions, retirements, holds and drops by sixteen clients at once; ten times as many in `make soak`.
 
 No retired digest is ever under a hold, and no version is ever further than its artifacts: not at the end, not in any
 snapshot that an observer takes meanwhile, and not after any entry of the log.
@@ -17,6 +17,7 @@ import pytest
 from mooring.gateways.telemetry import Telemetry
 from mooring.settings import Settings
 from mooring.wiring import platform
+from server.tests.postgres import SOAK
 from server.tests.processes.conftest import execute
 from server.tests.processes.served import Fleet, make_project, make_tenant, sign_in_first_admin
 from server.tests.processes.storm import SLUG, Grounds, Key, Storm
@@ -25,7 +26,7 @@ from server.tests.processes.wire import Caller
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
-ATTEMPTS, CLIENTS, SEED = 10_000, 16, 20
+ATTEMPTS, CLIENTS, SEED = 100_000 if SOAK else 10_000, 16, 20
 SNAPSHOTS_MIN, DIFFERENT_MIN = 200, 50
 SHOWN_MAX = 5
 MOVES = ("stage", "canary", "activate", "rollback", "deprecate", "retire", "withdraw")

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -81,6 +82,24 @@ async def test_three_replicas_that_start_at_once_on_an_empty_database_make_one_f
                 answers.append(await caller.call("POST", "/api/v1/tenants", body, {"Idempotency-Key": "once"}))
         assert [answer.status for answer in answers] == [201, 201, 201]
         assert len({answer.body for answer in answers}) == 1
+    finally:
+        await fleet.close()
+
+
+async def test_a_port_that_is_taken_is_said_in_one_line_with_the_setting_that_changes_it(
+    database_url: str, tmp_path: Path
+) -> None:
+    fleet = Fleet(tmp_path, {"MOORING_DATABASE_URL": database_url})
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            for setting, who in (("MOORING_RELAY_LISTEN_PORT", "the relay"), ("MOORING_LISTEN_PORT", "the API")):
+                refused = await fleet.begin("api", **{setting: port})
+                assert await refused.ended() == 1
+                told = [line for line in refused.log.splitlines() if line.startswith("error: ")]
+                what = f"{who} cannot listen on 127.0.0.1 port {port}: Address already in use"
+                assert told == [f"error: {what}; {setting} sets another"]
+                assert "Traceback" not in refused.log
     finally:
         await fleet.close()
 

@@ -9,7 +9,7 @@ import asyncio
 import base64
 import hashlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -256,18 +256,26 @@ def retouched(packed: bytes) -> bytes:
     return packed[:4] + b"time" + packed[8:]
 
 
-async def tampered_layer(siege: Siege) -> str:
+def overwritten(packed: bytes) -> bytes:
+    """As many bytes that unpack to nothing."""
+    return b"x" * len(packed)
+
+
+async def tampered_layer(siege: Siege, tampered: Callable[[bytes], bytes] = retouched) -> str:
     """An image that is registered while all is well, and a layer that is exchanged then; how staging ends."""
     made = image()
     siege.foe.put(siege.repository, made)
     artifact = await siege.registered("oci", made.digest)
     digest = made.manifest.layers[0].digest
-    siege.foe.routes[siege.blob(digest)] = serve(retouched(made.blobs[digest]))
+    siege.foe.routes[siege.blob(digest)] = serve(tampered(made.blobs[digest]))
     return await siege.not_staged(artifact)
 
 
-async def test_a_layer_that_was_tampered_with_is_not_staged_and_the_failed_check_is_kept(siege: Siege) -> None:
-    assert await tampered_layer(siege) == "digest_mismatch"
+@pytest.mark.parametrize("tampered", [retouched, overwritten])
+async def test_a_layer_that_was_tampered_with_is_not_staged_and_the_failed_check_is_kept(
+    siege: Siege, tampered: Callable[[bytes], bytes]
+) -> None:
+    assert await tampered_layer(siege, tampered) == "layer_mismatch"
     checks = await siege.ground.connection.fetch(CHECKS, siege.tenant.id)
     assert [(row["name"], row["passed"]) for row in checks] == [("smoke", False)]
     [row] = await siege.ground.connection.fetch(STORED, siege.tenant.id)

@@ -112,7 +112,8 @@ async def test_what_was_tampered_with_or_is_missing_fails_with_its_own_code(part
 
     result = await smoke(registry, REPOSITORY, made.digest)
 
-    code = Code.ARTIFACT_NOT_FOUND_AT_SOURCE if fault == "missing" else Code.DIGEST_MISMATCH
+    mismatch = Code.LAYER_MISMATCH if part == "layers" else Code.DIGEST_MISMATCH
+    code = Code.ARTIFACT_NOT_FOUND_AT_SOURCE if fault == "missing" else mismatch
     assert failures(result) == [(part, code)]
     refusal = result.refusal()
     assert refusal is not None

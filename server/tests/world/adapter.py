@@ -1,0 +1,236 @@
+"""Replicas of an adapter: the real kit over the commands that the adapter routes call, without HTTP between them.
+
+Bodies go through the routes' own schemas, answers through their views. One call of a replica's is under way at a time,
+so that a seed gives one order.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, TypeVar
+
+import msgspec
+
+from mooring.api.schemas.runtime import FinishOperation, MakeMemberTask, MakeReport, MakeSecret, ending_of, told_of
+from mooring.api.schemas.runtime_view import runtime_task, runtime_whole
+from mooring.commands import adapter as commands
+from mooring.commands import adapter_keep, member_task
+from mooring.commands.adapter import Under
+from mooring.commands.claim import ClaimDesk, Poll
+from mooring.commands.work import Answered, Presented, Services, Work
+from mooring.core.claim import Held as HeldThere
+from mooring.core.decision import Actor, Context, PrincipalKind
+from mooring.core.errors import Code, Refusal
+from mooring.core.ids import Prefix
+from mooring.core.member_task import MemberTaskWish
+from mooring.core.permissions import Authority
+from mooring.core.usage import UsageTold
+from mooring.storage.claim import Asking
+from mooring.storage.database import Acting
+from mooring_adapter import Adapter
+from mooring_adapter.keeper import Gone, Keeper
+from mooring_adapter.platform import Held
+from mooring_adapter.steps import Usage
+from mooring_adapter.world import Operation as WorldOperation
+from mooring_adapter.world import Task
+from mooring_sdk import MooringError
+from server.tests.world.ground import Ground
+
+LEASE: float = 45.0
+PASSING = frozenset({Code.TEMPORARILY_UNAVAILABLE})
+Result = TypeVar("Result")
+
+
+class SimulatedPlatform:
+    """What the kit calls the platform, in the same process."""
+
+    def __init__(self, services: Services, ground: Ground, holder: str) -> None:
+        self.services, self.ground, self.holder = services, ground, holder
+        self.acting = Acting(ground.tenant_id)
+        self.calls = 0  # that changed something, or tried to
+        self.awaited = 0  # tasks that were made or are under way, of which a node tells
+        self.ended = False  # an operation ended: what comes after it is told by whoever asks for it
+        self._turn = asyncio.Lock()
+
+    async def read(self, held: Held) -> Mapping[str, Any]:
+        """The world of an instance."""
+        whole = await self._asked(commands.whole(self.services, self.acting, self._under(held)))
+        self.ended = False
+        self.awaited = sum(1 for each in whole.tasks if each.finished_at is None)
+        plain: Mapping[str, Any] = msgspec.to_builtins(runtime_whole(whole))
+        return plain
+
+    async def report(self, held: Held, told: Mapping[str, Any], operation: WorldOperation | None = None) -> None:
+        """Tell what was observed."""
+        body = msgspec.convert(_with(told, held, operation), MakeReport)
+        work: Work[Any] = self._work()
+        await self._done(commands.report(work, self._under(held), body.operation_id, told_of(body)))
+
+    async def finish(self, held: Held, operation: WorldOperation, told: Mapping[str, Any]) -> None:
+        """Tell how an operation ended."""
+        body = msgspec.convert({"fence": held.fence, **told}, FinishOperation)
+        work: Work[Any] = self._work()
+        await self._done(commands.finish(work, self._under(held), operation.id, ending_of(body)))
+        self.ended = True
+
+    async def create_task(self, held: Held, operation: WorldOperation | None, wish: Mapping[str, Any]) -> Task:
+        """Have a task made."""
+        body = msgspec.convert(_with(_carried(wish), held, operation), MakeMemberTask)
+        made = MemberTaskWish(
+            member_id=body.member_id, type=body.type, step=body.step, arguments=body.arguments,
+            lifetime=timedelta(seconds=body.lifetime_seconds),
+            grants=tuple((each.name, each.secret) for each in body.grants),
+        )  # fmt: skip
+        self.awaited += 1
+        work: Work[Any] = self._work(runtime_task)
+        answer = await self._done(member_task.make(work, self._under(held), body.operation_id, made))
+        return msgspec.json.decode(answer.body, type=Task, strict=False)
+
+    async def make_secret(self, held: Held, operation: WorldOperation, wish: Any) -> None:
+        """Have a secret kept."""
+        plain = {"fence": held.fence, "name": wish.name, "purpose": wish.purpose, "generate_bytes": wish.generate_bytes}
+        body = msgspec.convert(plain, MakeSecret)
+        wanted = adapter_keep.NewSecret(body.name, body.purpose, body.value, body.generate_bytes)
+        work: Work[Any] = self._work()
+        await self._done(adapter_keep.keep(work, self._under(held), wanted))
+
+    async def report_usage(self, held: Held, usage: Sequence[Usage]) -> None:
+        """Tell what was metered."""
+        told = [
+            UsageTold(
+                each.record_id, each.unit, each.started_at, each.ended_at, Decimal(repr(each.quantity)).normalize()
+            )
+            for each in usage
+        ]
+        work: Work[Any] = self._work()
+        await self._done(adapter_keep.report_usage(work, self._under(held), told))
+
+    def _under(self, held: Held) -> Under:
+        return Under(self.ground.account_id, self.ground.project_id, held.instance_id, held.fence)
+
+    def _work(self, shown: Any = None) -> Work[Any]:
+        clock = self.services.clock
+        actor = Actor(PrincipalKind.SERVICE_ACCOUNT, self.ground.account_id)
+        context = Context(actor, clock.now(), clock.mint(Prefix.CORRELATION), "b" * 32, clock.mint)
+
+        def present(result: Any) -> Presented:
+            return Presented(200, b"" if shown is None else msgspec.json.encode(shown(result)))
+
+        return Work(self.services, self.acting, context, Authority(), present=present)
+
+    async def _done(self, call: Awaitable[Answered]) -> Answered:
+        self.calls += 1
+        async with self._turn:
+            return await self._asked(call)
+
+    @staticmethod
+    async def _asked(call: Awaitable[Result]) -> Result:
+        try:
+            return await call
+        except Refusal as refusal:
+            raise MooringError(
+                refusal.detail,
+                code=refusal.code.value,
+                retryable=refusal.code in PASSING,
+                details=dict(refusal.details),
+            ) from refusal
+
+
+def _with(told: Mapping[str, Any], held: Held, operation: WorldOperation | None) -> dict[str, Any]:
+    body = {"fence": held.fence, **told}
+    return body if operation is None else {**body, "operation_id": operation.id}
+
+
+def _carried(wish: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A task without the bytes of an artifact: in this world nothing is stored anywhere."""
+    if wish["type"] != "files.write":
+        return wish
+    files = [
+        {"path": each["path"], "mode": each["mode"], "content": "simulated"} if "artifact" in each else each
+        for each in wish["arguments"]["files"]
+    ]
+    return {**wish, "arguments": {**wish["arguments"], "files": files}}
+
+
+@dataclass
+class Replica:
+    """One replica of the adapter; it comes back under another name when it died."""
+
+    services: Services
+    ground: Ground
+    adapter: Adapter
+    name: str
+    lives: int = 0
+    keepers: dict[str, Keeper] = field(default_factory=dict)
+    polled_at: datetime | None = None
+    due_at: datetime | None = None  # when it looks again without being woken
+    woken: bool = False  # something happened to what it holds
+
+    def __post_init__(self) -> None:
+        self.desk = ClaimDesk(self.services)
+        self._born()
+
+    def die(self) -> None:
+        """All that it knew is forgotten."""
+        self.lives += 1
+        self.keepers = {}
+        self.polled_at = self.due_at = None
+        self.woken = False
+        self._born()
+
+    def _born(self) -> None:
+        self.platform = SimulatedPlatform(self.services, self.ground, f"{self.name}-{self.lives}")
+
+    @property
+    def wants_poll(self) -> bool:
+        """Whether its heartbeat is due."""
+        now = self.services.clock.now()
+        return not self.keepers or self.polled_at is None or (now - self.polled_at).total_seconds() > LEASE / 2
+
+    async def step(self) -> bool:
+        """Heartbeat where it is due, else one round of the kit; whether there is more to do at once."""
+        if self.wants_poll:
+            return await self._poll()
+        more = self.woken = False
+        for instance_id, keeper in list(self.keepers.items()):
+            calls = self.platform.calls
+            try:
+                rest = await keeper._round()
+            except Gone:
+                del self.keepers[instance_id]
+                more = True
+                continue
+            except MooringError as error:
+                if not error.retryable:
+                    raise
+                rest = 0.0
+            # Whoever waits for a node is woken by it.
+            more = more or (self.platform.calls > calls and not self.platform.awaited and not self.platform.ended)
+            self.due_at = self.services.clock.now() + timedelta(seconds=rest)
+        return more
+
+    async def leave(self) -> None:
+        """A clean end: what it holds is given back."""
+        await self.desk.release(self._asking(), self._held())
+        self.keepers = {}
+
+    def _asking(self) -> Asking:
+        ground = self.ground
+        return Asking(ground.account_id, ground.tenant_id, ground.project_id, self.platform.holder)
+
+    def _held(self) -> tuple[HeldThere, ...]:
+        return tuple(HeldThere(each.held.instance_id, each.held.fence) for each in self.keepers.values())
+
+    async def _poll(self) -> bool:
+        given = await self.desk.poll(Poll(self._asking(), self._held(), 10, 0.0, None))
+        self.polled_at = self.services.clock.now()
+        for lost in given.lost:
+            self.keepers.pop(lost.instance_id, None)
+        for claim in given.claims:
+            keeper = Keeper(self.adapter, self.platform, Held(claim.instance_id, claim.fence))  # type: ignore[arg-type]
+            keeper._pause = lambda: 0.0  # type: ignore[method-assign]  # time passes only when the world says so
+            self.keepers[claim.instance_id] = keeper
+        late = self.due_at is not None and self.due_at <= self.polled_at
+        return bool(self.keepers) and (bool(given.claims) or self.woken or late)

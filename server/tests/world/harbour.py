@@ -1,0 +1,97 @@
+"""The worlds of one database: made once, used by many schedules."""
+
+import asyncio
+import gc
+import logging
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mooring.commands.work import Services
+from mooring.gateways.artifact_reader import ArtifactReader
+from mooring.gateways.clock import SystemClock
+from mooring.gateways.outbound import outbound_for, outbound_inside, outbound_public
+from mooring.gateways.passwords import Passwords
+from mooring.gateways.secrets import SecretBox
+from mooring.storage.database import PoolSettings
+from mooring.storage.hub import Hub
+from server.tests.world.app import APP
+from server.tests.world.faults import SimulatedDatabase
+from server.tests.world.ground import EPOCH, Ground, Snapshots, make_ground
+from server.tests.world.schedule import Saved, SimulatedWorld
+
+TIDY_EVERY: Final = 100
+
+
+@dataclass
+class Harbour:
+    """A database with everything that schedules begin from."""
+
+    database: SimulatedDatabase
+    services: Services
+    ground: Ground
+    snapshots: Snapshots
+    saved: dict[str, Saved]
+    runs: int = 0
+
+    async def world(self, name: str, seed: int, app: Any = APP) -> SimulatedWorld:
+        """A world as it was saved under this name."""
+        self.runs += 1
+        await self.snapshots.restore(name)
+        if self.runs % TIDY_EVERY == 0:
+            await self.snapshots.tidy()
+        made = SimulatedWorld(self.database, self.services, self.ground, self.saved[name], seed)
+        made.adapters(app)
+        return made
+
+    async def make(self, name: str, after: str, wishes: list[Any]) -> None:
+        """One more world to begin with: another one, and what somebody wished there."""
+        world = await self.world(after, -1 - len(self.saved))
+        world.person.wishes = list(wishes)
+        world.wake_all()
+        while world.awake or world.person.wishes:
+            await world.step(next(iter(world.awake)) if world.awake else "person")
+        for replica in world.replicas:
+            await replica.leave()
+        await self.snapshots.save(name)
+        self.saved[name] = world.saved(name)
+
+
+@asynccontextmanager
+async def harbour(url: str) -> AsyncIterator[Harbour]:
+    """Everything that schedules begin from, on a database of its own."""
+    logging.disable(logging.WARNING)  # each schedule would say thousands of lines; its trace says what matters
+    with tempfile.TemporaryDirectory() as keys:
+        ground = await make_ground(url, Path(keys))
+        settings = ground.settings
+        database = SimulatedDatabase(PoolSettings(url, 2))
+        outbound = outbound_for(settings, url)
+        public, inside = outbound_public(settings, url), outbound_inside()
+        services = Services(
+            settings, database, SystemClock(), SecretBox(settings.master_key_path), Passwords(), Hub(database),
+            outbound, ArtifactReader(settings, public, inside),
+        )  # fmt: skip
+        snapshots = await Snapshots.open(url)
+        await database.open()
+        try:
+            await snapshots.save("bare")
+            made = Harbour(database, services, ground, snapshots, {"bare": Saved("bare", EPOCH, None, [], {})})
+            await made.make("kept", "bare", [("allocate",), ("allocate",)])
+            await made.make("single", "bare", [("create", {"seed": 1}, "own")])
+            await made.make("room", "kept", [("create", {"seed": 1}, "existing")])
+            await made.make("running", "bare", [("create", {"seed": 1, "worker": 1}, "own")])
+            await made.make("housed", "kept", [("create", {"seed": 1, "worker": 1}, "existing")])
+            await made.make("upgraded", "running", ["upgrade"])
+            await snapshots.tidy()
+            gc.freeze()  # what stands for good need not be looked through again and again
+            yield made
+        finally:
+            logging.disable(logging.NOTSET)
+            gc.unfreeze()
+            await database.close()
+            await snapshots.close()
+            services.passwords.close()
+            await asyncio.gather(outbound.close(), public.close(), inside.close())

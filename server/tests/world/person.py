@@ -1,0 +1,194 @@
+"""Who wants something: a person with a list of wishes, and an admin who gives up what is lost.
+
+A person whose answer was lost asks once more under the same key, and is told what came of the first time.
+"""
+
+import json
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+from mooring.commands import allocation as allocations
+from mooring.commands import app_action, instance, member
+from mooring.commands import node as nodes
+from mooring.commands.instance import At
+from mooring.commands.work import Answered, IdempotencyRequest, Presented, Services, Work
+from mooring.core.allocation import AllocationWish
+from mooring.core.compatibility import CapacityShape
+from mooring.core.decision import Actor, Context, PrincipalKind
+from mooring.core.errors import Code, Refusal
+from mooring.core.ids import Prefix
+from mooring.core.instance_change import RepairScope
+from mooring.core.launch import LaunchWish, PlacementWish
+from mooring.core.member import Member
+from mooring.core.member_change import AddWish, RemoveWish, ReplaceWish
+from mooring.core.node import WriteOff
+from mooring.core.permissions import ROLE_ACTIONS, Authority, Role
+from mooring.storage import instance as instances
+from mooring.storage.database import PLATFORM, Acting
+from server.tests.world.ground import Ground
+
+NO: Final = frozenset(
+    {
+        Code.CONFLICT, Code.ILLEGAL_TRANSITION, Code.OPERATION_IN_PROGRESS, Code.NOT_SUPPORTED, Code.LIMIT_REACHED,
+        Code.ROLLBACK_UNAVAILABLE, Code.ALLOCATION_IN_USE, Code.NO_CAPACITY, Code.INCOMPATIBLE, Code.NOT_FOUND,
+        Code.VALIDATION_FAILED, Code.CIRCUIT_OPEN,
+    }
+)  # fmt: skip
+"""What a person may be told instead of getting it; anything else is a fault of the platform's."""
+
+
+def plain(result: Any) -> Presented:
+    """What is told: the id of what was made."""
+    about = getattr(result, "operation", result)
+    made = getattr(result, "instance", None)
+    told = {"id": about.id, "instance": None if made is None else made.id}
+    return Presented(200, json.dumps(told).encode())
+
+
+@dataclass
+class Person:
+    """Somebody of the tenant; what is wished for next stands first."""
+
+    services: Services
+    ground: Ground
+    chance: Random
+    wishes: list[Any]
+    instance_id: str | None = None
+    kept: list[str] = field(default_factory=list)  # allocations that were there before
+    owned: bool = True
+    name: str = "app"
+    number: int = 0
+    pending: tuple[str, Any] | None = None  # asked for, and not answered: the key, and what exactly
+    told: list[str] = field(default_factory=list)  # the operations that were promised
+    released: list[str] = field(default_factory=list)
+
+    async def step(self) -> str:
+        """Ask for the next thing; in words what came of it."""
+        if self.pending is None:
+            wish = self.wishes[0]
+            chosen = await self._choose(wish)
+            self.number += 1
+            self.pending = (f"{self.name}-{self.number}", chosen)
+            if chosen is None:
+                self.pending = None
+                self.wishes.pop(0)
+                return f"{wish}: there is nothing to ask it of"
+        key, chosen = self.pending
+        try:
+            answered = await self._ask(key, chosen)
+        except Refusal as refusal:
+            if refusal.code not in NO or chosen[0] in ("stop", "create", "allocate"):
+                raise
+            outcome = f"refused {refusal.code.value}: {refusal.detail[:80]}"
+        else:
+            told = json.loads(answered.body)
+            if chosen[0] == "create":
+                self.instance_id = told["instance"]
+            if chosen[0] == "allocate":
+                self.kept.append(told["id"])
+            elif chosen[0] == "release":
+                self.released.append(told["id"])
+            elif chosen[0] != "resume":
+                self.told.append(told["id"])
+            outcome = "again" if answered.replayed else "done"
+        self.wishes.pop(0)
+        self.pending = None
+        return f"{chosen[0]}: {outcome}"
+
+    async def _choose(self, wish: Any) -> Any:
+        """What exactly is asked for: drawn once, so that asking again asks for the same."""
+        if isinstance(wish, tuple):
+            return wish
+        if wish in ("stop", "upgrade", "rollback", "restart", "reconcile", "action"):
+            return (wish,)
+        if wish == "add":
+            return wish, self.chance.choice(("seed", "worker", "gate")), 1 + (self.chance.random() < 0.2)
+        if wish == "cancel":
+            found = await instances.open_operations(self.services.database, self._acting, [str(self.instance_id)])
+            open_ = [each for each in found[str(self.instance_id)] if each.status != "cancelling"]
+            return (wish, self.chance.choice(open_).id) if open_ else None
+        members = await self._members()
+        if wish == "release":
+            ids = sorted({each.allocation_id for each in members if each.allocation_id is not None})
+            return (wish, self.chance.choice(ids)) if ids else None
+        if wish == "repair":
+            failed = [each for each in members if each.status == "failed"]
+            return (wish, self.chance.choice(failed).id) if failed and self.chance.random() < 0.5 else (wish, None)
+        return (wish, self.chance.choice(members).id) if members else None
+
+    async def _members(self) -> list[Member]:
+        found = await instances.members_of(self.services.database, self._acting, [str(self.instance_id)])
+        return found[str(self.instance_id)]
+
+    @property
+    def _acting(self) -> Acting:
+        return Acting(self.ground.tenant_id)
+
+    async def _ask(self, key: str, chosen: Any) -> Answered:
+        wish, *given = chosen
+        work, at = self._work(key, wish), At(self.ground.project_id, str(self.instance_id))
+        project_id = self.ground.project_id
+        if wish == "create":
+            return await instance.create(work, project_id, self._launch(*given))
+        if wish == "allocate":
+            asked = AllocationWish(name=None, shape=CapacityShape.GPU_SLICE, sku=self.ground.sku, gpu_count=1)
+            return await allocations.create(work, project_id, asked, None)
+        if wish == "release":
+            return await allocations.release(work, project_id, given[0])
+        if wish == "add":
+            return await member.add(work, at, AddWish(*given), PlacementWish(sku=self.ground.sku, gpu_count=1))
+        if wish == "drain":
+            return await member.drain(work, at, given[0], (300, "because"))
+        if wish == "resume":
+            return await member.resume(work, at, given[0])
+        if wish in ("remove", "force"):
+            return await member.remove(work, at, given[0], RemoveWish(60, force=wish == "force"))
+        if wish in ("replace", "surge"):
+            where = PlacementWish(sku=self.ground.sku, gpu_count=1) if wish == "surge" else None
+            return await member.exchange(work, at, given[0], ReplaceWish(surge=wish == "surge"), where)
+        if wish == "cancel":
+            return await instance.cancel(work, at, given[0], "not wanted")
+        if wish == "action":
+            return await app_action.start(work, at, "echo.remember", {}, None)
+        return await self._ask_whole(wish, work, at, given)
+
+    async def _ask_whole(self, wish: str, work: Work[Any], at: At, given: Any) -> Answered:
+        if wish == "upgrade":
+            return await instance.upgrade(work, at, "1.1.0", None)
+        if wish == "rollback":
+            return await instance.rollback(work, at)
+        if wish == "restart":
+            return await instance.restart(work, at)
+        if wish == "reconcile":
+            return await instance.reconcile(work, at)
+        if wish == "repair":
+            scope = RepairScope.WHOLE_RUNTIME if given[0] is None else RepairScope.MEMBER
+            return await instance.repair(work, at, scope, given[0])
+        return await instance.stop(work, at)
+
+    def _launch(self, topology: dict[str, int], where: str) -> LaunchWish:
+        placement = PlacementWish(sku=self.ground.sku, gpu_count=1, keep_allocations=where == "keep")
+        if where == "existing":
+            placement = PlacementWish(allocations=tuple(self.kept[: sum(topology.values())]))
+        return LaunchWish(
+            app="web-tool", name=self.name, version="1.0.0", topology=topology, placement=placement,
+            service_account_id=self.ground.account_id,
+        )  # fmt: skip
+
+    def _work(self, key: str, wish: str) -> Work[Any]:
+        clock, ground = self.services.clock, self.ground
+        actor = Actor(PrincipalKind.USER, ground.user_id)
+        context = Context(actor, clock.now(), clock.mint(Prefix.CORRELATION), "c" * 32, clock.mint)
+        authority = Authority(tenant_id=ground.tenant_id, tenant=ROLE_ACTIONS[Role.TENANT_ADMIN])
+        asked = IdempotencyRequest(ground.user_id, wish, key, key.encode().ljust(32))
+        return Work(self.services, self._acting, context, authority, idempotency=asked, present=plain)
+
+
+async def write_off(services: Services, node_id: str) -> None:
+    """An admin gives a machine up."""
+    clock = services.clock
+    actor = Actor(PrincipalKind.USER, "usr_admin")
+    context = Context(actor, clock.now(), clock.mint(Prefix.CORRELATION), "d" * 32, clock.mint)
+    work: Work[Any] = Work(services, PLATFORM, context, Authority())
+    await nodes.write_off(work, node_id, WriteOff("the machine burnt down", "its disks"))

@@ -1,0 +1,106 @@
+"""What a seed stands for: where the world begins, what is wished for, and what goes wrong."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+from mooring_echo.__main__ import ECHO
+from server.tests.world.app import APP
+from server.tests.world.checks import Watch, wrong_at_the_end
+from server.tests.world.harbour import Harbour
+from server.tests.world.node import Trouble
+from server.tests.world.schedule import Faults, SimulatedWorld
+
+TOPOLOGIES: Final = ({"seed": 1}, {"seed": 1}, {"seed": 1, "worker": 1}, {"seed": 1, "gate": 1, "worker": 1})
+
+
+ANYWHERE: Final[tuple[list[str], ...]] = (
+    ["drain"], ["drain", "resume"], ["replace"], ["upgrade"], ["upgrade", "rollback"], ["restart"], ["repair"],
+    ["reconcile"], ["action"], ["release"], ["upgrade", "cancel"], ["restart", "cancel"], ["drain", "cancel"],
+    ["replace", "cancel"], ["upgrade", "upgrade"], ["repair", "action"],
+)  # fmt: skip
+GROWING: Final[tuple[list[str], ...]] = (
+    ["add"],
+    ["add", "cancel"],
+    ["surge"],
+    ["surge", "cancel"],
+    ["add", "remove"],
+    ["add", "release"],
+)
+"""Only where new members may be told to stand beside the others."""
+SHRINKING: Final[tuple[list[str], ...]] = (["remove"], ["force"], ["remove", "cancel"], ["remove", "add"])
+BEGINNINGS: Final = ("single", "single", "room", "room", "room", "running", "housed", "upgraded")
+
+
+def beginning(chance: Random) -> tuple[str, list[Any]]:
+    """Where the world begins, and all that is wished for: always with a stop at the end."""
+    drawn = chance.random()
+    if drawn < 0.12:
+        first = ("create", chance.choice(TOPOLOGIES), chance.choice(("own", "own", "keep")))
+        return "bare", [first, *_wishes(chance, "single"), "stop"]
+    if drawn < 0.22:
+        return "kept", [("create", chance.choice(TOPOLOGIES), "existing"), *_wishes(chance, "room"), "stop"]
+    name = chance.choice(BEGINNINGS)
+    wishes = _wishes(chance, name)
+    if chance.random() < 0.04:  # a few have much to do
+        wishes += [each for _ in range(3) for each in _wishes(chance, name)]
+    return name, [*wishes, "stop"]
+
+
+def _wishes(chance: Random, name: str) -> list[Any]:
+    if chance.random() < 0.3:
+        return []  # the stop alone
+    if name in ("running", "housed") and chance.random() < 0.4:
+        return list(chance.choice(SHRINKING))
+    if name in ("single", "running", "upgraded") and chance.random() < 0.35:
+        return list(chance.choice(GROWING))
+    if name == "upgraded" and chance.random() < 0.5:
+        return ["rollback"]
+    return list(chance.choice(ANYWHERE))
+
+
+def faults_of(chance: Random) -> Faults:
+    """What goes wrong: some seeds have a little of everything, most have much of a few things."""
+
+    def some(rate: float) -> float:
+        return rate if chance.random() < 0.5 else 0.0
+
+    return Faults(
+        dies=some(0.25),
+        stalls=some(0.1),
+        leaps=some(0.08),
+        hasty=some(0.15),
+        trouble=Trouble(
+            fails=some(0.1), interrupts=some(0.15), forgets=some(0.15), repeats=some(0.3), leaves=some(0.2)
+        ),
+        unreachable=some(0.05),
+        loses=chance.random() < 0.5,
+        scarce=chance.random() < 0.05,
+        stops_late=chance.random() < 0.5,
+        steps=60,
+    )
+
+
+async def run_seed(harbour: Harbour, seed: int, told: Callable[[str], None] | None = None) -> SimulatedWorld:
+    """The whole run of a seed; an AssertionError names it."""
+    chance = Random(f"schedule {seed}")
+    name, wishes = beginning(chance)
+    world = await harbour.world(name, seed, ECHO if seed % 10 == 0 else APP)
+    if told is not None:
+        world.told.append(told)
+    world.person.wishes = wishes
+    faults = faults_of(chance)
+    world.say(f"begins {name}; wishes {world.person.wishes}; {faults}")
+    watch = Watch(world)
+    try:
+        await world.run(faults)
+        wrong = await wrong_at_the_end(world)
+        assert not wrong, "; ".join(wrong)
+        assert watch.looks, "nobody looked when it was called stopped"
+    except Exception as error:
+        last = "\n".join(world.trace[-12:])
+        raise AssertionError(
+            f"seed {seed}: {type(error).__name__}: {error}\n{last}\n"
+            f"all of it: .venv/bin/python -m server.tests.world {seed}"
+        ) from error
+    return world

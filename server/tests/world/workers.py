@@ -1,0 +1,81 @@
+"""The workers of the simulated world: their own commands, one step of one thing at a time.
+
+What paces the real workers (time, chance, several at once) is left out; what they look at and what they do is theirs.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+from mooring.commands import allocation_run, instance_run
+from mooring.commands.task import lapse_tasks
+from mooring.commands.work import Services
+from mooring.core.placement import Board
+from mooring.core.placement_explanation import Choices, explain
+from mooring.storage import instance_run as instances
+from mooring.storage import placement
+from mooring.workers.runtime import BATCH, units_of
+
+
+@dataclass
+class InstanceWorker:
+    """Takes an instance one step further."""
+
+    services: Services
+    chance: Random
+
+    async def step(self) -> bool:
+        """One step; whether there may be more."""
+        database, now = self.services.database, self.services.clock.now()
+        ids = await instances.due(database, now, instance_run.limits_of(self.services.settings), "", BATCH)
+        if not ids:
+            return False
+        (seen,) = await instances.seen(database, now, [self.chance.choice(ids)])
+        return await instance_run.step(self.services, seen)
+
+
+@dataclass
+class AllocationWorker:
+    """Takes an allocation one step further, or finds a place for what waits."""
+
+    services: Services
+    chance: Random
+    asked: bool = True  # something may wait for a place
+
+    async def step(self) -> bool:
+        """One step; whether there may be more."""
+        database, now = self.services.database, self.services.clock.now()
+        ids = await placement.due(database, now, "", BATCH)
+        if ids:
+            (seen,) = await placement.seen(database, [self.chance.choice(ids)])
+            if await allocation_run.step(self.services, seen):
+                return True
+        return self.asked and await self._place()
+
+    async def _place(self) -> bool:
+        database = self.services.database
+        waiting = await placement.requested(database, BATCH)
+        if not waiting:
+            self.asked = False
+            return False
+        board = Board(await placement.snapshot(database))
+        for unit in units_of(waiting):
+            plan = board.place(unit.requests())
+            if plan is not None:
+                return (await allocation_run.claim(self.services, unit.allocations, plan)).done
+        said = False
+        for unit in units_of(waiting):
+            answer = explain(board, unit.requests(), Choices())
+            for each in unit.allocations:
+                said |= await allocation_run.keep_waiting(self.services, each, f"no room: {answer.because}")
+        return said
+
+
+@dataclass
+class TaskWatch:
+    """Offers again what lost its lease."""
+
+    services: Services
+
+    async def step(self) -> bool:
+        """One look; whether there was anything."""
+        return bool(await lapse_tasks(self.services))

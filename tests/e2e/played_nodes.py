@@ -1,0 +1,221 @@
+"""Simulated machines with a hand in them: whole agents over the simulated host, which a scenario lets wait or fail.
+
+Each is an agent as `mooring-agent simulate` runs it: it enrols, polls, verifies, journals, reports and signs receipts.
+Only what a task does on its machine is played: as in the conformance suite's own nodes everything succeeds at once,
+unless the scenario wants it held back, failed, or never quiet. They live in a thread of the test's process.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from mooring_adapter.conformance.nodes import OBSERVING
+from mooring_adapter.conformance.records import OPENING
+from mooring_adapter.conformance.rules import PLATFORM_ONLY
+from mooring_adapter.conformance.under_test import TaskView
+from mooring_agent.agent import Agent, Dismissed, Parts
+from mooring_agent.families import Doing, Family, Fields
+from mooring_agent.hosts.contract import Host, HostFailure, Owner
+from mooring_agent.hosts.simulated import SimulatedHost, Weather
+from mooring_agent.simulate import Fleet, Simulation
+from mooring_agent.wire import Task
+
+CALM: Final = Weather()
+START_SECONDS_MAX: Final = 60.0
+
+
+@dataclass(slots=True)
+class Hand:
+    """What a scenario wants of its nodes. Both predicates are None while everything is as usual."""
+
+    view: Callable[[str], TaskView]  # a task as people see it; asked for in a thread
+    is_draining: Callable[[str], bool]  # by member
+    part_of: Callable[[str], str | None]  # the member's part of its instance: what is counted together
+    holding: Callable[[TaskView], bool] | None = None
+    failing: Callable[[TaskView], bool] | None = None
+    failure: tuple[str, str] = ("", "")  # its code, and the last line of the log
+    never_quiet: bool = False
+    running: dict[str, set[str]] = field(default_factory=dict)  # by member: the names of what runs
+    ever: set[str] = field(default_factory=set)  # members of which something ran
+    started_twice: list[str] = field(default_factory=list)
+    down: dict[str, int] = field(default_factory=dict)  # the most of a part that were down at a time
+    done: Callable[[], None] = lambda: None  # somebody wants to hear of every task that is done
+
+    def clear(self) -> None:
+        """Everything is as usual again."""
+        self.holding = self.failing = None
+        self.never_quiet = False
+        self.started_twice.clear()
+        self.down.clear()
+
+    def start(self, member_id: str, name: str, step: str) -> None:
+        """Something is started under a name."""
+        running = self.running.setdefault(member_id, set())
+        if name in running:
+            self.started_twice.append(f"{step}: {name} of {member_id} runs already")
+        running.add(name)
+        self.ever.add(member_id)
+
+    def stop(self, member_id: str, name: str) -> None:
+        """It runs no more; how many of its part are down now?"""
+        self.running.setdefault(member_id, set()).discard(name)
+        part = self.part_of(member_id)
+        if part is not None:
+            down = sum(1 for each in self.ever if not self.running.get(each) and self.part_of(each) == part)
+            self.down[part] = max(self.down.get(part, 0), down)
+
+    def forget(self, member_id: str) -> None:
+        """The member was torn down."""
+        self.running.pop(member_id, None)
+        self.ever.discard(member_id)
+
+
+class PlayedHost(SimulatedHost):
+    """A simulated machine whose tasks leave the last lines that a scenario wants."""
+
+    def __init__(self) -> None:
+        super().__init__(CALM)
+        self.lines: dict[str, str] = {}
+
+    async def read_log(self, owner: Owner, key: str, offset: int) -> AsyncIterator[bytes]:
+        """What it said."""
+        text = f"{self.lines.get(key, f'simulated output of {key}')}\n".encode()
+        if offset < len(text):
+            yield text[offset:]
+
+
+class PlayedFleet(Simulation):
+    """Agents whose tasks go through a scenario's hand."""
+
+    def __init__(self, fleet: Fleet, hand: Hand) -> None:
+        super().__init__(fleet)
+        self.hand = hand
+        self.changed = asyncio.Condition()
+        self.up = asyncio.Event()
+        self.agents: dict[str, asyncio.Task[None]] = {}
+
+    async def _one(self, number: int) -> None:
+        async with self._room:
+            parts = await self._parts(number)
+        parts.host = PlayedHost()
+        agent = Agent(parts)
+        agent.executor.families = {
+            name: family if name in PLATFORM_ONLY - {"teardown.verify"} else self._played(name, family, agent)
+            for name, family in agent.executor.families.items()
+        }
+        work = asyncio.create_task(self._work(agent, parts))
+        self.agents[parts.identity.node_id] = work
+        if len(self.agents) == self.fleet.count:
+            self.up.set()
+        await asyncio.gather(work, return_exceptions=True)
+
+    async def _work(self, agent: Agent, parts: Parts) -> None:
+        try:
+            await agent.run()
+        except Dismissed:
+            return  # the node was written off
+        finally:
+            parts.journal.close()
+
+    def lose(self, node_id: str) -> None:
+        """The machine is gone: its agent says nothing more."""
+        self.agents[node_id].cancel()
+
+    def _played(self, name: str, family: Family, agent: Agent) -> Family:
+        async def perform(host: Host, doing: Doing, wanted: Any) -> Fields:
+            if name == "teardown.verify":
+                self.hand.forget(doing.task.label)
+                return dict(await family.perform(host, doing, wanted))
+            await self._let(doing.task)
+            await self._judge(doing.task, agent)
+            if name.startswith("probe."):
+                fields: Fields = {"latency_milliseconds": 1, "attempts": 1, "observed": "simulated"}
+            else:
+                fields = dict(await family.perform(host, doing, wanted))
+            self._note(doing.task)
+            self.hand.done()
+            return fields
+
+        return replace(family, perform=perform)
+
+    async def _let(self, task: Task) -> None:
+        """Wait while the scenario holds it back."""
+        while (holding := self.hand.holding) is not None:
+            view = await asyncio.to_thread(self.hand.view, task.task_id)
+            if not holding(view):
+                return
+            async with self.changed:
+                while self.hand.holding is holding:
+                    await self.changed.wait()
+
+    async def _judge(self, task: Task, agent: Agent) -> None:
+        """Fail where the scenario wants it."""
+        hand = self.hand
+        if hand.failing is not None and hand.failing(await asyncio.to_thread(hand.view, task.task_id)):
+            code, line = hand.failure
+            tracked = agent.executor.tracked[task.task_id]
+            tracked.family = replace(tracked.family, logs=True)  # whatever it is, it has last lines
+            host = agent.parts.host
+            assert isinstance(host, PlayedHost)
+            host.lines[task.task_id] = line
+            raise HostFailure(code, f"simulated: {line}")
+        if hand.never_quiet and task.type in OBSERVING and await asyncio.to_thread(hand.is_draining, task.label):
+            raise HostFailure("probe_failed", "simulated: it still has work", 1)
+
+    def _note(self, task: Task) -> None:
+        name = str(task.arguments.get("name", ""))
+        if task.type in OPENING:
+            self.hand.start(task.label, name, task.task_id)
+        elif task.type == "service.stop":
+            self.hand.stop(task.label, name)
+
+
+class Nodes:
+    """A fleet in a thread of its own, and the way to it for whoever plays."""
+
+    def __init__(self, fleet: Fleet, hand: Hand) -> None:
+        self.hand = hand
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"nodes of {fleet.region}", daemon=True)
+        self._thread.start()
+        self._fleet = self._ran(_made(fleet, hand)).result(START_SECONDS_MAX)
+        self._work = self._ran(self._fleet.run())
+        self._ran(self._fleet.up.wait()).result(START_SECONDS_MAX)
+
+    def told(self) -> None:
+        """The hand holds something else than before: who waits looks again."""
+        self._ran(self._tell()).result(START_SECONDS_MAX)
+
+    def lose(self, node_id: str) -> None:
+        """A machine is gone."""
+        self._loop.call_soon_threadsafe(self._fleet.lose, node_id)
+
+    def close(self) -> None:
+        """All of them end."""
+        self._work.cancel()
+        self._ran(_settled()).result(START_SECONDS_MAX)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(START_SECONDS_MAX)
+        self._loop.close()
+
+    async def _tell(self) -> None:
+        async with self._fleet.changed:
+            self._fleet.changed.notify_all()
+
+    def _ran(self, work: Any) -> "Future[Any]":
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+async def _made(fleet: Fleet, hand: Hand) -> PlayedFleet:
+    return PlayedFleet(fleet, hand)
+
+
+async def _settled() -> None:
+    """Everything but this has ended."""
+    others = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+    for each in others:
+        each.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -1,0 +1,458 @@
+"""The real platform as a scenario of the conformance suite sees it: a Mooring process, its database, and whole agents.
+
+A `Lane` is a tenant with two projects, an account of the adapter in each, simulated machines of its own, and one
+adapter process behind a front that can misbehave. Several lanes share one Mooring, and so scenarios run side by side.
+What people do and see goes through the public API. Three faults that no caller can bring about are written into the
+database: a lease that another holder has, leases that are over, and tokens whose time is over.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import asyncpg
+import httpx
+
+from mooring.embedded.cluster import Layout
+from mooring_adapter.conformance.contract import Asked
+from mooring_adapter.conformance.front import Answer, Exchange, Faults, Forwarding, Front
+from mooring_adapter.conformance.process import AdapterProcess
+from mooring_adapter.conformance.rules import PLATFORM_ONLY
+from mooring_adapter.conformance.under_test import (
+    InstanceView,
+    MemberView,
+    NotReached,
+    OperationView,
+    Profile,
+    TaskView,
+    TurnedAway,
+)
+from mooring_agent.hosts.simulated import Weather
+from mooring_agent.simulate import Fleet
+from mooring_sdk import Client, MooringError, models
+from mooring_workload.bundle import key_at, public_half
+from tests.e2e.cloud import PATIENT
+from tests.e2e.played_nodes import Hand, Nodes
+from tests.e2e.running import PASSWORD, Mooring
+
+Value = TypeVar("Value")
+NODES: Final = 4
+GPUS: Final = 64
+LOOK_SECONDS: Final = 0.25
+"""What only the platform's worker does is noticed after so long; everything else at once."""
+APART_SECONDS: Final = 0.05
+REASON: Final = "the conformance suite asks for it"
+TAKE: Final = """
+UPDATE instance_claim SET holder = $2, fence = fence + 1, claimed_at = now(), expires_at = now() + interval '1 hour'
+ WHERE instance_id = $1"""
+OFFER: Final = """
+UPDATE instance_claim SET holder = NULL, claimed_at = NULL, expires_at = NULL, wanted = true,
+       wanted_count = wanted_count + 1 WHERE instance_id = $1"""
+LEASES_OVER: Final = """
+UPDATE instance_claim SET expires_at = now() WHERE service_account_id = ANY ($1::text[]) AND expires_at > now()
+RETURNING instance_id"""
+TOKENS_OVER: Final = "UPDATE token SET expires_at = now() WHERE service_account_id = ANY ($1::text[])"
+HINT: Final = "SELECT pg_notify('mooring_hint', $1)"
+
+
+@dataclass(frozen=True)
+class Shop:
+    """What all lanes share: the platform, its admin, and the app."""
+
+    mooring: Mooring
+    admin: Client
+    admin_token: str
+    app_id: str
+    place: Path
+
+
+@dataclass(slots=True)
+class Way(Forwarding):
+    """The way to the platform; when the adapter's process is killed its connections are cut, as they would be."""
+
+    def cut(self) -> None:
+        """Hang up on everything that is under way."""
+        old, self.client = self.client, httpx.Client(timeout=60.0, trust_env=False)
+        old.close()
+
+    def answer(self, asked: Asked) -> Answer:
+        """What the platform answers, or nothing where the way was cut."""
+        try:
+            return super(Way, self).answer(asked)
+        except (httpx.HTTPError, RuntimeError) as error:
+            return 503, {"code": "unavailable", "title": "cut off", "status": 503, "detail": type(error).__name__}
+
+
+@dataclass
+class Watcher:
+    """Notes what an adapter must not do, and wakes whoever waits."""
+
+    front: Front
+    observations: list[str] = field(default_factory=list)
+    looked_at: set[tuple[str, str]] = field(default_factory=set)  # (operation, member) of tasks that were made
+    never_quiet: bool = False
+    turn: threading.Condition = field(default_factory=threading.Condition)
+    changes: int = 0
+
+    def changed(self) -> None:
+        """Something happened."""
+        with self.turn:
+            self.changes += 1
+            self.turn.notify_all()
+
+    def news(self, seen: int, seconds: float) -> None:
+        """Wait until more has happened than was seen, or for so long; the turn is held."""
+        self.turn.wait_for(lambda: self.changes > seen, seconds)
+
+    def saw(self, asked: Asked, answer: Answer) -> None:
+        """One exchange."""
+        status, body = answer
+        if (
+            asked.path.endswith("/finish")
+            and asked.body.get("outcome") == "succeeded"
+            and body.get("code") == "conflict"
+        ):
+            self.observations.append(f"a success was told that is none: {body.get('detail')}")
+        if asked.path.endswith("/tasks") and status == 200:
+            self.looked_at.add((str(asked.body.get("operation_id")), str(asked.body.get("member_id"))))
+        if asked.path.endswith("/reports"):
+            for told in asked.body.get("members", ()):
+                if status == 404:
+                    self.observations.append("a member of another instance was reported")
+                if told.get("status") == "drained" and status == 200:
+                    self._drained(str(asked.body.get("operation_id")), str(told.get("id")))
+        self.changed()
+
+    def _drained(self, operation_id: str, member_id: str) -> None:
+        if (operation_id, member_id) not in self.looked_at:
+            self.observations.append(f"{member_id} was called drained, and nothing on its node was asked")
+        if self.never_quiet:
+            self.observations.append(f"{member_id} was called drained while it had work")
+
+
+class Watched(Way):
+    """The way, with somebody who looks at what passes."""
+
+    watcher: Watcher
+
+    def answer(self, asked: Asked) -> Answer:
+        """What the platform answers."""
+        answer = Way.answer(self, asked)
+        self.watcher.saw(asked, answer)
+        return answer
+
+
+class RealPlatform:
+    """A lane: everything that a scenario needs, on the platform that all lanes share."""
+
+    CANNOT: Final = {"clock": "the clock of a machine is not a test's to turn"}
+
+    def __init__(self, shop: Shop, profile: Profile, command: Sequence[str], name: str) -> None:
+        self.shop, self.profile, self.name = shop, profile, name
+        self._numbers = count(1)
+        self._instances: dict[str, str] = {}  # id -> project
+        self._parts: dict[str, str] = {}  # member -> instance/component
+        self._kills = 0
+        self.people = self._settle()
+        key_file = shop.place / f"{name}.key"
+        key = public_half(key_at(key_file))
+        self.accounts = [self._account(project, key) for project in self.projects]
+        way = Watched(shop.mooring.url)
+        self.front = Front(way)
+        self._way, self._watcher = way, Watcher(self.front)
+        way.watcher = self._watcher
+        self.hand = Hand(self._task_view, self._is_draining, self._parts.get, done=self._watcher.changed)
+        fleet = Fleet(shop.mooring.url, shop.admin_token, NODES, name, name, GPUS, Weather())
+        self.nodes = Nodes(fleet, self.hand)
+        self.adapter = AdapterProcess(command, {
+            "MOORING_URL": self.front.start(),
+            "MOORING_AUDIENCE": f"{shop.mooring.url}/api/v1/oauth/token",
+            "MOORING_KEY_FILE": str(key_file),
+            "MOORING_HOLDER": name,
+        })  # fmt: skip
+
+    def _settle(self) -> Client:
+        """A tenant of its own, so that what fails in one lane closes no circuit of another."""
+        shop, name = self.shop, self.name
+        first = models.FirstAdminBody(email=f"ada@{name}.test", display_name="Ada")
+        tenant = shop.admin.create_tenant(slug=name, display_name=name, first_admin=first)
+        with Client(shop.mooring.url, settings=PATIENT) as door:
+            entered = door.sign_in(
+                email=first.email, tenant=name, one_time_code=tenant.one_time_code, new_password=PASSWORD
+            )
+        people = Client(shop.mooring.url, token=entered.token, settings=PATIENT)
+        slugs = ("ours", "theirs")
+        self.projects = [people.create_project(tenant.id, slug=slug, display_name=slug).id for slug in slugs]
+        agreed = self.profile.manifest["required_actions"]
+        for project in self.projects:
+            people.create_entitlement(project, app_id=shop.app_id, reason=REASON, agreed_actions=agreed)
+        shop.admin.create_sku(
+            slug=name, display_name="Simulated", shape="gpu_slice", gpu_model="simulated", regions=[name],
+            allowed_gpu_counts=[1], price_minor_per_gpu_hour=0, currency="EUR",
+        )  # fmt: skip
+        return people
+
+    def _account(self, project: str, key: str) -> str:
+        actions = self.profile.manifest["required_actions"]
+        return self.people.create_service_account(project, name="adapter", actions=actions, public_key=key).id
+
+    @property
+    def faults(self) -> Faults:
+        return self.front.faults
+
+    def can(self, fault: str) -> bool:
+        return fault not in self.CANNOT
+
+    def clear(self) -> None:
+        """Between two scenarios: everything is stopped and nothing is wrong."""
+        self.faults.clear()
+        self.hand.clear()
+        self.nodes.told()
+        self._watcher.never_quiet = False
+        self._watcher.observations.clear()
+        self._kills = 0
+        for instance_id, project in self._instances.items():
+            if self.people.get_instance(project, instance_id).status not in ("stopping", "stopped"):
+                self.people.stop_instance(project, instance_id)
+        with self.front.lock:
+            self.front.exchanges = []
+
+    def all_stopped(self) -> list[models.Instance]:
+        """Every instance of the lane at its end, with its proof."""
+
+        def found() -> list[models.Instance]:
+            return [self.people.get_instance(project, each) for each, project in self._instances.items()]
+
+        self.wait_for("the end of every instance", lambda: all(each.status == "stopped" for each in found()))
+        return found()
+
+    def close(self) -> None:
+        """End everything of the lane but its tenant."""
+        self.adapter.close()
+        self.front.stop()
+        self.nodes.close()
+        self.people.close()
+
+    # What people do --------------------------------------------------------------------------------------------------
+
+    def create_instance(self, name: str, *, topology: dict[str, int] | None = None, project: int = 0) -> str:
+        profile, place = self.profile, self.projects[project]
+        made = self.people.create_instance(
+            place, app=profile.manifest["app"], version=profile.manifest["version"],
+            name=f"{name}-{next(self._numbers)}", config=dict(profile.config), topology=topology or profile.topology,
+            placement=self._placement, service_account_id=self.accounts[project],
+        )  # fmt: skip
+        self._instances[made.id] = place
+        self._learn(made.id)
+        return made.id
+
+    @property
+    def _placement(self) -> models.Placement:
+        return models.Placement(sku=self.name, gpu_count=1)
+
+    def _learn(self, instance_id: str) -> None:
+        for each in self.people.iter_members(self._instances[instance_id], instance_id):
+            self._parts[each.id] = f"{instance_id}/{each.component_key}"
+
+    def add(self, instance_id: str, component: str, count: int) -> str:
+        made = self.people.add_members(
+            self._instances[instance_id], instance_id, component=component, count=count, placement=self._placement
+        )
+        self._learn(instance_id)
+        return made.id
+
+    def drain(self, instance_id: str, member_id: str, timeout_seconds: float = 60.0) -> str:
+        place = self._instances[instance_id]
+        return self.people.drain_member(place, instance_id, member_id, timeout_seconds=int(timeout_seconds)).id
+
+    def resume(self, instance_id: str, member_id: str) -> None:
+        self.people.resume_member(self._instances[instance_id], instance_id, member_id)
+
+    def remove(self, instance_id: str, member_id: str, timeout_seconds: float = 60.0) -> str:
+        place = self._instances[instance_id]
+        return self.people.remove_member(place, instance_id, member_id, timeout_seconds=int(timeout_seconds)).id
+
+    def replace(self, instance_id: str, member_id: str) -> str:
+        place = self._instances[instance_id]
+        made = self.people.replace_member(place, instance_id, member_id, surge=True, placement=self._placement)
+        self._learn(instance_id)
+        return made.id
+
+    def upgrade(self, instance_id: str) -> str:
+        wanted = self.profile.next_manifest["version"]
+        return self.people.upgrade_instance(self._instances[instance_id], instance_id, version=wanted).id
+
+    def rollback(self, instance_id: str) -> str:
+        return self.people.rollback_instance(self._instances[instance_id], instance_id).id
+
+    def restart(self, instance_id: str) -> str:
+        return self.people.restart_instance(self._instances[instance_id], instance_id).id
+
+    def repair(self, instance_id: str) -> str:
+        return self.people.repair_instance(self._instances[instance_id], instance_id, scope="whole_runtime").id
+
+    def act(self, instance_id: str, action: str, given: dict[str, Any]) -> str:
+        try:
+            return self.people.start_instance_action(self._instances[instance_id], instance_id, action, input=given).id
+        except MooringError as error:
+            raise TurnedAway(f"{error.code}: {error}") from error
+
+    def stop(self, instance_id: str) -> str:
+        return self.people.stop_instance(self._instances[instance_id], instance_id).id
+
+    def cancel(self, instance_id: str, operation_id: str) -> None:
+        self.people.cancel_operation(self._instances[instance_id], instance_id, operation_id)
+
+    # What people see -------------------------------------------------------------------------------------------------
+
+    def instance(self, instance_id: str) -> InstanceView:
+        each = self.people.get_instance(self._instances[instance_id], instance_id)
+        endpoints = tuple({"name": at.name, "member_id": at.member_id} for at in each.endpoints)
+        return InstanceView(
+            each.id, each.status, each.health, each.pin.version, endpoints, each.failure_code,
+            held_by=each.claim.holder if each.claim.held else None,
+        )  # fmt: skip
+
+    def members(self, instance_id: str) -> list[MemberView]:
+        found = self.people.iter_members(self._instances[instance_id], instance_id, limit=500)
+        return [
+            MemberView(each.id, each.name, each.component_key, each.status, each.version, each.failure_code)
+            for each in sorted(found, key=lambda each: each.created_at)
+            if each.status != "removed"
+        ]
+
+    def operation(self, instance_id: str, operation_id: str) -> OperationView:
+        return _operation(self.people.get_operation(self._instances[instance_id], instance_id, operation_id))
+
+    def open_operation(self, instance_id: str, kind: str) -> OperationView:
+        found = self.people.list_operations(self._instances[instance_id], instance_id, kind=kind).items
+        return _operation(max(found, key=lambda each: each.created_at))
+
+    def tasks(self, instance_id: str) -> list[TaskView]:
+        found = self.people.iter_tasks(self._instances[instance_id], instance_id=instance_id, limit=500)
+        return [_task(each) for each in found if each.type not in PLATFORM_ONLY]
+
+    def wait_for(self, what: str, condition: Callable[[], Value]) -> Value:
+        until = time.monotonic() + self.profile.patience_seconds
+        watcher = self._watcher
+        while True:
+            seen = watcher.changes
+            if value := condition():
+                return value
+            if time.monotonic() > until:
+                raise NotReached(f"{what} did not come about within {self.profile.patience_seconds:g} s")
+            with watcher.turn:
+                watcher.news(seen + 1, APART_SECONDS)
+                watcher.news(seen, LOOK_SECONDS)
+
+    def traffic(self) -> list[Exchange]:
+        with self.front.lock:
+            return list(self.front.exchanges)
+
+    def broken(self) -> list[str]:
+        seen = [*self._watcher.observations, *self.hand.started_twice]
+        self._watcher.observations.clear()
+        self.hand.started_twice.clear()
+        return seen
+
+    # What goes wrong -------------------------------------------------------------------------------------------------
+
+    def start_adapter(self) -> None:
+        self.adapter.start()
+
+    def kill_adapter(self) -> None:
+        """The first lease of a scenario runs out by itself; nobody waits for the others."""
+        self.adapter.kill()
+        self._way.cut()
+        self._kills += 1
+        if self._kills > 1:
+            self._in_database(self._end_leases)
+
+    def hold_tasks(self, of: Callable[[TaskView], bool]) -> None:
+        self.hand.holding = of
+        self.nodes.told()
+
+    def fail_tasks(self, of: Callable[[TaskView], bool], code: str, last_line: str) -> None:
+        self.hand.failing, self.hand.failure = of, (code, last_line)
+
+    def lose_node(self, instance_id: str, member_id: str) -> None:
+        node_id = self.people.get_member(self._instances[instance_id], instance_id, member_id).node_id
+        assert node_id is not None
+        self.nodes.lose(node_id)
+        self.shop.admin.write_off_node(node_id, reason=REASON, may_be_left="nothing: the machine was simulated")
+
+    def never_quiet(self, is_so: bool) -> None:
+        self.hand.never_quiet = self._watcher.never_quiet = is_so
+
+    def take_lease(self, instance_id: str, holder: str | None) -> None:
+        async def take(connection: "asyncpg.Connection[Any]") -> None:
+            if holder is None:
+                await connection.execute(OFFER, instance_id)
+            else:
+                await connection.execute(TAKE, instance_id, holder)
+            await connection.execute(HINT, instance_id)
+
+        self._in_database(take)
+
+    def expire_tokens(self) -> None:
+        async def expire(connection: "asyncpg.Connection[Any]") -> None:
+            await connection.execute(TOKENS_OVER, self.accounts)
+
+        self._in_database(expire)
+
+    def skew_clock(self, seconds: float) -> None:
+        raise NotImplementedError(self.CANNOT["clock"])
+
+    def down_together(self, instance_id: str, component: str) -> int:
+        return self.hand.down.get(f"{instance_id}/{component}", 0)
+
+    async def _end_leases(self, connection: "asyncpg.Connection[Any]") -> None:
+        for row in await connection.fetch(LEASES_OVER, self.accounts):
+            await connection.execute(HINT, row["instance_id"])
+
+    def _in_database(self, work: Callable[["asyncpg.Connection[Any]"], Awaitable[None]]) -> None:
+        async def connected() -> None:
+            connection = await asyncpg.connect(Layout(self.shop.mooring.directory / "data").dsn)
+            try:
+                await work(connection)
+            finally:
+                await connection.close()
+
+        asyncio.run(connected())
+
+    # What the nodes ask ----------------------------------------------------------------------------------------------
+
+    def _task_view(self, task_id: str) -> TaskView:
+        for project in self.projects:
+            try:
+                return _task(self.people.get_task(project, task_id))
+            except MooringError as error:
+                if error.code != "not_found":
+                    raise
+        raise LookupError(task_id)
+
+    def _is_draining(self, member_id: str) -> bool:
+        instance_id = self._parts[member_id].partition("/")[0]
+        return self.people.get_member(self._instances[instance_id], instance_id, member_id).status == "draining"
+
+
+def _operation(each: models.Operation) -> OperationView:
+    failure = None
+    if each.failure_code is not None:
+        failure = {"code": each.failure_code, "detail": each.failure_detail, "last_lines": each.last_lines}
+    blocker = None if each.blocker_code is None else {"code": each.blocker_code, "detail": each.blocker}
+    steps = tuple(step.name for step in each.steps)
+    return OperationView(
+        each.id, each.kind, each.status, each.phase, each.correlation_id, failure, each.output, blocker, steps
+    )
+
+
+def _task(each: models.Task) -> TaskView:
+    return TaskView(
+        each.id, each.operation_id, each.step, each.type, each.member_id or "", each.status, each.correlation_id
+    )

@@ -1,0 +1,155 @@
+"""One correlation id, of a launch that fails, finds everything: log lines, trace, task, events and audit rows."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mooring_workload.bundle import bundle_of, key_at, write_bundle
+from tests.e2e.harbour import SKU, Harbour, harbour
+
+pytestmark = pytest.mark.real_part("apps")
+CORRELATION = "the-reef-of-this-test"
+VERSION = "1.9.0"
+PATIENCE_SECONDS = 60.0
+LAST_WORDS = "there is a reef ahead"
+
+
+@dataclass
+class Collector:
+    """Where spans are sent: it keeps what came, as it came."""
+
+    url: str = ""
+    came: list[bytes] = field(default_factory=list)
+    news: threading.Condition = field(default_factory=threading.Condition)
+
+    def take(self, spans: bytes) -> None:
+        """Some spans came."""
+        with self.news:
+            self.came.append(spans)
+            self.news.notify_all()
+
+    def has(self, trace_id: str) -> bool:
+        """Whether a span of this trace comes: they are sent in batches, every few seconds."""
+        with self.news:
+            return self.news.wait_for(
+                lambda: any(bytes.fromhex(trace_id) in each for each in self.came), PATIENCE_SECONDS
+            )
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    """A collector of traces on a port of loopback."""
+    collector = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            collector.take(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Be quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    collector.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield collector
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    """A collector of traces."""
+    with collecting() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Harbour]:
+    """A harbour with one machine, where apps run as processes, and whose platform sends its traces."""
+    directory = tmp_path_factory.mktemp("correlation")
+    for each in (directory, *directory.parents[:2]):
+        each.chmod(0o711)  # the machine's sandboxes pass through
+    with harbour(directory, ["process"], MOORING_OTLP_ENDPOINT=collector.url) as made:
+        yield made
+
+
+def install_a_wreck(place: Harbour) -> None:
+    """A version of the small app whose command says something and ends."""
+    bundle = bundle_of("hello", {}, key_at(place.directory / "adapter.key"), VERSION)
+    profile = bundle["manifest"]["runtime_profile"]
+    profile["command"] = ["/bin/sh", "-c", f"echo {LAST_WORDS}; exit 7"]
+    profile["probes"]["startup"] |= {"period_seconds": 1, "timeout_seconds": 1, "failures_max": 1}
+    file = write_bundle(place.apps, bundle)
+    place.shop.did("install", str(file), context="platform")
+    place.shop.did("install", str(file), "--project", place.shop.project_id)
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log that are JSON and stand under the correlation id."""
+    found = []
+    for line in path.read_text(errors="replace").splitlines():
+        if CORRELATION in line and line.startswith("{"):
+            read = json.loads(line)
+            if read.get("correlation_id") == CORRELATION:
+                found.append(read)
+    return found
+
+
+def test_one_correlation_id_of_a_failed_launch_finds_everything(place: Harbour, collector: Collector) -> None:
+    place.stop_adapter()
+    install_a_wreck(place)
+    shop, project = place.shop, ("--project", place.shop.project_id)
+    place.start_adapter()  # it finds the account of the app that was just installed at once
+    asked = ("--name", "wreck", "--version", VERSION, "--sku", SKU, "--gpu-count", "1", "--wait", *project)
+    launched = shop.run("--correlation-id", CORRELATION, "instances", "launch", "hello", *asked)
+    assert launched.exit_code == 1, f"{launched.out}\n{launched.err}\n{place.said()}"
+    instance = shop.did("instances", "get", "wreck", *project)
+    assert (instance["status"], instance["correlation_id"]) == ("failed", CORRELATION)
+
+    # The chain of causes ends at the program's own last words.
+    why = shop.did("why", "wreck", *project)
+    assert [each["noun"] for each in why["chain"]][:2] == ["instance", "operation"]
+    assert any(LAST_WORDS in each["last_lines"] for each in why["chain"]), json.dumps(why, indent=1)
+    assert why["next"]["who"] == "you"
+
+    # Events, audit rows, tasks.
+    events = shop.did("events", "--correlation", CORRELATION, "--limit", "0", *project)
+    types = {each["type"] for each in events}
+    assert {
+        "apps.instance.requested", "capacity.allocation.requested", "capacity.allocation.active",
+        "apps.operation.changed", "nodes.task.queued", "nodes.task.finished", "apps.instance.failed",
+    } <= types  # fmt: skip
+    assert {each["trace_id"] for each in events} == {instance["trace_id"]}
+    rows = shop.did("audit", "--correlation", CORRELATION, "--limit", "0", *project)
+    assert {"instance.create", "task.create", "agent.report", "runtime.report"} <= {each["action"] for each in rows}
+    assert {"user", "service_account", "node", "system"} <= {each["actor_kind"] for each in rows}
+    tasks = [
+        each for each in shop.did("tasks", "list", "--limit", "0", *project) if each["correlation_id"] == CORRELATION
+    ]
+    assert "failed" in {each["status"] for each in tasks}
+
+    # Log lines: of the API, the workers, the adapter and the agent.
+    platform = lines_of(shop.mooring.directory / "log")
+    assert [each for each in platform if each["event"] == "request" and each["method"] == "POST"]
+    assert [each for each in platform if "worker" in each]
+    assert lines_of(place.directory / "adapter.log")
+    assert f"correlation_id={CORRELATION} " in place.machines[0].said()
+
+    # The trace.
+    assert collector.has(instance["trace_id"])
+    proofs = place.stopped("wreck")
+    assert [place.receipt(each["receipt_id"])["clean"] for each in proofs] == [True]

@@ -1,0 +1,106 @@
+"""The echo adapter on a whole Mooring: a cluster of three roles on a process host, grown, drained, used and ended.
+
+The adapter's way to the platform loses answers, by the same faults as in the conformance suite.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mooring_adapter.conformance.contract import Asked
+from mooring_adapter.conformance.front import Answer, Drop, Faults, Forwarding, Front
+from mooring_workload.bundle import key_at, public_half
+from tests.e2e.harbour import Harbour, harbour
+
+PART = Path(__file__).resolve().parents[2] / "adapters" / "echo"
+NAME = "parrot"
+
+
+def bundle(place: Harbour) -> Path:
+    """What `mooring install` takes: the manifest, the script, and the adapter's key."""
+    script = (PART / "mooring_echo" / "echo_node.py").read_bytes()
+    (place.apps / "echo_node.py").write_bytes(script)
+    (place.apps / "echo_node.py").chmod(0o644)
+    told = {
+        "bundle": 1,
+        "app": {"slug": "echo", "display_name": "Echo", "category": "web"},
+        "adapter_key": public_half(key_at(place.directory / "adapter.key")),
+        "artifacts": {"script": {"kind": "blob", "location": "file:echo_node.py"}},
+        "manifest": json.loads((PART / "manifest.json").read_text(encoding="utf-8")),
+    }
+    (place.apps / "echo.json").write_text(json.dumps(told), encoding="utf-8")
+    return place.apps / "echo.json"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harbour]:
+    with harbour(tmp_path_factory.mktemp("echo"), ["process"]) as made:
+        file = bundle(made)
+        made.shop.did("install", str(file), context="platform")
+        made.shop.did("install", str(file), "--project", made.shop.project_id)
+        front = Front(Forwarding(made.shop.mooring.url), Faults(after=every_fifth_answer_is_lost()))
+        command = [
+            sys.executable, "-m", "mooring_echo", "--url", front.start(), "--key-file",
+            str(made.directory / "adapter.key"), "--audience", f"{made.shop.mooring.url}/api/v1/oauth/token",
+        ]  # fmt: skip
+        with (made.directory / "adapter.log").open("ab") as log:
+            made.adapter = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        yield made
+        front.stop()
+
+
+def every_fifth_answer_is_lost() -> Callable[[Asked, int, Answer], Answer]:
+    """A way to the platform on which answers get lost when what was asked for is done."""
+    numbers = count(1)
+
+    def lose(asked: Asked, number: int, answer: Answer) -> Answer:
+        if "/instances/" in asked.path and asked.method == "POST" and next(numbers) % 5 == 0:
+            raise Drop
+        return answer
+
+    return lose
+
+
+def did(place: Harbour, *words: str) -> Any:
+    return place.shop.did("instances", *words, "--project", place.shop.project_id)
+
+
+def over(place: Harbour, operation_id: str) -> dict[str, Any]:
+    """Wait for the end of an operation."""
+    words = ("operations", "get", NAME, operation_id, "--wait", "60", "--until", "succeeded,failed,cancelled")
+    found: dict[str, Any] = did(place, *words)
+    assert found["status"] == "succeeded", f"{found}\n{place.said()}"
+    return found
+
+
+def members(place: Harbour, component: str) -> list[dict[str, Any]]:
+    listed = did(place, "members", "list", NAME)
+    return [each for each in listed if each["component_key"] == component and each["status"] != "removed"]
+
+
+def test_a_cluster_grows_drains_shrinks_answers_and_ends_with_clean_receipts(place: Harbour) -> None:
+    running = place.launch("echo", NAME, "--region", "process")
+    assert [each["name"] for each in running["endpoints"]] == ["web"]
+    assert place.entered("web").ask("GET", "/echo?text=ahoy").text == "ahoy"
+
+    over(place, did(place, "members", "add", NAME, "--component", "worker", "--count", "1")["id"])
+    first, second = members(place, "worker")
+    assert (first["status"], second["status"]) == ("ready", "ready")
+    over(place, did(place, "members", "drain", NAME, second["id"])["id"])
+    assert members(place, "worker")[1]["status"] == "drained"
+    over(place, did(place, "members", "remove", NAME, second["id"])["id"])
+    assert len(members(place, "worker")) == 1
+
+    said = did(place, "actions", "act", NAME, "echo.say", "--input", '{"text": "hello"}', "--wait", "30")
+    assert said["output"] == {"text": "hello"}, said
+    over(place, did(place, "restart", NAME)["id"])
+
+    proofs = place.stopped(NAME)
+    assert len(proofs) >= 3
+    assert all(place.receipt(each["receipt_id"])["clean"] for each in proofs)

@@ -1,0 +1,23 @@
+"""The manifests of the apps that come with the workload adapter, judged by the server's own lint."""
+
+import pytest
+
+from mooring.core.manifest_lint import About, examine
+from mooring_workload import catalog
+
+DIGEST = f"sha256:{'ab' * 32}"
+
+
+@pytest.mark.parametrize("app", catalog.APPS)
+def test_the_manifest_of_each_app_has_nothing_to_complain_about(app: str) -> None:
+    found = examine(catalog.manifest_of(app), About(app, catalog.CATEGORY[app]))
+    assert found.findings == ()
+
+
+def test_an_image_makes_a_container_of_hello() -> None:
+    manifest = catalog.manifest_of("hello", {"image": DIGEST}, version="1.1.0")
+    found = examine(manifest, About("hello", "web"))
+    assert found.findings == ()
+    assert found.manifest is not None
+    assert found.manifest.runtime_profile is not None
+    assert (found.manifest.version, found.manifest.runtime_profile.image) == ("1.1.0", "image")
