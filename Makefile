@@ -1,5 +1,5 @@
 # Every target sets up what it needs by itself; the second time that takes a moment.
-.PHONY: help demo up test test-core check format bench lock set-up clean
+.PHONY: help demo up test test-core soak check format bench lock set-up clean
 
 ARGS ?=
 export PYTHON
@@ -9,6 +9,7 @@ help:
 	@echo "make up         start Mooring and stay"
 	@echo "make test       run all tests        (ARGS='-k word' to choose)"
 	@echo "make test-core  run the tests of the core, which need no database"
+	@echo "make soak       run the tests that have a long form in it: ten times as much, some minutes"
 	@echo "make check      run every linter"
 	@echo "make format     let ruff put the code in order"
 	@echo "make bench      run the benchmarks"
@@ -30,6 +31,11 @@ test: set-up
 # The core's tests use no fixture and no plugin that knows the server: not loading them is half of the time.
 test-core: set-up
 	@.venv/bin/python -m tools.test server/tests/core --noconftest -p no:schemathesis $(ARGS)
+
+soak: set-up
+	@MOORING_SOAK=1 .venv/bin/python -m tools.test server/tests/processes/test_catalog_storm.py \
+		server/tests/processes/test_artifact_checks.py tests/e2e/test_catalog_walk.py server/tests/test_world.py \
+		tests/e2e/test_conformance.py $(ARGS)
 
 check: set-up
 	@.venv/bin/python -m tools.check $(ARGS)

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import msgspec
 
-from bench import agents
+from bench import agents, instances, members
 from bench.catalog import measure_catalog
 from bench.measure import Bench, Effort, Result
 from bench.report import lines_of
@@ -15,7 +15,7 @@ from bench.stand import stand
 
 CONNECTIONS = 8
 FULL = Effort(seconds=4, rounds=3, followers=200, changes=50, versions=(1_000, 100_000))
-QUICK = Effort(seconds=0.3, rounds=1, followers=3, changes=2, versions=(100, 300))
+QUICK = Effort(seconds=0.05, rounds=1, followers=3, changes=2, versions=(100, 300))
 QUICK_CONNECTIONS = 1
 
 
@@ -37,13 +37,22 @@ def main(arguments: list[str] | None = None) -> int:
     effort = QUICK if options.quick else FULL
     connections = QUICK_CONNECTIONS if options.quick else CONNECTIONS
     crowd = agents.QUICK if options.quick else agents.Effort(options.agents, options.seconds)
+    width = members.QUICK if options.quick else members.Effort()
     result = asyncio.run(measure(connections, effort))
     waited = asyncio.run(agents.measure(crowd))
+    grown = asyncio.run(members.measure(width))
+    # Its quick form, `python -m bench.instances --quick`, starts three servers more.
+    launched = None if options.quick else asyncio.run(instances.measure(instances.Effort()))
     if options.json:
-        told = asdict(result) | {"agents": asdict(waited)}
+        told = asdict(result) | {"agents": asdict(waited), "members": asdict(grown)}
+        if launched is not None:
+            told["instances"] = asdict(launched)
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(told)).decode() + "\n")
     else:
-        sys.stdout.write("\n".join([*lines_of(result), "", *agents.lines_of(waited)]) + "\n")
+        parts = [lines_of(result), agents.lines_of(waited), members.lines_of(grown)]
+        if launched is not None:
+            parts.append(instances.lines_of(launched))
+        sys.stdout.write("\n\n".join("\n".join(part) for part in parts) + "\n")
     return 0
 
 

@@ -233,10 +233,14 @@ class Agent(Answers):
             self._report(task)
         self.poll()
 
+    def result_of(self, task: Task) -> dict[str, Any]:
+        """What came of it."""
+        return {"exit_code": 0}
+
     def _report(self, task: Task) -> None:
         report = {
             "task_id": task.task_id, "fence": task.fence, "kind": "result", "outcome": "succeeded",
-            "result": {"exit_code": 0}, "last_lines": ["simulated"],
+            "result": self.result_of(task), "last_lines": ["simulated"],
         }  # fmt: skip
 
         def heard(body: bytes) -> None:

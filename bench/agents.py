@@ -42,7 +42,7 @@ class Effort:
     unattended: int = UNATTENDED
 
 
-QUICK = Effort(agents=20, seconds=0.5, tasks_per_second=20, heartbeat_seconds=1.0, unattended=2)
+QUICK = Effort(agents=20, seconds=0.25, tasks_per_second=40, heartbeat_seconds=0.3, unattended=2)
 
 
 @dataclass(frozen=True)

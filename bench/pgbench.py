@@ -32,6 +32,7 @@ ROUTE = "PATCH /api/v1/projects/{project_id}"
 RATE = re.compile(r"tps = ([0-9.]+)")
 REVISION_SEEN = 7_000_000
 """Stands for the revision that a transaction has read, and by one more for the next; no other argument is as large."""
+FEW_TRANSACTIONS = 300
 LATENCY_SAMPLE = 0.1
 GRACE_SECONDS = 60.0
 
@@ -194,9 +195,11 @@ async def run(stand: Stand, script: Script, session: Session, seconds: float) ->
         old.unlink()
     (place / "script.sql").write_text(script.text + "\n", encoding="utf-8")
     constants = {**script.constants, "begun": str(time.time_ns())}
+    # pgbench counts whole seconds; what only has to be seen to run is counted otherwise.
+    length = f"--time={round(seconds)}" if seconds >= 1 else f"--transactions={FEW_TRANSACTIONS}"
     command = [
         str(stand.installation.program("pgbench")), "--no-vacuum", "--protocol=prepared",
-        f"--client={stand.connections}", f"--jobs={min(2, stand.connections)}", f"--time={max(1, round(seconds))}",
+        f"--client={stand.connections}", f"--jobs={min(2, stand.connections)}", length,
         f"--file={place / 'script.sql'}", "--log", f"--log-prefix={place / 'latency'}",
         f"--sampling-rate={LATENCY_SAMPLE}",
         *(f"--define={name}={value}" for name, value in constants.items()),

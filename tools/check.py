@@ -56,13 +56,17 @@ def checks() -> list[Check]:
             (*mypy, "--cache-dir=.mypy_cache/code", *sources, *existing(SPANNING)),
             (("MYPYPATH", ":".join(sorted(parts))),),
         ),
-        Check("mypy (tests)", (*mypy, "--cache-dir=.mypy_cache/tests", *existing(TESTS))),
+        Check("mypy (tests)", (*mypy, "--cache-dir=.mypy_cache/tests", *existing(TESTS), *_adapter_tests())),
         Check("imports", (str(BIN / "lint-imports"), "--no-cache")),
         Check("ruff check", (str(BIN / "ruff"), "check", "--quiet", "--output-format=concise", ".")),
         Check("ruff format", (str(BIN / "ruff"), "format", "--check", ".")),
         Check("tidy", (sys.executable, "-m", "tools.tidy")),
         Check("lock", (sys.executable, "-m", "tools.lock", "--check")),
     ]
+
+
+def _adapter_tests() -> list[str]:
+    return existing(tuple(sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("adapters/*/tests"))))
 
 
 def perform(check: Check) -> Result:

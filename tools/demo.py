@@ -2,7 +2,8 @@
 
 Where there is a registry to be had, it goes on: an image is made, pushed, signed and promoted until a project may
 launch it as an app, and a policy refuses it with an explanation (`demo_catalog`). Then this machine is a node: an
-allocation is placed on it, programs run in its sandbox, and a receipt proves that nothing is left (`demo_nodes`).
+allocation is placed on it, programs run in its sandbox, and a receipt proves that nothing is left (`demo_nodes`). At
+last apps are launched into capacity of their own, scaled, stopped and proven gone (`demo_apps`).
 
 It starts `mooring up` on a database of its own in a temporary directory and on a free port, so that it touches
 nothing and can be run as often as one likes. Everything that it does then carries one correlation id, by which it
@@ -10,6 +11,7 @@ finds its own traces in the audit trail and in the event stream. At the end all 
 anything fails, the cause is printed and the exit code is not 0.
 """
 
+import argparse
 import base64
 import os
 import re
@@ -33,14 +35,15 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from mooring.core.errors import Refusal
 from mooring_sdk import Client, ClientSettings, MooringError, ServiceAccountCredentials, errors, models
+from tools.demo_apps import Stage, containers_are_missing, show_apps, show_jupyter
 from tools.demo_catalog import Shelf, show_catalog
-from tools.demo_nodes import Berth, nodes_are_missing, remains, show_nodes
+from tools.demo_nodes import Berth, nodes_are_missing, offer, remains, show_nodes, show_the_node
 from tools.demo_registry import RegistryFailed, free_address, registry_program, running_registry
 from tools.demo_telling import DemoFailed, heading, tell, undisturbed
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
-DEMO_SECONDS_MAX = 180
+DEMO_SECONDS_MAX = 400
 LISTENS = re.compile(r"Mooring listens on (\S+)")
 FIRST_ADMIN = re.compile(r"First admin: ([^;\s]+)")
 LOG_LINES_SHOWN = 15
@@ -64,6 +67,7 @@ class Beside:
     registry_program: str | None
     no_registry_because: str
     no_node_because: str
+    jupyter: bool = False  # whether the demo goes as far as an app of 80 MB
 
     @property
     def node_state(self) -> Path:
@@ -82,7 +86,7 @@ def mooring_up(beside: Beside) -> Iterator[Started]:
     if beside.registry_program is not None:
         environment["MOORING_REGISTRY_URL"] = f"http://{beside.registry_address}"
     command = [sys.executable, "-m", "mooring_cli", "up", "--data-dir", str(directory / "data"), "--port", "0"]
-    command.append("--no-node" if beside.no_node_because else "--node")
+    command += ["--no-node"] if beside.no_node_because else ["--node", "--simulated-gpus", "8"]
     # A demo that is killed takes Mooring along. Ctrl-C reaches the demo alone, which has something to give back first.
     keeper = shutil.which("setpriv")
     begin = [keeper, "--pdeathsig", "TERM"] if keeper else []
@@ -254,25 +258,43 @@ def show(place: Started, beside: Beside, began: float) -> None:
         use_service_account(place, settings, credentials, project)
         show_audit(client, tenant.id, correlation_id)
         show_events(client, tenant.id, correlation_id)
-        show_the_catalog(place, beside, admin, Shelf(client, tenant.id, project))
-        show_the_nodes(place, beside, admin, Berth(client, project, beside.directory))
+        show_the_machine(place, beside, admin)
+        berth = Berth(client, project, beside.directory)
+        with registry(place, beside, admin) as there_is_one:
+            if there_is_one:
+                show_catalog(Shelf(client, tenant.id, project))
+            show_the_nodes(beside, berth)
+            if not beside.no_node_because:
+                stage = Stage(place.url, admin, token, berth)
+                show_apps(stage)
+                if beside.jupyter and there_is_one:
+                    show_jupyter(stage)
 
 
-def show_the_nodes(place: Started, beside: Beside, admin: str, berth: Berth) -> None:
+def show_the_machine(place: Started, beside: Beside, admin: str) -> None:
+    """This machine as a node, and what is sold of it: without capacity no app may be launched."""
+    if not beside.no_node_because:
+        with Client(place.url, token=admin) as client:
+            show_the_node(client, beside.directory / "log")
+            offer(client)
+
+
+def show_the_nodes(beside: Beside, berth: Berth) -> None:
     """The nodes' part, on this machine; or why it is none."""
     if beside.no_node_because:
         heading("Left out: allocations and their sandboxes")
         print(f"   This part needs a node, and this machine is none: {beside.no_node_because}")
         return
-    with Client(place.url, token=admin) as client:
-        show_nodes(client, berth)
+    show_nodes(berth)
 
 
-def show_the_catalog(place: Started, beside: Beside, admin: str, shelf: Shelf) -> None:
-    """The catalog's part, on a registry that trusts what Mooring signs; or why there is none."""
+@contextmanager
+def registry(place: Started, beside: Beside, admin: str) -> Iterator[bool]:
+    """A registry that trusts what Mooring signs; or why there is none."""
     if beside.registry_program is None:
         heading("Left out: apps and their images")
         print(f"   This part needs a registry, and {beside.no_registry_because}")
+        yield False
         return
     heading("A registry starts, on loopback, as the platform's own")
     with Client(place.url, token=admin) as client:
@@ -285,7 +307,7 @@ def show_the_catalog(place: Started, beside: Beside, admin: str, shelf: Shelf) -
     with running_registry(beside.registry_program, directory, beside.registry_address, auth):
         tell("program", beside.registry_program)
         tell("address", f"{about.url}; it takes only tokens that this Mooring signs")
-        show_catalog(shelf)
+        yield True
 
 
 def bound() -> None:
@@ -303,15 +325,19 @@ def bound() -> None:
     signal.alarm(DEMO_SECONDS_MAX)
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run the demo; the exit code."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # whoever reads it from a pipe sees it happen, too
+    parser = argparse.ArgumentParser(prog="make demo", description="Show what Mooring does, and leave nothing behind.")
+    parser.add_argument("--no-jupyter", action="store_true", help="leave out the app that takes a minute to build")
+    given = parser.parse_args(arguments)
     program, missing = registry_program()  # may install something, which has a time of its own
     began = time.monotonic()
     bound()
     directory = Path(tempfile.mkdtemp(prefix="mooring-demo-"))
-    beside = Beside(directory, free_address(), program, missing, nodes_are_missing())
+    jupyter = not given.no_jupyter and not containers_are_missing()
+    beside = Beside(directory, free_address(), program, missing, nodes_are_missing(), jupyter)
     # As root the embedded database runs as another account, which must be able to pass through.
     directory.chmod(0o711)
     heading("Mooring starts, on a database of its own")

@@ -14,7 +14,7 @@ from tools.demo_registry import Image, push, pushing, small_image
 from tools.demo_telling import DemoFailed, heading, tell
 
 WHY = "the demo shows it"
-APP = "hello"
+APP = "beacon"
 VERSION = "1.0.0"
 
 
@@ -119,7 +119,7 @@ def entitle(shelf: Shelf, app_id: str) -> None:
     shelf.client.create_entitlement(shelf.project.id, app_id=app_id, reason=WHY)
     tell("entitled", "the tenant's admin lets the project launch it; no service account can")
     after = tell_entry(shelf, "after")
-    if before.launchable or not after.launchable:
+    if "not_entitled" not in codes(before) or "not_entitled" in codes(after):
         raise DemoFailed("the entitlement made no difference")
 
 
@@ -131,8 +131,13 @@ def refuse_by_policy(shelf: Shelf) -> None:
     explained = shelf.client.explain_project_policy(shelf.project.id, app=APP)
     tell("allowed", "yes" if explained.allowed else f"no, decided by the {explained.decided_by} layer")
     tell("because", explained.reason)
-    if tell_entry(shelf, "the catalog").launchable or explained.allowed:
+    if "policy_denied" not in codes(tell_entry(shelf, "the catalog")) or explained.allowed:
         raise DemoFailed("the policy made no difference")
+
+
+def codes(entry: models.CatalogEntry) -> set[str]:
+    """What hinders; where this machine is no node, capacity does in any case."""
+    return {each.code for each in entry.hindrances}
 
 
 def tell_entry(shelf: Shelf, name: str) -> models.CatalogEntry:

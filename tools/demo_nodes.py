@@ -56,10 +56,8 @@ def nodes_are_missing() -> str:
     return f"{' and '.join(missing)} cannot be found, without which root makes no sandbox" if missing else ""
 
 
-def show_nodes(admin: Client, berth: Berth) -> None:
-    """The whole of it."""
-    show_the_node(admin, berth.directory / "log")
-    offer(admin)
+def show_nodes(berth: Berth) -> None:
+    """What is made of it: an allocation, and what runs there."""
     with allocated(berth) as allocation:
         run_a_program(berth, allocation)
         serve_a_page(berth, allocation)
@@ -92,7 +90,7 @@ def offer(admin: Client) -> None:
     """What the platform's admin sells of it."""
     sku = admin.create_sku(
         slug=SKU, display_name="Simulated GPUs", shape="gpu_slice", gpu_model="simulated", regions=[REGION],
-        allowed_gpu_counts=[1, 2, 4], price_minor_per_gpu_hour=0, currency="EUR",
+        allowed_gpu_counts=[1, 2, 4, 8], price_minor_per_gpu_hour=0, currency="EUR",
     )  # fmt: skip
     tell("offered as", f"{sku.slug}: {', '.join(map(str, sku.allowed_gpu_counts))} GPUs, at no price")
 
@@ -110,8 +108,8 @@ def allocated(berth: Berth) -> Iterator[models.Allocation]:
             raise DemoFailed(f"the allocation is {held.status}: {held.failure_code} {held.failure_detail}")
         tell("placed on", f"{held.node_id}, slots {', '.join(str(each.index) for each in held.slots)}")
         tell("its sandbox", f"address {held.address}, isolation {held.isolation}")
-        full = client.explain_allocation(project.id, sku=SKU, shape="gpu_slice", gpu_count=4)
-        tell("four more?", f"{'yes' if full.fits else 'no'}: {full.because}; {full.smallest_change}")
+        full = client.explain_allocation(project.id, sku=SKU, shape="gpu_slice", gpu_count=8)
+        tell("eight more?", f"{'yes' if full.fits else 'no'}: {full.because}; {full.smallest_change}")
         yield held
     except BaseException:
         try:
@@ -196,12 +194,23 @@ def serve_a_page(berth: Berth, allocation: models.Allocation) -> None:
         raise DemoFailed(f"the page is {page!r}")
 
 
+class Entry:
+    """What a browser has that followed a link once: a session at the app's own origin."""
+
+    def __init__(self, link: str, origin: str) -> None:
+        self._origin = origin
+        with httpx.Client(timeout=STEP_SECONDS) as browser:
+            self._session = _asked(browser, link).headers.get("set-cookie", "").partition(";")[0]
+
+    def ask(self, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+        """A page of the app; every name below localhost is this machine."""
+        with httpx.Client(timeout=STEP_SECONDS) as browser:
+            return _asked(browser, f"{self._origin}{path}", {**(headers or {}), "Cookie": self._session})
+
+
 def visit(link: str, origin: str) -> str:
-    """What a browser shows that follows the link; every name below localhost is this machine."""
-    with httpx.Client(timeout=STEP_SECONDS) as browser:
-        entered = _asked(browser, link)
-        session = entered.headers.get("set-cookie", "").partition(";")[0]
-        answer = _asked(browser, f"{origin}/", {"Cookie": session})
+    """What a browser shows that follows the link."""
+    answer = Entry(link, origin).ask("/")
     if answer.status_code != 200:
         raise DemoFailed(f"the page could not be read: {answer.status_code}")
     return answer.text

@@ -16,6 +16,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tools import set_up
 
@@ -59,11 +60,15 @@ def _output(command: list[str], directory: Path) -> str:
 def wanted_names() -> Iterator[str]:
     """What the pyproject.toml files of the workspace ask for."""
     for part in (set_up.ROOT, *set_up.workspace_parts()):
-        document = tomllib.loads((part / "pyproject.toml").read_text(encoding="utf-8"))
+        document = _document(part)
         groups = document.get("dependency-groups", {}).values()
         extras = document["project"].get("optional-dependencies", {}).values()
         for requirement in sum([*groups, *extras], document["project"].get("dependencies", [])):
             yield normal(re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0])
+
+
+def _document(part: Path) -> dict[str, Any]:
+    return tomllib.loads((part / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def normal(name: str) -> str:
@@ -80,7 +85,7 @@ def complaints(lock: str, wanted: set[str]) -> list[str]:
 
 
 def check() -> int:
-    ours = {normal(f"mooring-{part.name}") for part in set_up.workspace_parts()}
+    ours = {normal(_document(part)["project"]["name"]) for part in set_up.workspace_parts()}
     found = complaints(set_up.LOCK.read_text(encoding="utf-8"), set(wanted_names()) - ours)
     found += complaints(set_up.UV_LOCK.read_text(encoding="utf-8"), {"uv"})
     print("\n".join(found) or "the lock has every dependency")

@@ -30,7 +30,10 @@ PARTS = (
     RealPart("containers", "agent/tests/containers", CONTAINERS),
     RealPart("browser", "tests/e2e/browser", ("chromium",)),
     RealPart("namespaces", "agent/tests/namespace", ("iproute2", "util-linux")),
+    RealPart("the shell", "adapters/echo/tests", ("curl", "jq", "openssl")),
     RealPart("the catalog's registry", "tests/e2e", ("docker-registry",)),
+    RealPart("apps", "tests/e2e", CONTAINERS),
+    RealPart("cloud-init", "adapters/workload/tests", ()),  # its tests unpack Debian's packages, and install nothing
 )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench import agents, load, meters, pgbench
+from bench import agents, load, members, meters, pgbench
 from bench.measure import Result, latency_of
 from bench.report import lines_of
 from bench.stand import Tenant
@@ -46,7 +46,12 @@ def test_a_quick_run_measures_everything_and_reports_it() -> None:
     assert waited.tasks == int(agents.QUICK.seconds * agents.QUICK.tasks_per_second)
     assert 0 < waited.latency.p50_ms <= waited.latency.p99_ms <= waited.latency_max_ms
     assert waited.refused == 0
-    report = "\n".join([*lines_of(result), *agents.lines_of(waited)])
+    grown = msgspec.convert(json.loads(done.stdout)["members"], members.Members)
+    assert (grown.members, grown.tasks) == (members.QUICK.members, members.QUICK.members * members.TASKS_PER_MEMBER)
+    assert 0 < grown.nodes < grown.total
+    assert 0 < grown.overhead <= grown.overhead_max
+    assert grown.alone > 0
+    report = "\n".join([*lines_of(result), *agents.lines_of(waited), *members.lines_of(grown)])
     for promised in (
         "ratio",
         "p50, p99",
@@ -60,6 +65,8 @@ def test_a_quick_run_measures_everything_and_reports_it() -> None:
         "simulated agents",
         "for each idle agent",
         "intent to agent",
+        "members added at once on simulated nodes",
+        "tasks alone",
     ):
         assert promised in report
 

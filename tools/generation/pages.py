@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from mooring_cli.commands import command_of
+from mooring_cli.commands import BESIDE, command_of
 from mooring_cli.main import BY_HAND
 from mooring_cli.nouns import Noun
 from tools.generation.document import Document, Operation
@@ -61,7 +61,12 @@ def cli_page(page: Path, table: str) -> str:
 
 def _noun(noun: Noun, before: str) -> list[str]:
     parts = []
+    by_hand = BESIDE.get(noun.name, {}) if before == "mooring" else {}
+    for name, (module, command) in by_hand.items():
+        parts += _described(getattr(import_module(module), command), f"{before} {noun.name} {name}")
     for verb in noun.verbs:
+        if verb.name in by_hand:
+            continue
         parts += _described(command_of(noun, verb), f"{before} {noun.name} {verb.name}")
     for below in noun.below:
         parts += _noun(below, f"{before} {noun.name}")

@@ -1,0 +1,242 @@
+"""Rows for the bench of instances: an app that can be launched, and as many instances as are wanted.
+
+What is measured is not how a catalog is filled, so these rows are written past the API, in bulk; every constraint and
+trigger of the database is at work meanwhile. Half of the instances are over, half of them run and are watched by a
+holder whose lease lasts: so they lie where instances of a cloud of some age lie.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import asyncpg
+import httpx
+
+from bench.stand import Stand, Tenant
+from mooring.core.instance import INSTANCE, InstanceState
+from mooring.core.machine import AnyMachine
+from mooring.core.manifest import manifest_digest
+from mooring.core.member import MEMBER, MemberState
+from mooring.core.operation import OPERATION, OperationState
+from mooring.core.promotion import PROMOTION, PromotionState
+from mooring.core.semver import read_version
+from mooring.core.trust import TRUST, TrustState
+from mooring.storage.unit_of_work import BIRTH
+
+SLUG = "bench-app"
+REASON = "for the bench of instances"
+ACTIONS = ["runtime.claim", "runtime.report", "task.create", "task.read"]
+DIGEST = f"sha256:{'b' * 64}"
+CHUNK = 2_000
+MANIFEST = {
+    "manifest_version": 1,
+    "app": SLUG,
+    "version": "1.0.0",
+    "artifact_kind": "controller",
+    "artifacts": {"main": DIGEST},
+    "components": [{"key": "worker", "min_count": 0, "max_count": 1_000}],
+    "compatibility": {"multi_node": True},
+    "required_actions": ACTIONS[:2],
+    "lifecycle": {
+        "upgrade": {"strategy": "none"},
+        "rollback": {"supported": False},
+        "delete": {"data": "removed", "graceful_seconds": 0},
+    },
+    "runbook": {"summary": "It is measured.", "entries": [{"symptom": "It is slow", "steps": "Look at it."}]},
+}
+
+TRANSITIONS = """
+INSERT INTO transition
+       (machine, subject_id, generation, tenant_id, source, trigger, target, occurred_at, correlation_id)
+SELECT $3, subject, step.generation, $2, step.source, step.trigger, step.target, now(), 'bench'
+  FROM unnest($1::text[]) subject,
+       unnest($4::int[], $5::text[], $6::text[], $7::text[]) step (generation, source, trigger, target)"""
+SOURCE = """
+INSERT INTO artifact_source (id, tenant_id, name, pattern, created_at)
+VALUES ($1, NULL, 'bench', 'oci://registry.example/*', now())"""
+APP = """
+INSERT INTO app (id, tenant_id, slug, display_name, category, description, icon, created_at)
+VALUES ($1, NULL, $2, 'Bench', 'bench', '', '', now())"""
+ARTIFACT = """
+INSERT INTO artifact (id, tenant_id, visibility, kind, source_type, location, digest, algorithm, size_bytes, media_type,
+                      promotion, promotion_generation, trust, trust_generation, created_at)
+VALUES ($1, NULL, 'platform', 'oci', 'oci', 'oci://registry.example/team/bench', $2, 'sha256', 1,
+        'application/vnd.oci.image.manifest.v1+json', 'active', $3, 'verified', $4, now())"""
+EVIDENCE = """
+INSERT INTO artifact_evidence (id, tenant_id, artifact_id, kind, digest, observed_at, size_bytes)
+VALUES ($1, NULL, $2, 'presence', $3, now(), 1)"""
+VERSION = """
+INSERT INTO app_version (id, tenant_id, app_id, app_slug, version, version_order, manifest, manifest_digest, digests,
+                         promotion, promotion_generation, created_at, staged_digest)
+VALUES ($1, NULL, $2, $3, '1.0.0', $4, $5, $6, $7, 'active', $8, now(), $6)"""
+INSTANCES = """
+INSERT INTO instance (id, tenant_id, project_id, status, generation, created_at, name, app_id, app_slug, app_category,
+                      version_id, version, pin, config, topology, placement, operating_mode, control_plane_scope,
+                      runtime_backend, service_account_id, requested_by, correlation_id, trace_id, stopped_at,
+                      teardown_proof, health)
+SELECT made.id, $2, $3, $4, $5, now(), made.name, $6, $7, 'bench', $8, '1.0.0', $9::jsonb, '{}', '{"worker": 1}', '{}',
+       'tenant_dedicated', 'project', 'container', $10, 'system', 'bench', repeat('0', 32),
+       CASE WHEN $4 = 'stopped' THEN now() END, CASE WHEN $4 = 'stopped' THEN 'receipts' END, 'healthy'
+  FROM unnest($1::text[], $11::text[]) made (id, name)"""
+MEMBERS = """
+INSERT INTO member (id, tenant_id, project_id, status, generation, created_at, instance_id, component_key, ordinal,
+                    name, version_id, version, correlation_id, trace_id, removed_at)
+SELECT replace(made, 'ins_', 'mem_'), $2, $3, $4, $5, now(), made, 'worker', 0, 'worker-0', $6, '1.0.0', 'bench',
+       repeat('0', 32), CASE WHEN $4 = 'removed' THEN now() END
+  FROM unnest($1::text[]) made"""
+CLOSINGS = """
+INSERT INTO closing_record (id, tenant_id, project_id, member_id, kind, created_at)
+SELECT replace(made, 'ins_', 'clo_'), $2, $3, replace(made, 'ins_', 'mem_'), 'nothing_started', now()
+  FROM unnest($1::text[]) made"""
+OPERATIONS = """
+INSERT INTO operation (id, tenant_id, project_id, status, generation, created_at, instance_id, kind, request,
+                       member_ids, deadline_at, requested_by, correlation_id, trace_id, finished_at)
+SELECT replace(made, 'ins_', 'op_'), $2, $3, 'succeeded', $4, now(), made, 'deploy', '{}', '{}', now(), 'system',
+       'bench', repeat('0', 32), now()
+  FROM unnest($1::text[]) made"""
+WATCHED = """
+UPDATE instance_claim SET holder = 'bench', fence = 1, claimed_at = now(), expires_at = now() + interval '1 hour'
+ WHERE instance_id = ANY ($1::text[])"""
+
+
+@dataclass(frozen=True)
+class Launchable:
+    """An app that a project may launch, and the account that operates it there."""
+
+    app_id: str
+    version_id: str
+    service_account_id: str
+
+
+def steps_to(machine: AnyMachine, state: StrEnum) -> Iterator[tuple[int, str, str, str]]:
+    """The way of a machine from its beginning to a state: generation, source, trigger and target of each step."""
+    ways: dict[StrEnum, list[tuple[str, str, str]]] = {machine.initial: [("", BIRTH, machine.initial.value)]}
+    todo = [machine.initial]
+    for here in todo:
+        for edge in machine.edges:
+            if edge.source is here and edge.target not in ways:
+                ways[edge.target] = [*ways[here], (here.value, edge.trigger.value, edge.target.value)]
+                todo.append(edge.target)
+    for generation, step in enumerate(ways[state]):
+        yield (generation, *step)
+
+
+async def make_launchable(built: Stand, tenant: Tenant, public_key: str) -> Launchable:
+    """The app, its version and its artifact by SQL; the entitlement, the account and its key by the API."""
+    app_id, artifact_id, version_id = (f"{prefix}_{0:026}" for prefix in ("app", "art", "ver"))
+    connection = await asyncpg.connect(built.dsn)
+    try:
+        async with connection.transaction():
+            await connection.execute(SOURCE, f"src_{0:026}")
+            await connection.execute(APP, app_id, SLUG)
+            promoted, trusted = await _way(connection, (artifact_id,), PROMOTION, PromotionState.ACTIVE), 0
+            trusted = await _way(connection, (artifact_id,), TRUST, TrustState.VERIFIED)
+            await connection.execute(ARTIFACT, artifact_id, DIGEST, promoted, trusted)
+            await connection.execute(EVIDENCE, f"evd_{0:026}", artifact_id, DIGEST)
+            active = await _way(connection, (version_id,), PROMOTION, PromotionState.ACTIVE)
+            order = read_version("1.0.0").order
+            said = (json.dumps(MANIFEST), manifest_digest(MANIFEST), [DIGEST])
+            await connection.execute(VERSION, version_id, app_id, SLUG, order, *said, active)
+    finally:
+        await connection.close()
+    return Launchable(app_id, version_id, await _entitle(built, tenant, app_id, public_key))
+
+
+async def fill(built: Stand, tenant: Tenant, app: Launchable, count: int) -> None:
+    """So many instances with a member each: every second runs, the others are over."""
+    connection = await asyncpg.connect(built.dsn)
+    try:
+        for begin in range(0, count, CHUNK):
+            numbers = range(begin, min(count, begin + CHUNK))
+            async with connection.transaction():
+                for state in (InstanceState.RUNNING, InstanceState.STOPPED):
+                    parity = 0 if state is InstanceState.RUNNING else 1
+                    ids = [f"ins_{number:026}" for number in numbers if number % 2 == parity]
+                    await _instances(connection, (tenant.id, tenant.projects[0]), app, ids, state)
+        await connection.execute("VACUUM ANALYZE")  # as the database does by itself, some time later
+    finally:
+        await connection.close()
+
+
+async def _instances(
+    connection: "asyncpg.Connection[asyncpg.Record]",
+    home: tuple[str, str],
+    app: Launchable,
+    ids: list[str],
+    state: InstanceState,
+) -> None:
+    if not ids:
+        return
+    over = state is InstanceState.STOPPED
+    # A stopped instance takes no member: those rows come as asked for, and end afterwards.
+    begins = InstanceState.CREATED if over else InstanceState.RUNNING
+    pin = {"version_id": app.version_id, "version": "1.0.0", "manifest_digest": DIGEST, "artifacts": {"main": DIGEST}}
+    names = [f"bench-{each[-20:]}" for each in ids]
+    generation = await _way(connection, ids, INSTANCE, begins, home[0])
+    await connection.execute(
+        INSTANCES, ids, *home, begins.value, generation, app.app_id, SLUG, app.version_id,
+        json.dumps(pin), app.service_account_id, names,
+    )  # fmt: skip
+    members = [each.replace("ins_", "mem_") for each in ids]
+    born = await _way(connection, members, MEMBER, MemberState.REQUESTED, home[0])
+    await connection.execute(MEMBERS, ids, *home, MemberState.REQUESTED.value, born, app.version_id)
+    operations = [each.replace("ins_", "op_") for each in ids]
+    done = await _way(connection, operations, OPERATION, OperationState.SUCCEEDED, home[0])
+    await connection.execute(OPERATIONS, ids, *home, done)
+    if not over:
+        await connection.execute(WATCHED, ids)
+        return
+    await connection.execute(CLOSINGS, ids, *home)
+    await _end(connection, (members, "member", MEMBER, MemberState.REQUESTED, MemberState.REMOVED), home[0])
+    await _end(connection, (ids, "instance", INSTANCE, begins, InstanceState.STOPPED), home[0])
+
+
+async def _end(
+    connection: "asyncpg.Connection[asyncpg.Record]",
+    what: tuple[list[str], str, AnyMachine, StrEnum, StrEnum],
+    tenant_id: str,
+) -> None:
+    """Rows that go on from one state to another, with every transition on the way."""
+    ids, noun, machine, source, target = what
+    before, whole = list(steps_to(machine, source)), list(steps_to(machine, target))
+    common = next((n for n, (one, other) in enumerate(zip(before, whole, strict=False)) if one != other), len(before))
+    if common != len(before):
+        raise ValueError(f"{machine.name}: {target} does not lie behind {source}")
+    extra = "removed_at = now()" if noun == "member" else "stopped_at = now(), teardown_proof = 'receipts'"
+    for step in whole[len(before) :]:
+        generation, _, _, status = step
+        await connection.execute(TRANSITIONS, ids, tenant_id, machine.name, *([each] for each in step))
+        await connection.execute(
+            f"UPDATE {noun} SET status = $2, generation = $3, {extra} WHERE id = ANY ($1::text[])",
+            ids,
+            status,
+            generation,
+        )
+
+
+async def _way(
+    connection: "asyncpg.Connection[asyncpg.Record]",
+    ids: "list[str] | tuple[str, ...]",
+    machine: AnyMachine,
+    state: StrEnum,
+    tenant_id: str = "platform",
+) -> int:
+    """The transitions that lead to a state; the generation that it then has."""
+    steps = list(steps_to(machine, state))
+    await connection.execute(TRANSITIONS, list(ids), tenant_id, machine.name, *zip(*steps, strict=True))
+    return len(steps) - 1
+
+
+async def _entitle(built: Stand, tenant: Tenant, app_id: str, public_key: str) -> str:
+    """Let the project launch the app; its operator account gets the key."""
+    project = f"/api/v1/projects/{tenant.projects[0]}"
+    async with httpx.AsyncClient(base_url=built.url, timeout=60) as client:
+        client.headers["Authorization"] = f"Bearer {tenant.token}"
+        body = {"app_id": app_id, "reason": REASON, "agreed_actions": ACTIONS}
+        (await client.post(f"{project}/entitlements", json=body)).raise_for_status()
+        accounts = (await client.get(f"{project}/service-accounts")).raise_for_status().json()["items"]
+        account_id = str(next(each["id"] for each in accounts if each["name"] == f"app-{SLUG}"))
+        path = f"{project}/service-accounts/{account_id}/keys"
+        (await client.post(path, json={"public_key": public_key})).raise_for_status()
+    return account_id
