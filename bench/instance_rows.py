@@ -7,12 +7,13 @@ holder whose lease lasts: so they lie where instances of a cloud of some age lie
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import asyncpg
 import httpx
 
+from bench import fleet
 from bench.stand import Stand, Tenant
 from mooring.core.instance import INSTANCE, InstanceState
 from mooring.core.machine import AnyMachine
@@ -29,6 +30,8 @@ REASON = "for the bench of instances"
 ACTIONS = ["runtime.claim", "runtime.report", "task.create", "task.read"]
 DIGEST = f"sha256:{'b' * 64}"
 CHUNK = 2_000
+SHARED = 50
+"""Instances that share an allocation."""
 MANIFEST = {
     "manifest_version": 1,
     "app": SLUG,
@@ -81,10 +84,10 @@ SELECT made.id, $2, $3, $4, $5, now(), made.name, $6, $7, 'bench', $8, '1.0.0', 
   FROM unnest($1::text[], $11::text[]) made (id, name)"""
 MEMBERS = """
 INSERT INTO member (id, tenant_id, project_id, status, generation, created_at, instance_id, component_key, ordinal,
-                    name, version_id, version, correlation_id, trace_id, removed_at)
+                    name, version_id, version, correlation_id, trace_id, allocation_id, shares, health)
 SELECT replace(made, 'ins_', 'mem_'), $2, $3, $4, $5, now(), made, 'worker', 0, 'worker-0', $6, '1.0.0', 'bench',
-       repeat('0', 32), CASE WHEN $4 = 'removed' THEN now() END
-  FROM unnest($1::text[]) made"""
+       repeat('0', 32), stands, true, 'healthy'
+  FROM unnest($1::text[], $7::text[]) made_in (made, stands)"""
 CLOSINGS = """
 INSERT INTO closing_record (id, tenant_id, project_id, member_id, kind, created_at)
 SELECT replace(made, 'ins_', 'clo_'), $2, $3, replace(made, 'ins_', 'mem_'), 'nothing_started', now()
@@ -107,6 +110,7 @@ class Launchable:
     app_id: str
     version_id: str
     service_account_id: str
+    allocations: tuple[str, ...] = ()  # where members that are filled in stand
 
 
 def steps_to(machine: AnyMachine, state: StrEnum) -> Iterator[tuple[int, str, str, str]]:
@@ -144,7 +148,9 @@ async def make_launchable(built: Stand, tenant: Tenant, public_key: str) -> Laun
 
 
 async def fill(built: Stand, tenant: Tenant, app: Launchable, count: int) -> None:
-    """So many instances with a member each: every second runs, the others are over."""
+    """So many instances with a member each: every second runs, the others are over; a few share an allocation."""
+    joined = await fleet.join(built.dsn, 1 + count // SHARED, (tenant.id, tenant.projects[0]))
+    app = replace(app, allocations=tuple(each.allocation_id for each in joined.members))
     connection = await asyncpg.connect(built.dsn)
     try:
         for begin in range(0, count, CHUNK):
@@ -179,8 +185,10 @@ async def _instances(
         json.dumps(pin), app.service_account_id, names,
     )  # fmt: skip
     members = [each.replace("ins_", "mem_") for each in ids]
-    born = await _way(connection, members, MEMBER, MemberState.REQUESTED, home[0])
-    await connection.execute(MEMBERS, ids, *home, MemberState.REQUESTED.value, born, app.version_id)
+    stands = MemberState.REQUESTED if over else MemberState.READY
+    born = await _way(connection, members, MEMBER, stands, home[0])
+    places = [None if over else app.allocations[int(each[4:]) // SHARED] for each in ids]
+    await connection.execute(MEMBERS, ids, *home, stands.value, born, app.version_id, places)
     operations = [each.replace("ins_", "op_") for each in ids]
     done = await _way(connection, operations, OPERATION, OperationState.SUCCEEDED, home[0])
     await connection.execute(OPERATIONS, ids, *home, done)
