@@ -153,7 +153,7 @@ async def fill(built: Stand, versions: int) -> int:
 
 async def _artifacts(connection: asyncpg.Connection, app_ids: list[str]) -> None:
     """One artifact for each app, the platform's, verified and active."""
-    promoted, trusted = list(_steps(PROMOTION, PromotionState.ACTIVE)), list(_steps(TRUST, TrustState.VERIFIED))
+    promoted, trusted = list(steps_to(PROMOTION, PromotionState.ACTIVE)), list(steps_to(TRUST, TrustState.VERIFIED))
     ids = [row["id"] for row in await connection.fetch(ARTIFACTS, app_ids, len(promoted) - 1, len(trusted) - 1)]
     for machine, steps in ((PROMOTION, promoted), (TRUST, trusted)):
         await connection.execute(TRANSITIONS, ids, [None] * len(ids), machine.name, *zip(*steps, strict=True))
@@ -172,7 +172,7 @@ async def _versions(connection: asyncpg.Connection, apps: list[tuple[str, str | 
             by_state.setdefault(_state(number, count - minor), []).append(row)
     for state, rows in by_state.items():
         ids, app_ids, numbers, orders, tenants = (list(column) for column in zip(*rows, strict=True))
-        steps = list(_steps(PROMOTION, state))
+        steps = list(steps_to(PROMOTION, state))
         await connection.execute(TRANSITIONS, ids, tenants, PROMOTION.name, *zip(*steps, strict=True))
         await connection.execute(VERSIONS, ids, app_ids, numbers, orders, state.value, len(steps) - 1)
 
@@ -186,7 +186,7 @@ def _state(app: int, age: int) -> PromotionState:
     return PromotionState.ACTIVE if age < 2 else PromotionState.DEPRECATED
 
 
-def _steps(machine: AnyMachine, state: StrEnum) -> Iterator[tuple[int, str, str, str]]:
+def steps_to(machine: AnyMachine, state: StrEnum) -> Iterator[tuple[int, str, str, str]]:
     """The way of a machine from its beginning to a state: generation, source, trigger and target of each step."""
     ways: dict[StrEnum, list[tuple[str, str, str]]] = {machine.initial: [("", BIRTH, machine.initial.value)]}
     todo = [machine.initial]

@@ -6,7 +6,6 @@ holder whose lease lasts: so they lie where instances of a cloud of some age lie
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -14,6 +13,7 @@ import asyncpg
 import httpx
 
 from bench import fleet
+from bench.catalog import steps_to
 from bench.stand import Stand, Tenant
 from mooring.core.instance import INSTANCE, InstanceState
 from mooring.core.machine import AnyMachine
@@ -23,7 +23,6 @@ from mooring.core.operation import OPERATION, OperationState
 from mooring.core.promotion import PROMOTION, PromotionState
 from mooring.core.semver import read_version
 from mooring.core.trust import TRUST, TrustState
-from mooring.storage.unit_of_work import BIRTH
 
 SLUG = "bench-app"
 REASON = "for the bench of instances"
@@ -76,11 +75,9 @@ VALUES ($1, NULL, $2, $3, '1.0.0', $4, $5, $6, $7, 'active', $8, now(), $6)"""
 INSTANCES = """
 INSERT INTO instance (id, tenant_id, project_id, status, generation, created_at, name, app_id, app_slug, app_category,
                       version_id, version, pin, config, topology, placement, operating_mode, control_plane_scope,
-                      runtime_backend, service_account_id, requested_by, correlation_id, trace_id, stopped_at,
-                      teardown_proof, health)
+                      runtime_backend, service_account_id, requested_by, correlation_id, trace_id, health)
 SELECT made.id, $2, $3, $4, $5, now(), made.name, $6, $7, 'bench', $8, '1.0.0', $9::jsonb, '{}', '{"worker": 1}', '{}',
-       'tenant_dedicated', 'project', 'container', $10, 'system', 'bench', repeat('0', 32),
-       CASE WHEN $4 = 'stopped' THEN now() END, CASE WHEN $4 = 'stopped' THEN 'receipts' END, 'healthy'
+       'tenant_dedicated', 'project', 'container', $10, 'system', 'bench', repeat('0', 32), 'healthy'
   FROM unnest($1::text[], $11::text[]) made (id, name)"""
 MEMBERS = """
 INSERT INTO member (id, tenant_id, project_id, status, generation, created_at, instance_id, component_key, ordinal,
@@ -113,19 +110,6 @@ class Launchable:
     allocations: tuple[str, ...] = ()  # where members that are filled in stand
 
 
-def steps_to(machine: AnyMachine, state: StrEnum) -> Iterator[tuple[int, str, str, str]]:
-    """The way of a machine from its beginning to a state: generation, source, trigger and target of each step."""
-    ways: dict[StrEnum, list[tuple[str, str, str]]] = {machine.initial: [("", BIRTH, machine.initial.value)]}
-    todo = [machine.initial]
-    for here in todo:
-        for edge in machine.edges:
-            if edge.source is here and edge.target not in ways:
-                ways[edge.target] = [*ways[here], (here.value, edge.trigger.value, edge.target.value)]
-                todo.append(edge.target)
-    for generation, step in enumerate(ways[state]):
-        yield (generation, *step)
-
-
 async def make_launchable(built: Stand, tenant: Tenant, public_key: str) -> Launchable:
     """The app, its version and its artifact by SQL; the entitlement, the account and its key by the API."""
     app_id, artifact_id, version_id = (f"{prefix}_{0:026}" for prefix in ("app", "art", "ver"))
@@ -134,7 +118,7 @@ async def make_launchable(built: Stand, tenant: Tenant, public_key: str) -> Laun
         async with connection.transaction():
             await connection.execute(SOURCE, f"src_{0:026}")
             await connection.execute(APP, app_id, SLUG)
-            promoted, trusted = await _way(connection, (artifact_id,), PROMOTION, PromotionState.ACTIVE), 0
+            promoted = await _way(connection, (artifact_id,), PROMOTION, PromotionState.ACTIVE)
             trusted = await _way(connection, (artifact_id,), TRUST, TrustState.VERIFIED)
             await connection.execute(ARTIFACT, artifact_id, DIGEST, promoted, trusted)
             await connection.execute(EVIDENCE, f"evd_{0:026}", artifact_id, DIGEST)

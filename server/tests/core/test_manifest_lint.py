@@ -109,7 +109,7 @@ CASES: list[tuple[Plain, str, str, Severity]] = [
     ),
     (oci(usage_units=[{"unit": "requests", "title": "R"}]), "/required_actions", "usage_unreported", W),
     (profile(command=["pull", "registry.example:5000/team/app:1.0"]), "/runtime_profile/command/1", "tag_in_text", W),
-    (env("BASE", value="docker.io/library/nginx:latest"), "/runtime_profile/env/0/value", "tag_in_text", W),
+    (env("BASE", value="registry.example/library/nginx:latest"), "/runtime_profile/env/0/value", "tag_in_text", W),
     (profile(ports=[PORT, {"name": "web", "port": 1}]), "/runtime_profile/ports/1", "runtime_name_doubled", E),
     (profile(ports=[PORT, {"name": "two", "port": 8080}]), "/runtime_profile/ports/1", "runtime_name_doubled", E),
     (
