@@ -22,6 +22,7 @@ from mooring_agent.families import FAMILIES, Family
 from mooring_agent.hosts.contract import Host, HostFailure, Stray
 from mooring_agent.journal import Journal, JournalFull
 from mooring_agent.keys import Identity, NodeKeys, store_identity, with_announced
+from mooring_agent.log_reads import LogReads
 from mooring_agent.pause import Pause
 from mooring_agent.probes import PROBES
 from mooring_agent.reporter import Reporter
@@ -70,7 +71,7 @@ class Agent:
             parts.now,
             self._changed,
             parts.concurrency,
-            {**parts.families, **PROBES, **tunnel_families(self.client.authorization)},
+            {**LogReads().families(), **parts.families, **PROBES, **tunnel_families(self.client.authorization)},
         )
         self.reporter = Reporter(self.client, self.executor, parts.journal, parts.host, parts.now)
         self._began = parts.now()

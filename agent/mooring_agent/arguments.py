@@ -18,6 +18,8 @@ _HOST_URL: Final = r"^https?://[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(:[0
 _PIECE: Final = r"[a-z0-9]+([._-]+[a-z0-9]+){0,20}"
 KIB: Final = 1_024
 DEPTH_MAX: Final = 8
+TAIL_LINES: Final = 100
+"""How many lines of a log are read where neither an offset nor a number is given."""
 
 # `\Z` is the end alone; `$` would let a line's end follow.
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?\Z")]
@@ -46,6 +48,7 @@ HostUrl = Annotated[str, Meta(max_length=270, pattern=_HOST_URL)]
 Content = Annotated[str, Meta(max_length=256 * KIB, pattern=r"^[^\x00]*\Z")]
 Base64 = Annotated[str, Meta(max_length=256 * KIB, pattern=r"^[A-Za-z0-9+/]*={0,2}\Z")]
 Columns = Annotated[int, Meta(ge=1, le=1_000)]
+OutputBytes = Annotated[int, Meta(ge=0, le=64 * KIB)]
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -125,6 +128,7 @@ class ProcessRun(Program, frozen=True):
 
     timeout_seconds: Annotated[float, Meta(ge=0.1, le=86_400)] = 600.0
     stdin: Annotated[str, Meta(max_length=64 * KIB, pattern=r"^[^\x00]*\Z")] = ""
+    output_bytes: OutputBytes = 0
 
 
 class RestartArguments(Strict, frozen=True):
@@ -163,6 +167,18 @@ class ServiceInspect(Strict, frozen=True):
     """`service.inspect`."""
 
     name: Name
+
+
+class LogRead(Strict, frozen=True):
+    """`log.read`: what follows on an offset, or without one the last lines."""
+
+    name: Name
+    kind: Literal["service", "container"]
+    offset: Annotated[int, Meta(ge=0, le=1 << 53)] | None = None
+    tail_lines: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    max_bytes: Annotated[int, Meta(ge=KIB, le=256 * KIB)] = 64 * KIB
+    wait_seconds: Annotated[float, Meta(ge=0, le=25)] = 0.0
+    log: Annotated[str, Meta(max_length=32, pattern=r"^[0-9a-z]*\Z")] = ""
 
 
 class ImageArguments(Strict, frozen=True):
@@ -257,6 +273,7 @@ class ProbeExec(Probe, frozen=True, kw_only=True):
     argv: Argv
     environment: Environment = {}
     user: UserName = "root"
+    output_bytes: OutputBytes = 0
 
 
 class TeardownVerify(Strict, frozen=True):
@@ -272,6 +289,9 @@ class TunnelOpen(Strict, frozen=True):
     ports: Annotated[tuple[Port, ...], Meta(max_length=64)] = ()
     argv: Argv | None = None
     user: UserName = "app"
+    directory: Directory = "/"
+    environment: Environment = {}
+    terminal: bool = True
     columns: Columns = 80
     rows: Columns = 24
     idle_seconds: Annotated[float, Meta(ge=1, le=86_400)] = 300.0
@@ -285,6 +305,7 @@ ARGUMENTS: Final[dict[str, type[Strict]]] = {
     "service.start": ServiceStart,
     "service.stop": ServiceStop,
     "service.inspect": ServiceInspect,
+    "log.read": LogRead,
     "container.launch": ContainerLaunch,
     "container.control": ContainerControl,
     "container.remove": ContainerRemove,

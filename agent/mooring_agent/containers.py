@@ -8,7 +8,7 @@ new agent finds it again, and teardown looks by label and finds none.
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,9 +22,11 @@ from mooring_agent.cache import Cache
 from mooring_agent.container_secrets import ContainerSecrets
 from mooring_agent.families import Doing, Family, Fields
 from mooring_agent.hosts import beneath
-from mooring_agent.hosts.contract import FileSpec, Host, HostFailure, Look, Owner, SandboxSpec, Stray, Thing
+from mooring_agent.hosts.contract import FileSpec, Host, HostFailure, LogWish, Look, Owner, SandboxSpec, Stray, Thing
 from mooring_agent.hosts.namespace import tree
 from mooring_agent.images import Images
+from mooring_agent.log_parts import container_part
+from mooring_agent.log_reads import LogReads, Looker
 from mooring_agent.podman import Podman
 from mooring_agent.sources import HttpSource, Registry
 
@@ -32,6 +34,7 @@ LINES_MAX: Final = 50
 REMOVALS: Final = 10
 REMOVAL_SECONDS: Final = 0.2
 LINE_MAX: Final = 2_000
+LOG_PATH: Final = "{{.HostConfig.LogConfig.Path}}"
 NODE: Final = "org.mooring.node"
 ALLOCATION: Final = "org.mooring.allocation"
 OWNER: Final = "org.mooring.owner"
@@ -80,6 +83,7 @@ class Containers:
             "container.control": Family(self.control),
             "container.remove": Family(self.remove),
             "artifact.fetch": Family(self.fetch),
+            **LogReads(self.find_log).families(),
             "teardown.verify": replace(base["teardown.verify"], perform=self._after(base["teardown.verify"])),
             "sandbox.destroy": replace(base["sandbox.destroy"], perform=self._after(base["sandbox.destroy"])),
         }
@@ -165,9 +169,13 @@ class Containers:
             new.chmod(0o444)
         new.rename(place / str(wanted.file or wanted.volume))
 
-    async def read_log(self, owner: Owner, name: str) -> AsyncIterator[bytes]:
-        """What a container has said."""
-        yield (await self.podman.call("logs", self._name(owner, name))).encode()
+    async def find_log(self, doing: Doing, wanted: taken.LogRead, wish: LogWish) -> Looker:
+        """Where a container's monitor writes what it says, to be read in parts."""
+        owner = doing.owner
+        if await self._find(owner, wanted.name) is None:
+            raise HostFailure("not_found", f"{owner.name} has no container {wanted.name!r}")
+        place = (await self.podman.call("inspect", "--format", LOG_PATH, self._name(owner, wanted.name))).strip()
+        return lambda: asyncio.to_thread(container_part, place, wish)
 
     async def sweep(self, known: Collection[str]) -> list[Stray]:
         """Remove containers, volumes and secrets of allocations that the platform does not know; what became of them.

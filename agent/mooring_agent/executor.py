@@ -25,7 +25,7 @@ from mooring_agent.verify import Refused
 from mooring_agent.wire import Failure, Held, Result, SignedReceipt, Task, encode
 
 BESIDE_MAX: Final = 256
-"""How many tunnels stand at once."""
+"""How many tunnels stand, and logs are read, at once."""
 LAST_LINES_MAX: Final = 50
 LAST_BYTES_MAX: Final = 65_536
 LINE_MAX: Final = 2_000
@@ -53,8 +53,15 @@ class Tracked:
     fence: int
     work: asyncio.Task[None] | None = None
     cancelled: bool = False
+    entered: bool = False  # its work has begun to run: before that, cancelling it would leave it without an end
     begun: bool = False
     progress: Progress | None = None
+
+    def cut_short(self) -> None:
+        """End it early."""
+        self.cancelled = True
+        if self.work is not None and self.entered:
+            self.work.cancel()
 
 
 @dataclass(slots=True)
@@ -125,8 +132,7 @@ class Executor:
         each = self.tracked.get(task_id)
         if each is None or each.family.closes or each.work is None:
             return
-        each.cancelled = True
-        each.work.cancel()
+        each.cut_short()
 
     async def resume(self) -> None:
         """After a start: go on with, find again, or give up what a crash cut off."""
@@ -157,9 +163,8 @@ class Executor:
     def _close(self, task: Task) -> None:
         self.journal.close_owner(task.owner, self.now())
         for other in self._of(task.owner):
-            if not other.family.closes and other.work is not None:
-                other.cancelled = True
-                other.work.cancel()
+            if not other.family.closes:
+                other.cut_short()
 
     def _of(self, owner: str) -> Iterable[Tracked]:
         """Tasks of this owner; an allocation's are those of all within it."""
@@ -175,12 +180,16 @@ class Executor:
         each.work = asyncio.create_task(self._do(each), name=each.task.task_id)
 
     async def _do(self, each: Tracked) -> None:
+        each.entered = True
         with labels.about(each.task):
             await self._done(each)
 
     async def _done(self, each: Tracked) -> None:
         task = each.task
         try:
+            if each.cancelled:
+                await self._end_cancelled(each)
+                return
             if each.family.closes:
                 others = [e.work for e in self._of(task.owner) if e is not each and e.work is not None]
                 if others:
@@ -235,7 +244,7 @@ class Executor:
         except SecretUnreadable as error:
             result = _failed("refused", str(error))
         except HostFailure as failure:
-            fields = {} if failure.exit_code is None else {"exit_code": failure.exit_code}
+            fields = failure.result | ({} if failure.exit_code is None else {"exit_code": failure.exit_code})
             result = _failed(failure.code, failure.detail, failure.exit_code, fields)
         except TimeoutError:
             result = _failed("timed_out", "the task's time was over before it was done")

@@ -8,7 +8,7 @@ A performer takes the task, its arguments and `Doing`, and returns the result's 
 import base64
 import binascii
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from mooring_agent import arguments as taken
@@ -25,6 +25,7 @@ from mooring_agent.hosts.contract import (
     Restart,
     SandboxSpec,
 )
+from mooring_agent.outputs import told
 from mooring_agent.wire import Task
 
 Fields = dict[str, Any]
@@ -112,11 +113,12 @@ async def run_process(host: Host, doing: Doing, wanted: taken.ProcessRun) -> Fie
     owner, key = doing.owner, doing.task.task_id
     if doing.found_again and await host.find_run(owner, key) == "absent":
         raise HostFailure("interrupted", "the agent was cut off, and what it had started is not there any more")
-    spec = _program(doing, wanted, wanted.stdin.encode())
+    spec = replace(_program(doing, wanted, wanted.stdin.encode()), output_bytes=wanted.output_bytes)
     code = await host.run(owner, key, spec, wanted.timeout_seconds)
+    output = await output_of(host, doing, key, wanted.output_bytes)
     if code != 0:
-        raise HostFailure("exited", f"{wanted.argv[0]} ended with {code}", code)
-    return {"exit_code": code}
+        raise HostFailure("exited", f"{wanted.argv[0]} ended with {code}", code, output)
+    return {"exit_code": code, **output}
 
 
 async def start_service(host: Host, doing: Doing, wanted: taken.ServiceStart) -> Fields:
@@ -175,6 +177,15 @@ def _program(doing: Doing, wanted: taken.Program, stdin: bytes) -> ProcessSpec:
     for variable, name in wanted.environment_secrets.items():
         environment[variable] = secret_text(doing, name)
     return ProcessSpec(wanted.argv, environment, wanted.user, wanted.directory, stdin)
+
+
+async def output_of(host: Host, doing: Doing, key: str, limit_bytes: int) -> Fields:
+    """What the run under this key wrote to its standard output, where the task asked for it."""
+    kept = await host.read_output(doing.owner, key) if limit_bytes else None
+    if kept is None:
+        return {}
+    text, truncated = told(*kept, limit_bytes, tuple(doing.secrets.values()))
+    return {"output": text, "output_truncated": truncated}
 
 
 def secret_text(doing: Doing, name: str) -> str:

@@ -185,11 +185,12 @@ class Journal:
                 self._database.execute("ROLLBACK")
             raise
 
-    def delivered(self, task_id: str, fence: int, now: float) -> None:
-        """The platform has the result, under this fence."""
+    def delivered(self, task_id: str, fence: int, now: float, instead: Result | None = None) -> None:
+        """The platform has the result, under this fence; `instead` is what is kept of one that is large."""
         self._execute(
-            "UPDATE task SET state = 'delivered', changed_at = ? WHERE task_id = ? AND fence = ? AND state = 'ended'",
-            (now, task_id, fence),
+            """UPDATE task SET state = 'delivered', changed_at = ?, result = coalesce(?, result)
+               WHERE task_id = ? AND fence = ? AND state = 'ended'""",
+            (now, None if instead is None else msgspec.json.encode(instead), task_id, fence),
         )
 
     def begun(self) -> Sequence[Entry]:

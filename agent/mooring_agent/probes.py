@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from mooring_agent import arguments as taken
-from mooring_agent.families import Doing, Family, Fields
+from mooring_agent.families import Doing, Family, Fields, output_of
 from mooring_agent.hosts.contract import Host, HostFailure, ProcessSpec
 
 HEAD_MAX: Final = 65_536
@@ -52,15 +52,19 @@ async def probe_http(host: Host, doing: Doing, wanted: taken.ProbeHttp) -> Field
 async def probe_exec(host: Host, doing: Doing, wanted: taken.ProbeExec) -> Fields:
     """`probe.exec`: a program that ends with 0."""
 
+    output: Fields = {}
+
     async def once(attempt: int) -> str:
         key = f"{doing.task.task_id}.{doing.task.fence}.{attempt}"
-        process = ProcessSpec(wanted.argv, wanted.environment, wanted.user)
+        output.clear()
+        process = ProcessSpec(wanted.argv, wanted.environment, wanted.user, output_bytes=wanted.output_bytes)
         code = await host.run(doing.owner, key, process, wanted.timeout_seconds)
+        output.update(await output_of(host, doing, key, wanted.output_bytes))
         if code != 0:
-            raise HostFailure("probe_failed", f"{wanted.argv[0]} ended with {code}", code)
+            raise HostFailure("probe_failed", f"{wanted.argv[0]} ended with {code}", code, output)
         return "0"
 
-    return await _tried(wanted, once)
+    return await _tried(wanted, once) | output
 
 
 async def _tried(wanted: taken.Probe, once: Callable[[int], Awaitable[str]]) -> Fields:
@@ -75,11 +79,11 @@ async def _tried(wanted: taken.Probe, once: Callable[[int], Awaitable[str]]) -> 
         except TimeoutError:
             last = HostFailure("probe_failed", f"no answer within {wanted.timeout_seconds:g} s")
         except HostFailure as failure:
-            last = HostFailure("probe_failed", failure.detail, failure.exit_code)
+            last = HostFailure("probe_failed", failure.detail, failure.exit_code, failure.result)
         else:
             took = round((time.monotonic() - began) * 1_000)
             return {"observed": observed, "attempts": attempt + 1, "latency_milliseconds": took}
-    raise HostFailure("probe_failed", f"after {wanted.attempts} attempts: {last.detail}", last.exit_code)
+    raise HostFailure("probe_failed", f"after {wanted.attempts} attempts: {last.detail}", last.exit_code, last.result)
 
 
 PROBES: Final[dict[str, Family]] = {

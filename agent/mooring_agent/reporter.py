@@ -18,7 +18,7 @@ from mooring_agent.executor import Executor, Tracked
 from mooring_agent.hosts.contract import Host, HostFailure, Owner
 from mooring_agent.journal import Entry, Journal
 from mooring_agent.pause import Pause
-from mooring_agent.wire import Verdict, encode
+from mooring_agent.wire import Failure, Result, Verdict, encode
 
 BATCH_MAX: Final = 100
 BATCH_BYTES: Final = 700_000
@@ -203,12 +203,19 @@ class Reporter:
                     self._later[entry.task_id] = self.now() + AGAIN_SECONDS
                     return
             self._later.pop(entry.task_id, None)
-            self.journal.delivered(entry.task_id, entry.fence, self.now())
+            self.journal.delivered(entry.task_id, entry.fence, self.now(), _instead(entry))
             self._outputs.pop(entry.task_id, None)
             self.executor.outputs.pop(entry.task_id, None)
             self._told.pop(entry.task_id, None)
 
         return heard
+
+
+def _instead(entry: Entry) -> Result | None:
+    """What is remembered of a log that was read and told: that it was; the log itself is read anew by a new task."""
+    if entry.result is None or "content_base64" not in entry.result.result:
+        return None
+    return Result("failed", failure=Failure("not_found", "what was read is told, and is not kept"))
 
 
 def _bounded(reports: list[Report]) -> list[Report]:

@@ -21,6 +21,7 @@ from mooring_agent.frames import (
     CLOSE,
     DATA,
     END,
+    ERRORS,
     EXIT,
     FAILURE,
     FRAME_MAX,
@@ -34,7 +35,7 @@ from mooring_agent.frames import (
     packed,
     read_frame,
 )
-from mooring_agent.hosts.contract import ByteStream, Command, Host, HostFailure, ProcessSpec
+from mooring_agent.hosts.contract import ByteStream, Command, Host, HostFailure, PipedCommand, ProcessSpec
 
 STREAMS_MAX: Final = 256
 DIAL_SECONDS: Final = 15.0
@@ -144,7 +145,13 @@ class Tunnel:
         command: Command = inside  # type: ignore[assignment]  # the host gave one
         inward = asyncio.create_task(self._inward(number, stream, inside))
         try:
-            await self._outward(number, stream, inside)
+            if isinstance(inside, PipedCommand):
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._pumped(number, stream, inside.receive_errors, ERRORS))
+                    group.create_task(self._pumped(number, stream, inside.receive, DATA))
+                await self._send(END, number)
+            else:
+                await self._outward(number, stream, inside)
             self.exit_code = await command.exit_code()
             await self._send(EXIT, number, str(self.exit_code).encode())
         finally:
@@ -156,7 +163,9 @@ class Tunnel:
         if wanted.argv is not None:
             if self.opened > 1:
                 raise HostFailure("refused", "a tunnel for a command carries that command once")
-            spec = ProcessSpec(wanted.argv, user=wanted.user)
+            spec = ProcessSpec(wanted.argv, wanted.environment, wanted.user, wanted.directory)
+            if not wanted.terminal:
+                return await self.host.open_piped(owner, spec)
             return await self.host.open_command(owner, spec, wanted.columns, wanted.rows)
         try:
             port = int(json.loads(asked)["port"])
@@ -167,7 +176,11 @@ class Tunnel:
         return await self.host.dial(owner.allocation_id, port)
 
     async def _outward(self, number: int, stream: _Stream, inside: ByteStream) -> None:
-        while data := await inside.receive():
+        await self._pumped(number, stream, inside.receive, DATA)
+        await self._send(END, number)
+
+    async def _pumped(self, number: int, stream: _Stream, receive: Callable[[], Awaitable[bytes]], kind: bytes) -> None:
+        while data := await receive():
             for start in range(0, len(data), FRAME_MAX):
                 part = data[start : start + FRAME_MAX]
                 while stream.room < len(part):
@@ -175,8 +188,7 @@ class Tunnel:
                     await stream.has_room.wait()
                 stream.room -= len(part)
                 self.bytes_out += len(part)
-                await self._send(DATA, number, part)
-        await self._send(END, number)
+                await self._send(kind, number, part)
 
     async def _inward(self, number: int, stream: _Stream, inside: ByteStream) -> None:
         while True:

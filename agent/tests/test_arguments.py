@@ -46,7 +46,7 @@ FULL: dict[str, dict[str, Any]] = {
             {"path": "/var/lib/app", "directory": True},
         ]
     },
-    "process.run": {**PROGRAM, "timeout_seconds": 10, "stdin": "hi"},
+    "process.run": {**PROGRAM, "timeout_seconds": 10, "stdin": "hi", "output_bytes": 4_096},
     "service.start": {
         **PROGRAM,
         "name": "web",
@@ -55,6 +55,15 @@ FULL: dict[str, dict[str, Any]] = {
     },
     "service.stop": {"name": "web", "kill": "owner", "grace_seconds": 0},
     "service.inspect": {"name": "web"},
+    "log.read": {
+        "name": "web",
+        "kind": "service",
+        "offset": 0,
+        "tail_lines": 10,
+        "max_bytes": 4_096,
+        "wait_seconds": 1.5,
+        "log": "0a1b",
+    },
     "container.launch": {
         "name": "web",
         "image": {
@@ -89,13 +98,16 @@ FULL: dict[str, dict[str, Any]] = {
     },
     "probe.tcp": {"port": 80, **PROBE},
     "probe.http": {"port": 80, "path": "/a?b=c", "status": [200, 204], **PROBE},
-    "probe.exec": {"argv": ["true"], "environment": {"A": "b"}, "user": "root", **PROBE},
+    "probe.exec": {"argv": ["true"], "environment": {"A": "b"}, "user": "root", "output_bytes": 0, **PROBE},
     "teardown.verify": {"close": True},
     "tunnel.open": {
         "relay": "https://relay.example",
         "ports": [80, 443],
         "argv": ["sh"],
         "user": "app",
+        "directory": "/home/app",
+        "environment": {"A": "b"},
+        "terminal": False,
         "columns": 80,
         "rows": 24,
         "idle_seconds": 60,
@@ -103,7 +115,7 @@ FULL: dict[str, dict[str, Any]] = {
 }
 NUMBERS: tuple[Any, ...] = (
     -1, 0, 0.001, 0.01, 0.04, 0.05, 0.1, 0.5, 1, 1.0, 1.5, 2.0, 7, 8, 15, 16, 99, 100, 300, 301, 599, 600, 1_000,
-    1_001, 1_023, 1_024, 3_600, 3_601, 4_096, 4_097, 10_000, 10_001, 65_535, 65_536, 86_400, 86_401, 1 << 22,
+    1_001, 1_023, 1_024, 3_600, 3_601, 4_096, 4_097, 10_000, 10_001, 65_535, 65_536, 65_537, 86_400, 86_401, 1 << 22,
     (1 << 22) + 1, (8 << 20) - 1, 8 << 20, (16 << 20) - 1, 16 << 20, 1 << 50, (1 << 50) + 1,
 )  # fmt: skip
 TEXTS: tuple[str, ...] = (

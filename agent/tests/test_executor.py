@@ -19,6 +19,7 @@ from mooring_agent.hosts.contract import Host, HostFailure
 from mooring_agent.hosts.simulated import SimulatedHost, Weather
 from mooring_agent.journal import Journal
 from mooring_agent.keys import NodeKeys, make_keys, verifies
+from mooring_agent.probes import PROBES
 from mooring_agent.verify import Refused
 from mooring_agent.wire import Result, decode
 
@@ -39,7 +40,7 @@ class Machine:
     host: Host = field(default_factory=SimulatedHost)
     hand: Hand = field(default_factory=Hand)
     keys: NodeKeys = field(default_factory=make_keys)
-    families: dict[str, Family] = field(default_factory=lambda: dict(FAMILIES))
+    families: dict[str, Family] = field(default_factory=lambda: {**FAMILIES, **PROBES})
 
     def start(self) -> Executor:
         """An agent on this machine's journal."""
@@ -79,6 +80,22 @@ async def test_a_task_ends_with_its_result_in_the_journal(machine: Machine) -> N
     assert (failed.outcome, failed.failure.code, failed.failure.exit_code) == ("failed", "exited", 3)
     assert ran.last_lines != ()
     assert ran.last_lines[0].startswith("simulated output")
+
+
+async def test_an_output_that_is_asked_for_is_in_the_result_however_the_program_ended(machine: Machine) -> None:
+    executor = machine.start()
+    await done(machine, executor, "sandbox.create", CREATE)
+    ran = await done(machine, executor, "process.run", {"argv": ["true"], "output_bytes": 100})
+    failed = await done(machine, executor, "process.run", {"argv": ["exit-3"], "output_bytes": 12})
+    unasked = await done(machine, executor, "process.run", {"argv": ["exit-3"]})
+    probed = await done(machine, executor, "probe.exec", {"argv": ["true"], "output_bytes": 100})
+    refused = await done(machine, executor, "probe.exec", {"argv": ["exit-1"], "output_bytes": 100})
+    simulated = {"output": '{"simulated": true}\n', "output_truncated": False}
+    assert ran.result == {"exit_code": 0, **simulated}
+    assert failed.result == {"exit_code": 3, "output": '{"simulated"', "output_truncated": True}
+    assert unasked.result == {"exit_code": 3}
+    assert (probed.result["observed"], probed.result["output"]) == ("0", simulated["output"])
+    assert (refused.outcome, refused.result) == ("failed", {"exit_code": 1, **simulated})
 
 
 async def test_a_task_that_comes_again_is_answered_and_not_done_again(machine: Machine) -> None:

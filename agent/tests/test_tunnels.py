@@ -19,6 +19,7 @@ from mooring_agent.frames import (
     CLOSE,
     DATA,
     END,
+    ERRORS,
     EXIT,
     FAILURE,
     FRAME_MAX,
@@ -258,6 +259,29 @@ async def test_a_real_command_is_typed_into_resized_and_ends_once(tmp_path: Path
             await relay.say(OPEN, 2)
             assert json.loads((await relay.hear(FAILURE)).data)["code"] == "refused"
             assert (await ended(relay, task))["exit_code"] == 5
+
+
+async def test_a_real_command_without_a_terminal_has_clean_output_its_environment_and_its_directory(
+    tmp_path: Path,
+) -> None:
+    script = "echo of errors >&2; echo $NAME; pwd; cat"
+    asked: dict[str, Any] = {"terminal": False, "environment": {"NAME": "a value"}, "directory": "/tmp"}
+    async with host_below(tmp_path, "node_tunnels") as host:
+        await host.create(wanted(CREATED))
+        async with tunnel(host, argv=("sh", "-c", script), **asked) as (relay, task):
+            await relay.say(OPEN, 1)
+            await relay.say(DATA, 1, b"typed\n")
+            await relay.say(END, 1)
+            output = errors = b""
+            while (frame := await relay.hear(DATA, ERRORS, END)).kind != END:
+                output, errors = (
+                    output + frame.data * (frame.kind == DATA),
+                    errors + frame.data * (frame.kind == ERRORS),
+                )
+            assert (output.splitlines()[::2], errors) == ([b"a value", b"typed"], b"of errors\n")
+            assert output.splitlines()[1].endswith(b"/tmp")
+            assert (await relay.hear(EXIT)).data == b"0"
+            assert (await ended(relay, task))["exit_code"] == 0
 
 
 async def test_a_real_server_in_a_sandbox_answers_and_a_strangers_port_does_not(tmp_path: Path) -> None:

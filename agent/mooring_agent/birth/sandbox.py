@@ -20,9 +20,14 @@ class SandboxMaker(Maker):
     """A sandbox that is new."""
 
     root: str
+    project: list[int]
 
     def attach(self) -> None:
-        """Its own disk, if it has one, with all that a sandbox begins with; in this view and in no other."""
+        """Its own disk, if it has one, with all that a sandbox begins with; in this view and in no other.
+
+        First the project's network: if who had it open has ended, nothing was done yet, and it can be tried again.
+        """
+        self.project = self._project_network()
         self.root = self.plan["root"]
         disk = self.plan["disk"]
         if disk is None:
@@ -38,7 +43,6 @@ class SandboxMaker(Maker):
     def prepare(self) -> None:
         """Build the sandbox's mounts and leave the machine's behind."""
         plan = self.plan
-        self.project = self._project_network()
         root = self.root
         kernel.unshare(kernel.CLONE_NEWNS)
         kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)

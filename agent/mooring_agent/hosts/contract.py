@@ -11,7 +11,7 @@ purpose.
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 HostKind = Literal["namespace", "process", "simulated"]
 Isolation = Literal["user_namespace", "bounded", "none", "simulated"]
@@ -20,11 +20,14 @@ Isolation = Literal["user_namespace", "bounded", "none", "simulated"]
 class HostFailure(Exception):
     """Something could not be done on this machine; `code` is one of the contract's failure codes."""
 
-    def __init__(self, code: str, detail: str, exit_code: int | None = None) -> None:
+    def __init__(
+        self, code: str, detail: str, exit_code: int | None = None, result: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(f"{code}: {detail}")
         self.code = code
         self.detail = detail
         self.exit_code = exit_code
+        self.result = dict(result or {})  # what the task's result says all the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,7 @@ class ProcessSpec:
     user: str = "root"
     directory: str = "/"
     stdin: bytes = b""
+    output_bytes: int = 0  # of a run: how much of its standard output `read_output` has
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +203,37 @@ class Command(ByteStream, Protocol):
         """Wait for its end."""
 
 
+@dataclass(frozen=True, slots=True)
+class LogWish:
+    """Which part of a log: what follows on an offset, or its last lines; never more than so many bytes."""
+
+    offset: int | None
+    tail_lines: int
+    max_bytes: int
+    log: str = ""  # the log that the offset counts in, where a log can be replaced by a new one
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """A part of a log: never across a gap, so that offsets count what was written and nothing else."""
+
+    content: bytes
+    offset: int  # where the content begins
+    next_offset: int  # where the next part begins
+    size: int  # where the log ends now
+    truncated_before: bool = False  # what was asked for is, in part, not there any more
+    dropped_bytes: int | None = None  # how much of it, where that is known
+    log: str = ""
+
+
+@runtime_checkable
+class PipedCommand(Command, Protocol):
+    """A command without a terminal: `receive` has its standard output alone."""
+
+    async def receive_errors(self) -> bytes:
+        """The next bytes of its standard error; empty at the end."""
+
+
 class Host(Protocol):
     """A place where sandboxes stand."""
 
@@ -241,11 +276,23 @@ class Host(Protocol):
         dropped.
         """
 
+    async def read_log_part(self, owner: Owner, key: str, wish: LogWish) -> LogPart | None:
+        """A bounded part of such a log; none where there is no log of this key."""
+
+    async def read_output(self, owner: Owner, key: str) -> tuple[bytes, bool] | None:
+        """What a run wrote to its standard output alone, from its beginning, and whether more came than was asked for.
+
+        It is what `ProcessSpec.output_bytes` asked for; none where that was nothing, or where it could not be kept.
+        """
+
     async def dial(self, allocation_id: str, port: int) -> ByteStream:
         """Connect to a port inside the sandbox's own network, and nowhere else."""
 
     async def open_command(self, owner: Owner, process: ProcessSpec, columns: int, rows: int) -> Command:
         """Start an interactive command with a terminal of this size."""
+
+    async def open_piped(self, owner: Owner, process: ProcessSpec) -> Command:
+        """Start a command without a terminal; a `PipedCommand` where the host can tell output and errors apart."""
 
     async def close_owner(self, owner: Owner) -> Look:
         """Kill, remove and look for everything of one owner; the others go on."""

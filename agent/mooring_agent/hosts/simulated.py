@@ -17,6 +17,8 @@ from mooring_agent.hosts.contract import (
     FileSpec,
     HostFailure,
     HostKind,
+    LogPart,
+    LogWish,
     Look,
     Owner,
     Peer,
@@ -47,6 +49,7 @@ class _Sandbox:
     files: dict[str, str] = field(default_factory=dict)  # path -> owner
     services: dict[tuple[str, str], ServiceState] = field(default_factory=dict)
     runs: dict[tuple[str, str], int] = field(default_factory=dict)
+    outputs: dict[tuple[str, str], int] = field(default_factory=dict)  # of runs: how many bytes were asked for
     leftovers: list[Thing] = field(default_factory=list)
 
 
@@ -93,6 +96,8 @@ class SimulatedHost:
             await self._step("run")
             word = process.argv[0].rpartition("/")[2]
             sandbox.runs[place] = int(word[5:]) if word.startswith("exit-") and word[5:].isdigit() else 0
+            if process.output_bytes:
+                sandbox.outputs[place] = process.output_bytes
         return sandbox.runs[place]
 
     async def find_run(self, owner: Owner, key: str) -> Literal["running", "ended", "absent"]:
@@ -105,6 +110,7 @@ class SimulatedHost:
         sandbox = self._sandboxes.get(owner.allocation_id)
         if sandbox is not None:
             sandbox.runs.pop((owner.name, key), None)
+            sandbox.outputs.pop((owner.name, key), None)
 
     async def start_service(self, owner: Owner, name: str, process: ProcessSpec, restart: Restart) -> ServiceState:
         """A service that runs for ever."""
@@ -133,6 +139,21 @@ class SimulatedHost:
         if offset < len(text):
             yield text[offset:]
 
+    async def read_log_part(self, owner: Owner, key: str, wish: LogWish) -> LogPart | None:
+        """That line, from an offset."""
+        text = f"simulated output of {key}\n".encode()
+        begin = min(wish.offset or 0, len(text))
+        content = text[begin : begin + wish.max_bytes]
+        return LogPart(content, begin, begin + len(content), len(text))
+
+    async def read_output(self, owner: Owner, key: str) -> tuple[bytes, bool] | None:
+        """What a run that asked for it "wrote": one line of JSON that says what this is."""
+        kept = self._at(owner.allocation_id).outputs.get((owner.name, key))
+        if kept is None:
+            return None
+        text = b'{"simulated": true}\n'
+        return text[:kept], len(text) > kept
+
     async def dial(self, allocation_id: str, port: int) -> ByteStream:
         """Nothing listens on an imagined machine."""
         raise HostFailure("not_found", f"a simulated sandbox has nothing that listens on {port}")
@@ -140,6 +161,10 @@ class SimulatedHost:
     async def open_command(self, owner: Owner, process: ProcessSpec, columns: int, rows: int) -> Command:
         """Nor is there a terminal."""
         raise HostFailure("not_found", "a simulated sandbox has no terminal")
+
+    async def open_piped(self, owner: Owner, process: ProcessSpec) -> Command:
+        """Nor does a command run."""
+        raise HostFailure("not_found", "a simulated sandbox runs no command")
 
     async def close_owner(self, owner: Owner) -> Look:
         """Forget what is the owner's."""
@@ -151,6 +176,7 @@ class SimulatedHost:
         sandbox.files = {path: name for path, name in sandbox.files.items() if name != owner.name}
         sandbox.services = {place: state for place, state in sandbox.services.items() if place[0] != owner.name}
         sandbox.runs = {place: code for place, code in sandbox.runs.items() if place[0] != owner.name}
+        sandbox.outputs = {place: kept for place, kept in sandbox.outputs.items() if place[0] != owner.name}
         return self._looked(found, self._leftover(sandbox))
 
     async def destroy(self, allocation_id: str) -> Look:

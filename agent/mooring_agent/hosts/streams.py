@@ -1,4 +1,4 @@
-"""The two kinds of byte streams that a host hands out: a connection, and the terminal of a command."""
+"""The byte streams that a host hands out: a connection, the terminal of a command, and the pipes of one."""
 
 import asyncio
 import os
@@ -6,7 +6,7 @@ import socket
 from typing import Final
 
 from mooring_agent.hosts.contract import HostFailure
-from mooring_agent.supervisor.client import SupervisorGone, SupervisorRefusal, TerminalCommand
+from mooring_agent.supervisor.client import PipedCommand, SupervisorGone, SupervisorRefusal, TerminalCommand
 
 PIECE_BYTES: Final = 65_536
 _END_OF_TRANSMISSION: Final = b"\x04"
@@ -60,59 +60,21 @@ class SocketStream:
                 return  # the other side was first
 
 
-class TerminalStream:
-    """The terminal of a command that a supervisor started. Make it inside of a running loop."""
+class _CommandStream:
+    """What both kinds of commands have: an end with an exit code, signals, and the wait for a descriptor."""
 
-    def __init__(self, command: TerminalCommand) -> None:
-        self._command = command
+    def __init__(self, command: TerminalCommand | PipedCommand) -> None:
+        self._held = command
         self._ended = asyncio.create_task(command.exit_code())
         self._receiving = asyncio.Lock()
+        self._hearing = asyncio.Lock()
+        self._sending = asyncio.Lock()
         self._closed = asyncio.Event()
-
-    async def receive(self) -> bytes:
-        """The next bytes that the command wrote; empty when it has ended and everything was read."""
-        async with self._receiving:
-            while not self._closed.is_set():
-                ended = self._ended.done()
-                try:
-                    return os.read(self._command.terminal, PIECE_BYTES)
-                except BlockingIOError:
-                    if ended:
-                        return b""
-                    await self._wait(for_writing=False)
-                except OSError:
-                    return b""  # nobody holds the other end of the terminal any more
-            return b""
-
-    async def send(self, data: bytes) -> None:
-        """Type all of it."""
-        while data:
-            if self._closed.is_set():
-                raise HostFailure("not_found", "the command is closed")
-            try:
-                data = data[os.write(self._command.terminal, data) :]
-            except BlockingIOError:
-                if self._ended.done():
-                    raise HostFailure("not_found", "the command has ended") from None
-                await self._wait(for_writing=True)
-            except OSError as error:
-                raise HostFailure("not_found", "the command has ended") from error
-
-    async def send_end(self) -> None:
-        """Type what a terminal takes for the end of the input."""
-        await self.send(_END_OF_TRANSMISSION)
-
-    async def resize(self, columns: int, rows: int) -> None:
-        """The viewer's window has this size now."""
-        if not 0 < columns <= 4096 or not 0 < rows <= 4096:
-            raise HostFailure("refused", "a terminal has 1 to 4096 columns and rows")
-        if not self._closed.is_set():
-            self._command.resize(columns, rows)
 
     async def signal(self, number: int) -> None:
         """Send a signal to the foreground."""
         try:
-            self._command.signal(number)
+            self._held.signal(number)
         except OSError as error:
             raise HostFailure("not_found", "the command has ended") from error
 
@@ -130,20 +92,113 @@ class TerminalStream:
         self._closed.set()
         self._ended.cancel()
         await asyncio.wait([self._ended])
-        async with self._receiving:
-            self._command.close()
+        async with self._receiving, self._hearing, self._sending:
+            self._held.close()
 
-    async def _wait(self, for_writing: bool) -> None:
-        """Until the terminal can be read or written, the command has ended, or the stream is closed."""
-        loop, terminal = asyncio.get_running_loop(), self._command.terminal
+    async def _read(self, descriptor: int) -> bytes:
+        """The next bytes; empty when the command has ended and everything was read."""
+        while not self._closed.is_set():
+            ended = self._ended.done()
+            try:
+                return os.read(descriptor, PIECE_BYTES)
+            except BlockingIOError:
+                if ended:
+                    return b""
+                await self._wait(descriptor, for_writing=False)
+            except OSError:
+                return b""  # nobody holds the other end any more
+        return b""
+
+    async def _write(self, descriptor: int, data: bytes) -> None:
+        while data:
+            if self._closed.is_set():
+                raise HostFailure("not_found", "the command is closed")
+            try:
+                data = data[os.write(descriptor, data) :]
+            except BlockingIOError:
+                if self._ended.done():
+                    raise HostFailure("not_found", "the command has ended") from None
+                await self._wait(descriptor, for_writing=True)
+            except OSError as error:
+                raise HostFailure("not_found", "the command has ended") from error
+
+    async def _wait(self, descriptor: int, for_writing: bool) -> None:
+        """Until it can be read or written, the command has ended, or the stream is closed."""
+        loop = asyncio.get_running_loop()
         ready = loop.create_future()
         closed = asyncio.create_task(self._closed.wait())
-        (loop.add_writer if for_writing else loop.add_reader)(terminal, _settle, ready)
+        (loop.add_writer if for_writing else loop.add_reader)(descriptor, _settle, ready)
         try:
             await asyncio.wait({ready, closed, self._ended}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            (loop.remove_writer if for_writing else loop.remove_reader)(terminal)
+            (loop.remove_writer if for_writing else loop.remove_reader)(descriptor)
             closed.cancel()
+
+
+class TerminalStream(_CommandStream):
+    """The terminal of a command that a supervisor started. Make it inside of a running loop."""
+
+    def __init__(self, command: TerminalCommand) -> None:
+        super().__init__(command)
+        self._command = command
+
+    async def receive(self) -> bytes:
+        """The next bytes that the command wrote; empty when it has ended and everything was read."""
+        async with self._receiving:
+            return await self._read(self._command.terminal)
+
+    async def send(self, data: bytes) -> None:
+        """Type all of it."""
+        await self._write(self._command.terminal, data)
+
+    async def send_end(self) -> None:
+        """Type what a terminal takes for the end of the input."""
+        await self.send(_END_OF_TRANSMISSION)
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """The viewer's window has this size now."""
+        if not 0 < columns <= 4096 or not 0 < rows <= 4096:
+            raise HostFailure("refused", "a terminal has 1 to 4096 columns and rows")
+        if not self._closed.is_set():
+            self._command.resize(columns, rows)
+
+
+class PipedStream(_CommandStream):
+    """A command with pipes instead of a terminal: what it writes to its standard error is apart from its output."""
+
+    def __init__(self, command: PipedCommand) -> None:
+        super().__init__(command)
+        self._command = command
+
+    async def receive(self) -> bytes:
+        """The next bytes of its standard output; empty at its end."""
+        async with self._receiving:
+            return await self._read(self._command.output)
+
+    async def receive_errors(self) -> bytes:
+        """The next bytes of its standard error; empty at its end."""
+        async with self._hearing:
+            return await self._read(self._command.errors)
+
+    async def send(self, data: bytes) -> None:
+        """Write all of it to its standard input."""
+        async with self._sending:
+            if self._command.input < 0:
+                raise HostFailure("not_found", "the command's input is closed")
+            await self._write(self._command.input, data)
+
+    async def send_end(self) -> None:
+        """Its standard input is at its end."""
+        async with self._sending:
+            self._command.close_input()
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """It has no window."""
+
+
+def stream_of(command: TerminalCommand | PipedCommand) -> TerminalStream | PipedStream:
+    """The stream of a command. Make it inside of a running loop."""
+    return PipedStream(command) if isinstance(command, PipedCommand) else TerminalStream(command)
 
 
 def _settle(ready: asyncio.Future[None]) -> None:

@@ -48,11 +48,13 @@ class ProgramSpec:
     user: str = "root"
     directory: str = "/"
     stdin: bytes = b""
+    output_bytes: int = 0
 
     def message(self) -> dict[str, Any]:
         """As it goes over the socket."""
-        fields = {"argv": list(self.argv), "environment": dict(self.environment), "user": self.user}
-        return fields | {"directory": self.directory, "stdin": base64.b64encode(self.stdin).decode()}
+        fields: dict[str, Any] = {"argv": list(self.argv), "environment": dict(self.environment), "user": self.user}
+        fields |= {"directory": self.directory, "stdin": base64.b64encode(self.stdin).decode()}
+        return fields | {"output_bytes": self.output_bytes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,38 @@ class TerminalCommand:
         if self.terminal >= 0:
             os.close(self.terminal)
             self.terminal = -1
+
+
+class PipedCommand:
+    """A command without a terminal: the ends of its three pipes are the holder's to use, and to close by `close`."""
+
+    def __init__(self, connection: socket.socket, pipes: tuple[int, int, int]) -> None:
+        self._connection = connection
+        self.input, self.output, self.errors = pipes
+
+    def signal(self, number: int) -> None:
+        """To the command and what it started, as far as that stayed in its group."""
+        wire.send_message(self._connection, {"op": "signal", "number": number})
+
+    async def exit_code(self) -> int:
+        """Wait for its end. Only one may wait."""
+        answer, _ = await _receive(self._connection)
+        return int(answer["exit_code"])
+
+    def close_input(self) -> None:
+        """Nothing more is typed."""
+        if self.input >= 0:
+            os.close(self.input)
+            self.input = -1
+
+    def close(self) -> None:
+        """Hang up: a command that still runs is ended."""
+        self._connection.close()
+        self.close_input()
+        for each in (self.output, self.errors):
+            if each >= 0:
+                os.close(each)
+        self.output = self.errors = -1
 
 
 class SupervisorClient:
@@ -191,14 +225,27 @@ class SupervisorClient:
     async def open_command(self, owner: str, program: ProgramSpec, columns: int, rows: int) -> TerminalCommand:
         """Start a command with a terminal of this size."""
         message = {"op": "open_command", "owner": owner, "program": program.message(), "columns": columns, "rows": rows}
+        connection, descriptors = await self._opened(message)
+        return TerminalCommand(connection, descriptors[0])
+
+    async def open_piped(self, owner: str, program: ProgramSpec) -> PipedCommand | TerminalCommand:
+        """Start a command with three pipes; a supervisor of before this was possible gives it a terminal."""
+        message = {"op": "open_command", "owner": owner, "program": program.message(), "columns": 80, "rows": 24}
+        connection, descriptors = await self._opened(message | {"terminal": False})
+        if len(descriptors) == 1:
+            return TerminalCommand(connection, descriptors[0])
+        return PipedCommand(connection, (descriptors[0], descriptors[1], descriptors[2]))
+
+    async def _opened(self, message: wire.Message) -> tuple[socket.socket, list[int]]:
         connection = _connect(self._directory)
         try:
             _, descriptors = await _ask(connection, message)
         except BaseException:
             connection.close()
             raise
-        os.set_blocking(descriptors[0], False)
-        return TerminalCommand(connection, descriptors[0])
+        for each in descriptors:
+            os.set_blocking(each, False)
+        return connection, descriptors
 
     async def _once(
         self, owner: str, message: wire.Message, timeout_seconds: float | None = ANSWER_SECONDS
@@ -254,7 +301,8 @@ async def _ask(
     except (ConnectionError, BrokenPipeError):
         raise SupervisorGone("the supervisor ended") from None
     try:
-        return await asyncio.wait_for(_receive(connection), timeout_seconds)
+        async with asyncio.timeout(timeout_seconds):  # wait_for of Python 3.11 can swallow a cancellation
+            return await _receive(connection)
     except TimeoutError:
         raise SupervisorRefusal("timed_out", f"the supervisor did not answer {message['op']}") from None
 

@@ -7,6 +7,7 @@ between the two were dropped, a reader is told in a line of its own.
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 SEGMENT_BYTES: Final = 1_048_576
@@ -90,6 +91,45 @@ def read_log(path: str, offset: int) -> Iterator[bytes]:
         os.close(directory)
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a log without a gap: where it begins, what is there, and where the whole log ends now."""
+
+    offset: int
+    data: bytes
+    size: int
+
+
+def read_span(path: str, offset: int | None, limit_bytes: int) -> Span | None:
+    """What follows on an offset, up to the next gap; without an offset the end of the log. None: there is no log.
+
+    What was dropped is not filled: then the part begins after the offset that was asked for.
+    """
+    try:
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        size = _end(directory)
+        begin = place = max(0, size - limit_bytes) if offset is None else min(offset, size)
+        data = b""
+        while len(data) < limit_bytes and (found := _open_at(directory, place)) is not None:
+            start, file = found
+            try:
+                if start > place and data:
+                    break
+                if start > place:
+                    begin = place = start
+                piece = os.pread(file, limit_bytes - len(data), place - start)
+            finally:
+                os.close(file)
+            data += piece
+            place += len(piece)
+        return Span(begin, data, max(size, place))
+    finally:
+        os.close(directory)
+
+
 def last_lines(path: str, count: int, limit_bytes: int = PIECE_BYTES) -> tuple[str, ...]:
     """The newest lines, of a bounded number of bytes."""
     try:
@@ -97,13 +137,17 @@ def last_lines(path: str, count: int, limit_bytes: int = PIECE_BYTES) -> tuple[s
     except FileNotFoundError:
         return ()
     try:
-        starts = sorted(_segments(directory))
-        sizes = [os.stat(_name(start), dir_fd=directory).st_size for start in starts[-1:]]
-        end = sum(starts[-1:] + sizes)
+        end = _end(directory)
     finally:
         os.close(directory)
     tail = b"".join(read_log(path, max(0, end - limit_bytes)))
     return tuple(tail[-limit_bytes:].decode("utf-8", "replace").splitlines()[-count:])
+
+
+def _end(directory: int) -> int:
+    """Where the log ends now."""
+    starts = sorted(_segments(directory))
+    return sum(starts[-1:] + [os.stat(_name(start), dir_fd=directory).st_size for start in starts[-1:]])
 
 
 def _open_at(directory: int, offset: int) -> tuple[int, int] | None:

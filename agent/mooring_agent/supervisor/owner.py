@@ -158,7 +158,8 @@ class OwnerSupervisor:
         answer.give(pids=tree.descendants(os.getpid()))
 
     def _open_command(self, message: dict[str, Any], answer: Answer) -> None:
-        self._commands.open(read_spec(message["program"]), (message["columns"], message["rows"]), answer)
+        size = (message["columns"], message["rows"]) if message.get("terminal", True) else None
+        self._commands.open(read_spec(message["program"]), size, answer)
 
     def _kill(self, message: dict[str, Any], answer: Answer) -> None:
         """All that the owner runs; the owner itself may start other things later."""

@@ -8,14 +8,16 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from mooring_agent.supervisor import records, spawn, tree
 from mooring_agent.supervisor.answers import Answer
+from mooring_agent.supervisor.captures import Capture
 from mooring_agent.supervisor.logs import LogWriter
 from mooring_agent.supervisor.loop import Loop, Timer
 from mooring_agent.supervisor.options import Options
-from mooring_agent.supervisor.spawn import Refusal, Spec
+from mooring_agent.supervisor.spawn import Plumbing, Refusal, Spec
 
 RUNNING_MAX: Final = 256
 NAME_MAX: Final = 128
@@ -46,6 +48,7 @@ class Program:
         self.restart = Restart("never", 0.0, 0)
         self.log: LogWriter | None = None
         self.outputs: set[int] = set()
+        self.capture: tuple[int, Capture] | None = None  # the standard output that is kept, by its descriptor
         self.timer: Timer | None = None
         self.waiters: list[Answer] = []
         self.stopping = False
@@ -192,21 +195,36 @@ class Programs:
             directory = self.log_directory(program.name)
             program.log = LogWriter(directory, self.options.log_segment_bytes, self.options.log_head_bytes)
         marked = spec._replace(environment={**spec.environment, KEY_VARIABLE: program.name})
-        output, write = os.pipe2(os.O_CLOEXEC)
+        # Standard output and errors share a pipe, so that the log has their order, unless one of them is kept apart.
+        pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2 if spec.output_bytes else 1)]
+        outputs = [read for read, _ in pipes]
         try:
-            pid = spawn.start(marked, self.options, write)
+            pid = spawn.start(marked, self.options, Plumbing(pipes[0][1], pipes[-1][1]))
         except (Refusal, OSError):
-            os.close(output)
+            for output in outputs:
+                os.close(output)
             raise
         finally:
-            os.close(write)
-        os.set_blocking(output, False)
-        program.outputs.add(output)
+            for _, write in pipes:
+                os.close(write)
+        if spec.output_bytes:
+            self._keep_output(program, outputs[0], spec.output_bytes)
         program.begun = time.monotonic()
         program.entry |= {"state": "running", "pid": pid, "started_at": time.time(), "exit_code": None}
-        self.children[pid] = lambda code: self._ended(program, output, code)
-        self.loop.watch(output, lambda: self._listen(program, output))
+        self.children[pid] = lambda code: self._ended(program, outputs, code)
+        for output in outputs:
+            os.set_blocking(output, False)
+            program.outputs.add(output)
+            self.loop.watch(output, partial(self._listen, program, output))
         self._save()
+
+    def _keep_output(self, program: Program, output: int, limit_bytes: int) -> None:
+        """Keep what comes out of this pipe; where no file can be made, the log alone has it."""
+        directory = self.log_directory(program.name)
+        try:
+            program.capture = (output, Capture(directory, limit_bytes))
+        except OSError:
+            os.close(directory)
 
     def _listen(self, program: Program, output: int) -> None:
         self._hear(program, output)
@@ -219,6 +237,8 @@ class Programs:
             return False
         if data and program.log is not None:
             program.log.write(data)
+            if program.capture is not None and program.capture[0] == output:
+                program.capture[1].write(data)
             return True
         self.loop.forget(output)
         os.close(output)
@@ -227,10 +247,14 @@ class Programs:
             self._close_log(program)
         return False
 
-    def _ended(self, program: Program, output: int, code: int) -> None:
-        """The main process ended: what it wrote before is taken first."""
-        while output in program.outputs and self._hear(program, output):
-            pass
+    def _ended(self, program: Program, outputs: list[int], code: int) -> None:
+        """The main process ended: what it wrote before is taken first, and what it left behind is not its output."""
+        for output in outputs:
+            while output in program.outputs and self._hear(program, output):
+                pass
+        if program.capture is not None:
+            program.capture[1].close()
+            program.capture = None
         entry = program.entry
         entry |= {"pid": None, "exit_code": code if code >= 0 else 128 - code, "ended_at": time.time()}
         if entry["kind"] == "run":

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
 from mooring_agent.supervisor import kernel
+from mooring_agent.supervisor.captures import OUTPUT_MAX_BYTES
 from mooring_agent.supervisor.options import Options
 from mooring_agent.supervisor.users import UnknownUserError, User, find_user
 
@@ -42,6 +43,7 @@ class Spec(NamedTuple):
     user: str
     directory: str
     stdin: bytes
+    output_bytes: int = 0  # how much of its standard output is kept apart from its log
 
 
 def read_spec(given: Any) -> Spec:
@@ -62,25 +64,38 @@ def read_spec(given: Any) -> Spec:
         raise Refusal("refused", "arguments and environment are Unicode") from None
     if size > TEXT_MAX_BYTES:
         raise Refusal("too_large", f"arguments and environment are longer than {TEXT_MAX_BYTES} bytes")
+    kept = given.get("output_bytes", 0)
+    if isinstance(kept, bool) or not isinstance(kept, int) or not 0 <= kept <= OUTPUT_MAX_BYTES:
+        raise Refusal("refused", f"of an output 0 to {OUTPUT_MAX_BYTES} bytes are kept")
     stdin = base64.b64decode(given.get("stdin", ""), validate=True)
-    return Spec(tuple(argv), environment, given.get("user", "root"), given.get("directory", "/"), stdin)
+    return Spec(tuple(argv), environment, given.get("user", "root"), given.get("directory", "/"), stdin, kept)
 
 
-def start(spec: Spec, options: Options, output: int, terminal: int | None = None) -> int:
-    """Start it; the pid. Its output goes to a descriptor, or all three to a terminal that becomes its own."""
+class Plumbing(NamedTuple):
+    """Where a program's standard files lead; the descriptors stay the caller's."""
+
+    output: int
+    errors: int
+    input: int | None = None  # of a command that somebody sits at, who is not root; else what its `stdin` says
+    is_terminal: bool = False  # all three are one terminal, which becomes the program's own
+
+
+def start(spec: Spec, options: Options, plumbing: Plumbing) -> int:
+    """Start it; the pid."""
     user = _user(spec, options)
-    if terminal is not None and user is not None and 0 in (user.uid, user.gid):
+    if plumbing.input is not None and user is not None and 0 in (user.uid, user.gid):
         # Only here is it known who a name is: the sandbox's own file says so, and that is the tenant's.
         raise Refusal("refused", f"{spec.user!r} is root in the sandbox: an interactive command has no need of more")
-    standard_input = terminal if terminal is not None else _input(spec.stdin)
+    standard_input = plumbing.input if plumbing.input is not None else _input(spec.stdin)
     heard, tell = os.pipe2(os.O_CLOEXEC)
     try:
         pid = os.fork()
         if pid == 0:
-            _become(spec, options, user, (standard_input, output, tell, terminal is not None))
+            files = (standard_input, plumbing.output, plumbing.errors, tell)
+            _become(spec, options, user, files, plumbing.is_terminal)
     finally:
         os.close(tell)
-        if terminal is None:
+        if plumbing.input is None:
             os.close(standard_input)
     try:
         _hear(heard, pid, spec.argv[0])
@@ -124,14 +139,16 @@ def _hear(heard: int, pid: int, name: str) -> None:
     raise Refusal(codes.get(int(number), "host_error"), f"{name} could not be started: {detail}")
 
 
-def _become(spec: Spec, options: Options, user: User | None, plumbing: tuple[int, int, int, bool]) -> NoReturn:
+def _become(
+    spec: Spec, options: Options, user: User | None, files: tuple[int, int, int, int], has_terminal: bool
+) -> NoReturn:
     """In the new process; whatever happens, it does not return."""
-    standard_input, output, tell, has_terminal = plumbing
+    tell = files[3]
     try:
         os.setsid()
         if has_terminal:
-            fcntl.ioctl(standard_input, termios.TIOCSCTTY, 0)
-        tell = _place(standard_input, output, tell)
+            fcntl.ioctl(files[0], termios.TIOCSCTTY, 0)
+        tell = _place(files)
         signal.set_wakeup_fd(-1)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
@@ -151,13 +168,12 @@ def _become(spec: Spec, options: Options, user: User | None, plumbing: tuple[int
         os._exit(127)
 
 
-def _place(standard_input: int, output: int, tell: int) -> int:
-    """Input and output at 0, 1 and 2, and the pipe to tell with behind them; none of them is one of those before."""
-    high = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 10) for each in (standard_input, output, tell)]
-    os.dup2(high[0], 0)
-    os.dup2(high[1], 1)
-    os.dup2(high[1], 2)
-    return high[2]
+def _place(files: tuple[int, int, int, int]) -> int:
+    """Input and outputs at 0, 1 and 2, and the pipe to tell with behind them; none of them is one of those before."""
+    high = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 10) for each in files]
+    for target in (0, 1, 2):
+        os.dup2(high[target], target)
+    return high[3]
 
 
 def _take_user(options: Options, user: User | None) -> None:

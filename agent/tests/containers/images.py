@@ -73,7 +73,7 @@ def busybox_image() -> Made:
 
 def push(registry: str, repository: str, image: Made) -> None:
     """Put it into a registry."""
-    with httpx.Client(base_url=f"{registry}/v2/{repository}", timeout=60) as http:
+    with httpx.Client(base_url=f"{registry}/v2/{repository}", timeout=180) as http:
         for digest, data in image.blobs.items():
             place = http.post("/blobs/uploads/").headers["location"]
             answer = http.put(f"{place}&digest={digest}", content=data)

@@ -23,7 +23,7 @@ from mooring_agent.cache import Cache
 from mooring_agent.containers import Containers
 from mooring_agent.executor import Executor
 from mooring_agent.families import FAMILIES
-from mooring_agent.hosts.contract import Network, Owner, SandboxSpec
+from mooring_agent.hosts.contract import Network, SandboxSpec
 from mooring_agent.hosts.simulated import SimulatedHost
 from mooring_agent.images import Images
 from mooring_agent.journal import Journal
@@ -107,7 +107,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     podman.prepare()
     holder = network_holder()
     journal = Journal(tmp_path / "journal.sqlite")
-    async with httpx.AsyncClient(timeout=60) as http:
+    async with httpx.AsyncClient(timeout=180) as http:
         cache = Cache(tmp_path / "cache")
         place = Place(holder.pid, device_node())
         images = Images(cache, podman)
@@ -186,6 +186,12 @@ def arguments_of_all() -> Iterator[bytes]:
             yield process.read_bytes()
 
 
+def said_in(result: Result) -> str:
+    """What was read of a log."""
+    assert result.outcome == "succeeded", result.failure
+    return base64.b64decode(result.result["content_base64"]).decode()
+
+
 def failure_code(result: Result) -> str:
     """Why a task failed."""
     assert result.failure is not None
@@ -201,7 +207,7 @@ async def test_a_container_is_pulled_by_digest_run_hardened_stopped_and_proven_g
     owner = {"owner": ALLOCATION + "/web"}
     volume = [{"volume": "data", "target": "/data"}]
     launched = await machine.do("container.launch", launch(registry, image, mounts=volume), **owner)
-    assert (launched.outcome, launched.result["state"]) == ("succeeded", "running"), launched
+    assert (launched.outcome, launched.result.get("state")) == ("succeeded", "running"), launched
     assert launched.result["image_digest"] == image.digest
     inspected = json.loads(await machine.containers.podman.call("inspect", launched.result["container_id"]))[0]
     pid = inspected["State"]["Pid"]
@@ -211,10 +217,14 @@ async def test_a_container_is_pulled_by_digest_run_hardened_stopped_and_proven_g
     assert set(status["Uid"].split()) == {str(UID_BASE + 1_000)}
     assert os.readlink(f"/proc/{pid}/ns/net") == os.readlink(machine.place.network_path(ALLOCATION))
     assert fetched(machine.place.network_path(ALLOCATION), "http://127.0.0.1:8080/") == "hello from a container\n"
-    said = b"".join([part async for part in machine.containers.read_log(Owner(ALLOCATION, "web"), "web")])
-    assert said.startswith(b"uid=1000(1000) gid=1000(1000)")
+    read = {"name": "web", "kind": "container", "max_bytes": 1_024}
+    first = await machine.do("log.read", {**read, "offset": 0, "wait_seconds": 25}, **owner)
+    assert said_in(first).startswith("uid=1000(1000) gid=1000(1000)")
+    other = await machine.do("log.read", read, owner=ALLOCATION + "/other")
+    assert failure_code(other) == "not_found"
     stopped = await machine.do("container.control", {"name": "web", "action": "stop", "grace_seconds": 1}, **owner)
     assert stopped.result["state"] == "exited"
+    assert said_in(await machine.do("log.read", {**read, "tail_lines": 9}, **owner)).startswith(said_in(first))
     gone = await machine.do("teardown.verify", {"close": True}, **owner)
     assert gone.receipt is not None
     receipt = json.loads(decode(gone.receipt.body))
@@ -223,6 +233,33 @@ async def test_a_container_is_pulled_by_digest_run_hardened_stopped_and_proven_g
     assert await machine.containers.podman.containers({}) == []
     with pytest.raises(FileNotFoundError):
         status_of(pid)
+
+
+async def test_a_container_that_wrote_more_than_is_kept_is_read_to_its_end_and_the_gap_is_told(
+    machine: Machine, registry: RunningRegistry
+) -> None:
+    image = busybox_image()
+    push(registry.url, REPOSITORY, image)
+    await machine.do("sandbox.create", CREATE)
+    talks = "trap go=1 USR1; echo begun; until [ $go ]; do sleep 0.1; done; "
+    much = "yes $(head -c 3000 /dev/zero | tr '\\0' x) | head -n 4000; echo the end; exec sleep 1000"
+    launched = await machine.do("container.launch", launch(registry, image, argv=["-c", talks + much]))
+    assert launched.outcome == "succeeded", launched.failure
+    read = {"name": "web", "kind": "container", "max_bytes": 262_144}
+    first = await machine.do("log.read", {**read, "offset": 0, "wait_seconds": 25})
+    assert said_in(first) == "begun\n"
+    await machine.containers.podman.call("kill", "--signal", "USR1", launched.result["container_id"])
+    place, gaps, last = first.result, 0, ""
+    for _ in range(200):
+        asked = {**read, "offset": place["next_offset"], "log": place["log"], "wait_seconds": 25}
+        part = await machine.do("log.read", asked)
+        place, gaps, last = part.result, gaps + part.result["truncated_before"], said_in(part)
+        assert len(last) <= 262_144
+        if last.endswith("the end\n"):
+            break
+    assert last.endswith("the end\n")
+    assert gaps >= 1
+    assert said_in(await machine.do("log.read", {**read, "tail_lines": 1})) == "the end\n"
 
 
 @pytest.mark.parametrize("part", ["manifest", "layer"])

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from agent.tests.namespace import dying, dying_maker
@@ -114,7 +115,7 @@ async def test_what_runs_outlives_its_agent_and_is_found_again_and_not_started_t
     owner = Owner("alc_1", "member")
     argv = ("sh", "-c", "echo started; echo > /tmp/ready; read line < /tmp/gate; echo ended; exit 3")
     await Inside(first, owner).run("mkfifo", "/tmp/gate", "/tmp/ready")
-    running = asyncio.create_task(first.run(owner, "tsk_1", ProcessSpec(argv), 600))
+    running = asyncio.create_task(first.run(owner, "tsk_1", ProcessSpec(argv, output_bytes=100), 600))
     await Inside(first, owner).run("cat", "/tmp/ready")
     running.cancel()
     second = host_of(tmp_path)
@@ -124,6 +125,7 @@ async def test_what_runs_outlives_its_agent_and_is_found_again_and_not_started_t
     await Inside(second, Owner("alc_1", "member")).run("sh", "-c", "echo go > /tmp/gate")
     assert await again == 3
     assert await Inside(second, owner).log("tsk_1") == "started\nended\n"
+    assert await second.read_output(owner, "tsk_1") == (b"started\nended\n", False)
     assert await second.find_run(owner, "tsk_1") == "ended"
     assert await second.find_run(owner, "tsk_2") == "absent"
     assert (await second.destroy("alc_1")).clean
@@ -156,6 +158,25 @@ async def test_the_sweep_reaps_what_the_platform_does_not_know_and_names_what_is
         assert births.living(host.places, sandbox_itself("alc_1")) is not None
         assert (await host.destroy("alc_1")).clean
         assert left_of(host) == []
+
+
+async def test_numbers_that_the_kernel_gave_to_another_agents_sandbox_are_not_the_killed_ones(tmp_path: Path) -> None:
+    ours, theirs = host_of(tmp_path), NamespaceHost(tmp_path / "other", "nod_other")
+    itself = sandbox_itself("alc_1")
+    await ours.create(spec_of("alc_1", number=5))
+    await theirs.create(spec_of("alc_1", number=7))
+    dead, stranger = ours.places.load_init(itself), theirs.places.load_init(itself)
+    assert dead is not None
+    assert stranger is not None
+    os.kill(dead.pid, signal.SIGKILL)
+    await until(lambda: not processes.is_alive(dead))
+    # As it comes about now and then: the numbers are free, and the next sandbox of the machine has them.
+    again = replace(dead, namespaces=stranger.namespaces)
+    (ours.places.owner(itself) / "init.json").write_bytes(msgspec.json.encode(again))
+    assert (await ours.destroy("alc_1")).clean
+    assert births.living(theirs.places, itself) is not None
+    assert (await theirs.destroy("alc_1")).clean
+    assert [*left_of(ours), *left_of(theirs)] == []
 
 
 async def test_ranges_of_two_agents_never_overlap_and_are_given_back(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.tests.namespace.standing import Inside, namespaces_of, parsed, spec_of
-from mooring_agent.hosts.contract import FileSpec, HostFailure, Owner, Peer, ProcessSpec, Restart
+from mooring_agent.hosts.contract import FileSpec, HostFailure, LogPart, LogWish, Owner, Peer, ProcessSpec, Restart
 from mooring_agent.hosts.namespace import NamespaceHost, processes
 from mooring_agent.hosts.namespace.records import sandbox_itself
 
@@ -89,6 +89,16 @@ async def test_members_of_one_project_reach_each_other_by_name_whoever_came_firs
     assert (await inside.run("sh", "-c", names))[1].split() == ["10.77.0.5", "10.77.9.9"]
 
 
+async def test_a_member_comes_into_its_project_while_the_one_goes_whose_network_it_would_enter(
+    host: NamespaceHost,
+) -> None:
+    await host.create(spec_of("alc_1", number=5))
+    await Inside(host, Owner("alc_1", "member")).run("true")
+    gone, _ = await asyncio.gather(host.destroy("alc_1"), host.create(spec_of("alc_2", number=6)))
+    assert gone.clean
+    assert (await Inside(host, Owner("alc_2", "member")).run("getent", "hosts", "host6"))[0] == 0
+
+
 async def test_new_names_are_seen_through_the_same_file_and_what_the_tenant_added_stays(host: NamespaceHost) -> None:
     await host.create(spec_of("alc_1", peers=[Peer("old", "10.77.0.8")]))
     inside = Inside(host, Owner("alc_1", "member"))
@@ -137,6 +147,20 @@ async def test_files_are_written_for_their_user_and_odd_paths_are_refused(host: 
         await host.write_files(owner, [FileSpec("/srv/x", b"x", user="stranger")])
 
 
+async def test_a_directory_that_two_owners_use_stays_with_the_second_and_is_not_called_left(
+    host: NamespaceHost,
+) -> None:
+    await host.create(spec_of("alc_1"))
+    one, two = Owner("alc_1", "one"), Owner("alc_1", "two")
+    await host.write_files(one, [FileSpec("/srv/app", directory=True), FileSpec("/srv/app/one", b"x")])
+    await host.write_files(two, [FileSpec("/srv/app", directory=True), FileSpec("/srv/app/two", b"y")])
+    seen = await host.close_owner(one)
+    assert (seen.clean, seen.remaining) == (True, ())
+    code, said = await Inside(host, two).run("ls", "/srv/app")
+    assert (code, said.split()) == (0, ["two"])
+    assert (await host.close_owner(two)).clean
+
+
 async def test_an_owner_goes_with_all_that_it_had_while_the_other_keeps_serving(host: NamespaceHost) -> None:
     await host.create(spec_of("alc_1"))
     one, two = Owner("alc_1", "one"), Owner("alc_1", "two")
@@ -162,6 +186,27 @@ async def test_an_owner_goes_with_all_that_it_had_while_the_other_keeps_serving(
     assert "conf" in listing
     assert "/etc/one" in listing
     assert "No such file" in listing
+
+
+async def test_a_services_log_is_read_in_parts_by_whichever_agent_and_only_by_its_owner(host: NamespaceHost) -> None:
+    await host.create(spec_of("alc_1"))
+    one, two = Owner("alc_1", "one"), Owner("alc_1", "two")
+    talks = ProcessSpec(("sh", "-c", "echo one; echo two >&2; exec sleep 1000"))
+    await host.start_service(one, "web", talks, Restart("never"))
+    again = NamespaceHost(host.places.state, "nod_test")
+    await again.recover()
+    place, said = 0, b""
+    while said != b"one\ntwo\n":
+        part = await again.read_log_part(one, "web", LogWish(place, 0, 5)) or LogPart(b"", 0, 0, 0)
+        assert (part.offset, part.truncated_before) == (place, False)
+        place, said = part.next_offset, said + part.content
+        await asyncio.sleep(0)
+    tail = await again.read_log_part(one, "web", LogWish(None, 1, 1_024))
+    assert tail == LogPart(b"two\n", 4, 8, 8)
+    assert await again.read_log_part(two, "web", LogWish(0, 0, 1_024)) is None
+    for name in ("../one/logs/web", "..", "/etc/passwd", "a/b"):
+        with pytest.raises(HostFailure, match="path_refused"):
+            await again.read_log_part(two, name, LogWish(0, 0, 1_024))
 
 
 async def test_owners_do_not_see_each_others_processes(host: NamespaceHost) -> None:
@@ -287,6 +332,8 @@ async def test_a_user_whom_the_sandbox_calls_otherwise_but_who_is_root_gets_no_i
         with pytest.raises(HostFailure, match="root in the sandbox") as refused:
             await host.open_command(Owner("alc_1"), ProcessSpec(("id",), user=name), 80, 24)
         assert refused.value.code == "refused"
+        with pytest.raises(HostFailure, match="root in the sandbox"):
+            await host.open_piped(Owner("alc_1"), ProcessSpec(("id",), user=name))
 
 
 async def test_a_bounded_sandbox_says_so(host: NamespaceHost) -> None:

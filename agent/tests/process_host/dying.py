@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from agent.tests.process_host.place import A, get, root_of, serve, shell, wanted
 from mooring_agent.hosts.contract import FileSpec
 from mooring_agent.hosts.process import ProcessHost, making, teardown
 
-WAITS = "echo once >> times; while ! test -e go; do sleep 0.02; done; exit 7"
+WAITS = "echo once >> times; while ! test -e go; do sleep 0.02; done; echo went on; exit 7"
 
 
 async def die(work: Any) -> None:
@@ -46,7 +47,7 @@ async def do(host: ProcessHost, directory: Path, word: str) -> object:
             port = int((root_of(directory) / "a.port").read_text())
             return (await get(host, port)).decode()[:15]
         case "run":
-            return await host.run(A, "task-1", shell(WAITS), 600)
+            return await host.run(A, "task-1", replace(shell(WAITS), output_bytes=100), 600)
         case "close":
             return (await host.close_owner(A)).clean
         case "destroy":

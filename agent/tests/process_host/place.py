@@ -71,7 +71,7 @@ async def get(host: ProcessHost, port: int, allocation_id: str = "alc_1") -> byt
     """The first bytes of what is served, over a connection that the host made."""
     stream = await host.dial(allocation_id, port)
     await stream.send(b"GET / HTTP/1.0\r\n\r\n")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         answer = await stream.receive()
     await stream.close()
     return answer

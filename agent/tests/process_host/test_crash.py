@@ -59,6 +59,7 @@ async def test_an_agent_that_is_killed_in_a_run_is_followed_by_one_that_waits_fo
         (root_of(tmp_path) / "go").touch()
         assert await host.run(A, "task-1", shell("echo twice >> times"), 600) == 7
         assert (root_of(tmp_path) / "times").read_text() == "once\n"
+        assert await host.read_output(A, "task-1") == (b"went on\n", False)
         assert (await host.destroy("alc_1")).clean
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from agent.tests.supervisor.standing import NEVER, Standing, is_alive, python, shell, standing, until
 from mooring_agent.hosts.contract import HostFailure
-from mooring_agent.hosts.streams import SocketStream, TerminalStream
+from mooring_agent.hosts.streams import PipedStream, SocketStream, TerminalStream, stream_of
 from mooring_agent.supervisor.client import ProgramSpec, SupervisorRefusal
 
 
@@ -28,10 +28,10 @@ async def opened(sandbox: Standing, script: str) -> TerminalStream:
     return TerminalStream(await sandbox.client.open_command("", shell(script), 80, 24))
 
 
-async def read_until(stream: TerminalStream | SocketStream, wanted: bytes) -> bytes:
+async def read_until(stream: TerminalStream | PipedStream | SocketStream, wanted: bytes) -> bytes:
     """Everything up to what is waited for."""
     seen = b""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while wanted not in seen:
             piece = await stream.receive()
             assert piece, seen
@@ -39,10 +39,10 @@ async def read_until(stream: TerminalStream | SocketStream, wanted: bytes) -> by
     return seen
 
 
-async def read_all(stream: TerminalStream | SocketStream) -> bytes:
+async def read_all(stream: TerminalStream | PipedStream | SocketStream) -> bytes:
     """Everything to the end."""
     seen = b""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while piece := await stream.receive():
             seen += piece
     return seen
@@ -187,3 +187,48 @@ async def test_closing_a_stream_wakes_its_reader(sandbox: Standing) -> None:
         await asyncio.sleep(0)
         await stream.close()
         assert await reading == b""
+
+
+async def piped(sandbox: Standing, script: str) -> PipedStream:
+    """A command without a terminal."""
+    stream = stream_of(await sandbox.client.open_piped("", shell(script)))
+    assert isinstance(stream, PipedStream)
+    return stream
+
+
+async def test_a_command_without_a_terminal_has_its_output_and_its_errors_apart(sandbox: Standing) -> None:
+    command = await piped(sandbox, "tty >&2; cat; echo end; exit 6")
+    await command.send(b"a line\n")
+    await command.send_end()
+    assert await read_all(command) == b"a line\nend\n"
+    assert await command.receive_errors() == b"not a tty\n"
+    assert await command.receive_errors() == b""
+    assert await command.exit_code() == 6
+    await command.close()
+
+
+async def test_a_long_input_and_output_pass_through_pipes_whole(sandbox: Standing) -> None:
+    command = await piped(sandbox, "cat")
+    data = bytes(range(256)) * 4_000
+
+    async def send() -> None:
+        await command.send(data)
+        await command.send_end()
+
+    sending = asyncio.create_task(send())
+    assert await read_all(command) == data
+    await sending
+    await command.close()
+
+
+async def test_a_signal_reaches_a_command_without_a_terminal_and_a_hang_up_ends_it(sandbox: Standing) -> None:
+    command = await piped(sandbox, "trap 'echo caught; exit 7' INT; echo ready; while :; do sleep 0.05; done")
+    await read_until(command, b"ready\n")
+    await command.signal(signal.SIGINT)
+    assert b"caught" in await read_all(command)
+    assert await command.exit_code() == 7
+    await command.close()
+    other = await piped(sandbox, "echo $$; exec sleep 1000")
+    pid = int(await other.receive())
+    await other.close()
+    await until(lambda: not is_alive(pid))

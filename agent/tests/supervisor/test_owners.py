@@ -281,7 +281,7 @@ except ConnectionError: print("b''")
 )
 async def test_a_message_that_is_none_is_refused_and_ends_nothing(sandbox: Standing, raw: bytes) -> None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.settimeout(60)
+    connection.settimeout(180)
     connection.connect(str(sandbox.state / "supervisor.sock"))
     if raw:
         connection.send(raw)

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from agent.tests.supervisor.standing import (
 )
 from mooring_agent.hosts import proc
 from mooring_agent.supervisor import logs
+from mooring_agent.supervisor.captures import read_capture
 from mooring_agent.supervisor.client import ProgramSpec, SupervisorRefusal
 
 
@@ -45,6 +47,41 @@ async def test_a_run_ends_with_its_code_and_its_output(sandbox: Standing) -> Non
     ended = await sandbox.client.wait_run("", "task-1")
     assert (ended.state, ended.reason, ended.exit_code) == ("ended", "exited", 7)
     assert output(sandbox, "", "task-1") == b"typed\nto-stderr\n"
+
+
+async def test_the_standard_output_of_a_run_is_kept_apart_from_its_log(sandbox: Standing) -> None:
+    program = ProgramSpec(("sh", "-c", "echo out; echo to-stderr >&2; echo more; exit 7"), {}, output_bytes=100)
+    await sandbox.client.start_run("", "task-1", program, 60)
+    assert (await sandbox.client.wait_run("", "task-1")).exit_code == 7
+    assert read_capture(sandbox.log("", "task-1")) == (b"out\nmore\n", False)
+    assert sorted(output(sandbox, "", "task-1").splitlines()) == [b"more", b"out", b"to-stderr"]
+
+
+async def test_no_more_of_an_output_is_kept_than_was_asked_for(sandbox: Standing) -> None:
+    full = python("import sys; sys.stdout.write('x' * 50_000)")
+    over = python("import sys; sys.stdout.write('x' * 49_999 + 'yz')")
+    for key, program in (("full", full), ("over", over)):
+        await sandbox.client.start_run("", key, replace(program, output_bytes=50_000), 60)
+    await sandbox.client.start_run("", "unasked", shell("echo out"), 60)
+    for key in ("full", "over", "unasked"):
+        await sandbox.client.wait_run("", key)
+    assert read_capture(sandbox.log("", "full")) == (b"x" * 50_000, False)
+    assert read_capture(sandbox.log("", "over")) == (b"x" * 49_999 + b"y", True)
+    assert len(output(sandbox, "", "over")) == 50_001
+    assert read_capture(sandbox.log("", "unasked")) is None
+    with pytest.raises(SupervisorRefusal):
+        await sandbox.client.start_run("", "task-3", replace(shell("true"), output_bytes=65_537), 60)
+
+
+async def test_what_a_run_left_behind_writes_to_the_log_and_not_to_its_output(
+    sandbox: Standing, tmp_path: Path
+) -> None:
+    left = f"(while ! test -e {tmp_path}/go; do sleep 0.02; done; echo later) & echo now"
+    await sandbox.client.start_run("", "task-1", replace(shell(left), output_bytes=100), 60)
+    await sandbox.client.wait_run("", "task-1")
+    (tmp_path / "go").touch()
+    await until(lambda: output(sandbox, "", "task-1") == b"now\nlater\n")
+    assert read_capture(sandbox.log("", "task-1")) == (b"now\n", False)
 
 
 async def test_a_signal_is_told_as_128_and_its_number(sandbox: Standing) -> None:

@@ -19,15 +19,28 @@ from mooring_agent.supervisor.client import SOCKET_NAME
 SIMULATED_MAJOR: Final = 241  # one of the numbers that are for local use: no driver answers there
 PROJECT_DESCRIPTOR: Final = 3  # the first that the init of a sandbox keeps beside its standard files
 _BIRTH_SECONDS: Final = 120.0
+_TRIES_MAX: Final = 5
 _OPEN_FILES: Final = 16_384
 _SHARED_DEVICES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _START: Final = "import sys; sys.path.insert(0, {0!r}); from mooring_agent.birth.{1} import main; main()"
 
 
 def sandbox_init(places: Places, record: Record) -> Init:
-    """The init of a sandbox: the one that lives, or a new one."""
+    """The init of a sandbox: the one that lives, or a new one.
+
+    The member whose network is to be entered may end while the maker starts: then another's is, or a new one is made.
+    """
     itself = sandbox_itself(record.spec.allocation_id)
-    return living(places, itself) or _give_birth(places, itself, "sandbox", sandbox_plan(places, record))
+    for _ in range(_TRIES_MAX):
+        if (found := living(places, itself)) is not None:
+            return found
+        plan = sandbox_plan(places, record)
+        try:
+            return _give_birth(places, itself, "sandbox", plan)
+        except HostFailure:
+            if not plan["project_network"] or os.path.exists(plan["project_network"]):
+                raise
+    raise HostFailure("interrupted", "the members of its project ended while the sandbox was made")
 
 
 def sandbox_plan(places: Places, record: Record) -> dict[str, Any]:
@@ -82,14 +95,17 @@ def living(places: Places, owner: Owner) -> Init | None:
 
 
 def project_network(places: Places, name: str) -> str | None:
-    """Where the network namespace of a project can be entered: the init of each member has it open."""
+    """Where the network namespace of a project can be entered: the init of each member has it open.
+
+    One that was killed has it open no more, and is there until the last process of its sandbox is gone.
+    """
     for allocation_id in places.allocations():
         record = places.load(allocation_id)
         if record is None or record.spec.network.machine or record.spec.network.name != name:
             continue
         init = living(places, sandbox_itself(allocation_id))
-        if init is not None:
-            return f"/proc/{init.pid}/fd/{PROJECT_DESCRIPTOR}"
+        if init is not None and os.path.exists(place := f"/proc/{init.pid}/fd/{PROJECT_DESCRIPTOR}"):
+            return place
     return None
 
 

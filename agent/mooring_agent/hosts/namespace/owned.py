@@ -89,14 +89,16 @@ def _give(root: int, path: str, user: User, first_uid: int) -> None:
 
 
 def remaining(places: Places, owner: Owner) -> tuple[list[str], int]:
-    """Which of an owner's files are there, and how many were looked for."""
+    """Which of an owner's files are there, and how many were looked for; what others use by now is theirs."""
     names = places.load_files(owner)
     init = births.living(places, sandbox_itself(owner.allocation_id))
     if init is None or not names:
         return [], len(names)
+    others = _of_others(places, owner)
     root = open_root(init)
     try:
-        return [name for name in names if beneath.exists(root, beneath.parse_path(name))], len(names)
+        own = [name for name in names if not _is_used(name, others)]
+        return [name for name in own if beneath.exists(root, beneath.parse_path(name))], len(names)
     finally:
         os.close(root)
 
@@ -107,18 +109,26 @@ def remove(places: Places, owner: Owner) -> None:
     init = births.living(places, sandbox_itself(owner.allocation_id))
     if init is None or not names:
         return
-    others = {
-        name for other in places.owners(owner.allocation_id) if other != owner for name in places.load_files(other)
-    }
+    others = _of_others(places, owner)
     root = open_root(init)
     try:
         # The deepest first, so that a directory is empty when its turn comes.
         for name in sorted(names, key=lambda each: each.count("/"), reverse=True):
             parts = beneath.parse_path(name)
-            if not any(other == name or other.startswith(f"{name}/") for other in others):
+            if not _is_used(name, others):
                 beneath.remove(root, parts)
     finally:
         os.close(root)
+
+
+def _of_others(places: Places, owner: Owner) -> set[str]:
+    """What was written into the sandbox for anybody else."""
+    owners = [each for each in places.owners(owner.allocation_id) if each != owner]
+    return {name for each in owners for name in places.load_files(each)}
+
+
+def _is_used(name: str, others: set[str]) -> bool:
+    return any(other == name or other.startswith(f"{name}/") for other in others)
 
 
 def write_hosts(record: Record, init: Init, peers: Sequence[Peer]) -> None:

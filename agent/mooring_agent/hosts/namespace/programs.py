@@ -5,11 +5,22 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from mooring_agent.hosts.contract import Command, HostFailure, Owner, ProcessSpec, Restart, ServiceState
+from mooring_agent.hosts.contract import (
+    Command,
+    HostFailure,
+    LogPart,
+    LogWish,
+    Owner,
+    ProcessSpec,
+    Restart,
+    ServiceState,
+)
 from mooring_agent.hosts.namespace import births
 from mooring_agent.hosts.namespace.records import Places, Record
-from mooring_agent.hosts.streams import TerminalStream
+from mooring_agent.hosts.streams import stream_of
+from mooring_agent.log_parts import service_part
 from mooring_agent.supervisor import logs
+from mooring_agent.supervisor.captures import read_capture
 from mooring_agent.supervisor.client import (
     ProgramSpec,
     ProgramState,
@@ -134,11 +145,27 @@ class Programs:
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             yield piece
 
+    async def read_log_part(self, owner: Owner, key: str, wish: LogWish) -> LogPart | None:
+        """A bounded part of such a log; none where there is no log of this key."""
+        return await asyncio.to_thread(service_part, str(self._log(owner, key)), wish)
+
+    async def read_output(self, owner: Owner, key: str) -> tuple[bytes, bool] | None:
+        """What a run wrote to its standard output alone, as far as it was asked for."""
+        return await asyncio.to_thread(read_capture, str(self._log(owner, key)))
+
     async def open_command(self, owner: Owner, process: ProcessSpec, columns: int, rows: int) -> Command:
         """Start an interactive command with a terminal of this size."""
         try:
             client = await self._supervisor(owner)
-            return TerminalStream(await client.open_command(owner.label, _program(process), columns, rows))
+            return stream_of(await client.open_command(owner.label, _program(process), columns, rows))
+        except (SupervisorGone, SupervisorRefusal) as problem:
+            _fail(problem)
+
+    async def open_piped(self, owner: Owner, process: ProcessSpec) -> Command:
+        """Start a command without a terminal."""
+        try:
+            client = await self._supervisor(owner)
+            return stream_of(await client.open_piped(owner.label, _program(process)))
         except (SupervisorGone, SupervisorRefusal) as problem:
             _fail(problem)
 
@@ -162,7 +189,9 @@ class Programs:
 
 
 def _program(process: ProcessSpec) -> ProgramSpec:
-    return ProgramSpec(process.argv, dict(process.environment), process.user, process.directory, process.stdin)
+    environment = dict(process.environment)
+    user, directory = process.user, process.directory
+    return ProgramSpec(process.argv, environment, user, directory, process.stdin, process.output_bytes)
 
 
 def _fail(problem: SupervisorGone | SupervisorRefusal) -> NoReturn:

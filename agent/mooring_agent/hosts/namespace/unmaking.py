@@ -7,7 +7,7 @@ others at once.
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from mooring_agent.hosts.contract import HostFailure, Look, Owner, Thing
 from mooring_agent.hosts.namespace import births, limits, look, network, owned, processes, ranges, tree
 from mooring_agent.hosts.namespace.look import Seen, Traces
 from mooring_agent.hosts.namespace.making import Machine, rename_members
-from mooring_agent.hosts.namespace.records import SANDBOX, Init, Record, sandbox_itself
+from mooring_agent.hosts.namespace.records import SANDBOX, UIDS, Init, Places, Record, sandbox_itself
 
 Step = Callable[["Unmaking"], None]
 
@@ -40,7 +40,8 @@ class Unmaking:
             births.wait_for_birth(places.owner(owner))
         self.inits = [init for owner in places.owners(self.allocation_id) if (init := places.load_init(owner))]
         self.parts = [places.owner(each) for each in places.owners(self.allocation_id) if each.label != SANDBOX]
-        self.guard = processes.Guard(self.inits)
+        self.guard = processes.Guard(self.inits)  # first: who lives afterwards has numbers that nobody else is given
+        self.namespaces = own_namespaces(places, record, self.inits)
         self.sockets: frozenset[int] = frozenset()
 
     def traces(self) -> Traces:
@@ -51,7 +52,7 @@ class Unmaking:
             allocation_id=self.allocation_id,
             label=None,
             directory=directory,
-            namespaces=own_namespaces(self.inits),
+            namespaces=self.namespaces,
             files=(directory / "root", directory / "disk.img", directory / "disk", *self.parts),
             first_uid=self.record.first_uid,
             link=self.record.link,
@@ -99,7 +100,7 @@ def kill_all(work: Unmaking) -> None:
 def cut_cable(work: Unmaking) -> None:
     """Its cable, by the end that can be reached: its own while we hold its network, the project's while that stands."""
     with work.machine.cables:
-        for kind, number in own_namespaces(work.inits):
+        for kind, number in work.namespaces:
             path = work.guard.path(kind, number) if kind == "net" else None
             if path is not None:
                 network.remove_link(path, "eth0")
@@ -189,12 +190,43 @@ def result(before: Seen, after: Seen) -> Look:
     )
 
 
-def own_namespaces(inits: Iterable[Init]) -> frozenset[tuple[str, int]]:
+def own_namespaces(places: Places, record: Record, inits: Sequence[Init]) -> frozenset[tuple[str, int]]:
     """The namespaces of these inits without those that are the machine's, and without those of another start of the
-    machine."""
+    machine.
+
+    The kernel gives the number of a namespace to another when it is gone, and whoever has it then may be anybody's, of
+    another agent too. So the numbers of an init that somebody killed count only where one of the sandbox's own
+    processes, by its users or its groups, is in that namespace, and no younger init of ours has it.
+    """
     machine = set(processes.own_namespaces().items())
     boot = processes.boot_id()
-    return frozenset(item for init in inits if init.boot == boot for item in init.namespaces.items()) - machine
+    found: set[tuple[str, int]] = set()
+    for init in inits:
+        if init.boot == boot and processes.is_alive(init):
+            found |= set(init.namespaces.items())
+        elif init.boot == boot:
+            found |= set(init.namespaces.items()) & _of_processes(record) - _of_younger(places, init)
+    return frozenset(found) - machine
+
+
+def _of_processes(record: Record) -> set[tuple[str, int]]:
+    """The namespaces of the processes that are this sandbox's, whatever namespaces they are in."""
+    grouped = set(limits.members(record.cgroups))
+    first = record.first_uid
+    own = [
+        each
+        for each in processes.survey()
+        if each.pid in grouped or (first is not None and first <= each.uid < first + UIDS)
+    ]
+    return {item for each in own for item in each.namespaces.items()}
+
+
+def _of_younger(places: Places, dead: Init) -> set[tuple[str, int]]:
+    """The namespaces of everything that this agent made later, and that lives."""
+    owners = [owner for each in places.allocations() for owner in places.owners(each)]
+    recorded = [init for owner in owners if (init := places.load_init(owner)) is not None]
+    younger = [init for init in recorded if init.start > dead.start and processes.is_alive(init)]
+    return {item for init in younger for item in init.namespaces.items()}
 
 
 def unmount_below(directory: Path) -> list[str]:
@@ -239,7 +271,7 @@ def close_owner(machine: Machine, record: Record, owner: Owner) -> Look:
     init = places.load_init(owner)
     inits = [init] if init is not None else []
     guard = processes.Guard(inits)
-    own = frozenset(item for item in own_namespaces(inits) if item[0] in _OWNERS_OWN)
+    own = frozenset(item for item in own_namespaces(places, record, inits) if item[0] in _OWNERS_OWN)
 
     def traces(sockets: frozenset[int]) -> Traces:
         return Traces(

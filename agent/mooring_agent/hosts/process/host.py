@@ -14,6 +14,8 @@ from mooring_agent.hosts.contract import (
     FileSpec,
     HostFailure,
     HostKind,
+    LogPart,
+    LogWish,
     Look,
     Owner,
     Peer,
@@ -28,8 +30,10 @@ from mooring_agent.hosts.process import dialling, making, teardown
 from mooring_agent.hosts.process.files import OwnedFiles
 from mooring_agent.hosts.process.making import ADDRESS, Making
 from mooring_agent.hosts.process.sandbox import SANDBOX_VARIABLE, Record, Sandbox
-from mooring_agent.hosts.streams import SocketStream, TerminalStream
+from mooring_agent.hosts.streams import SocketStream, stream_of
+from mooring_agent.log_parts import service_part
 from mooring_agent.supervisor import logs
+from mooring_agent.supervisor.captures import read_capture
 from mooring_agent.supervisor.client import (
     ProgramSpec,
     ProgramState,
@@ -149,6 +153,14 @@ class ProcessHost:
             yield piece
             await asyncio.sleep(0)
 
+    async def read_log_part(self, owner: Owner, key: str, wish: LogWish) -> LogPart | None:
+        """A bounded part of such a log; none where there is no log of this key."""
+        return await asyncio.to_thread(service_part, self._standing(owner).log(owner, key), wish)
+
+    async def read_output(self, owner: Owner, key: str) -> tuple[bytes, bool] | None:
+        """What a run wrote to its standard output alone, as far as it was asked for."""
+        return await asyncio.to_thread(read_capture, self._standing(owner).log(owner, key))
+
     async def dial(self, allocation_id: str, port: int) -> ByteStream:
         """Connect to a port on which a process of the sandbox listens, and nowhere else."""
         holding = await teardown.holding_of(self._standing(Owner(allocation_id)), None)
@@ -158,7 +170,13 @@ class ProcessHost:
         """Start an interactive command with a terminal of this size."""
         sandbox = self._standing(owner)
         client = await self._attend(sandbox)
-        return TerminalStream(await _told(client.open_command(owner.label, _program(sandbox, process), columns, rows)))
+        return stream_of(await _told(client.open_command(owner.label, _program(sandbox, process), columns, rows)))
+
+    async def open_piped(self, owner: Owner, process: ProcessSpec) -> Command:
+        """Start a command without a terminal."""
+        sandbox = self._standing(owner)
+        client = await self._attend(sandbox)
+        return stream_of(await _told(client.open_piped(owner.label, _program(sandbox, process))))
 
     async def close_owner(self, owner: Owner) -> Look:
         """Kill, remove and look for everything of one owner; the others go on."""
@@ -243,7 +261,8 @@ async def _told(asked: Awaitable[Answer]) -> Answer:
 
 def _program(sandbox: Sandbox, process: ProcessSpec) -> ProgramSpec:
     environment = sandbox.environment(process.environment)
-    return ProgramSpec(process.argv, environment, process.user, process.directory, process.stdin)
+    user, directory = process.user, process.directory
+    return ProgramSpec(process.argv, environment, user, directory, process.stdin, process.output_bytes)
 
 
 def _exit_code(state: ProgramState, timeout_seconds: float) -> int:
