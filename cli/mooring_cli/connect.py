@@ -1,5 +1,8 @@
 """`mooring connect`: a port of this machine that leads to an app's endpoint; with --browser, a link into it.
 
+An app may have a place where people work with it by commands, a terminal: `mooring connect INSTANCE -- COMMAND` runs
+one there, and `--shell` opens a shell.
+
 Nothing is published anywhere: each connection to the local port is carried to the platform's relay, and from there
 to a port inside the app's sandbox.
 """
@@ -13,36 +16,58 @@ from typing import Any
 import click
 
 from mooring_cli import output
+from mooring_cli.exec_command import run_at
 from mooring_cli.failures import NoSuchName
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand
 from mooring_cli.places import Places
 from mooring_cli.visits import CLOSE, DATA, END, FAILURE, Line, VisitRefused, dial, failure_of
+from mooring_cli.watch import find as find_instance
 
 READ_BYTES = 65_536
 
 
-@click.command(cls=MooringCommand)
+@click.command(cls=MooringCommand, context_settings={"ignore_unknown_options": True})
 @click.argument("endpoint")
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 @click.option("--project", metavar="NAME", help="The project, by slug or id.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Local port; 0 takes a free one. [default: 0]")
 @click.option("--browser", is_flag=True, help="Open it in a browser instead, by a link that counts once.")
-def connect(*, endpoint: str, project: str | None, port: int, browser: bool) -> None:
-    """Reach an app's endpoint, by its id or its name.
+@click.option("--shell", is_flag=True, help="ENDPOINT is an instance: open a shell where its users work.")
+@click.option("--terminal", metavar="NAME", help="Which terminal of the instance, where it has several.")
+def connect(
+    *,
+    endpoint: str,
+    argv: tuple[str, ...],
+    project: str | None,
+    port: int,
+    browser: bool,
+    shell: bool,
+    terminal: str | None,
+) -> int | None:
+    """Reach an app's endpoint, by its id or its name; or run a command where an instance's users work.
 
     A port of this machine leads to it until you press Ctrl-C. With --browser a link is made and opened.
+
+    `mooring connect INSTANCE -- COMMAND` runs a command at the instance's terminal, as the app's user, with its exit
+    code; in a pipe its output passes unchanged. `mooring connect INSTANCE --shell` opens a shell there.
     """
     invocation = current()
     project_id = Places(invocation).project_id(project)
+    if argv or shell or terminal:
+        if browser or port or (argv and shell):
+            raise click.UsageError("a command, --shell, or a port or --browser: choose one")
+        return run_at(invocation, find_instance(invocation, project_id, endpoint), argv, terminal)
     found = find(invocation, project_id, endpoint)
     path = {"project_id": project_id, "endpoint_id": found["id"]}
     if browser:
         link = invocation.call("open_endpoint", path)
         if invocation.output != "table" or not webbrowser.open(link["url"]):
             output.show(invocation.output, link, ("url", "expires_at"))
-        return
+        return None
     with suppress(KeyboardInterrupt):
         asyncio.run(Listener(invocation, path, found).run(port))
+    return None
 
 
 def find(invocation: Invocation, project_id: str, named: str) -> dict[str, Any]:
@@ -50,7 +75,10 @@ def find(invocation: Invocation, project_id: str, named: str) -> dict[str, Any]:
     call = plain_call("list_endpoints", {"project_id": project_id}, {"limit": 500})
     found = [each for each in invocation.client.pages(call) if named in (each["id"], each["name"])]
     if not found:
-        raise NoSuchName(f"there is no endpoint {named!r} here; mooring endpoints list shows them")
+        raise NoSuchName(
+            f"there is no endpoint {named!r} here; mooring endpoints list shows them. Where {named!r} is an instance: "
+            f"mooring connect {named} -- COMMAND runs a command there, mooring connect {named} --shell opens a shell"
+        )
     if len(found) > 1:
         raise click.UsageError(f"{named!r} is the name of {len(found)} endpoints; give an id")
     return dict(found[0])

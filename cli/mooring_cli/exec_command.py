@@ -12,16 +12,16 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
-from mooring_cli.invocation import current
+from mooring_cli.invocation import Invocation, current
 from mooring_cli.main import MooringCommand
 from mooring_cli.places import Places
-from mooring_cli.visits import CLOSE, DATA, END, EXIT, FAILURE, RESIZE, Line, VisitRefused, dial, failure_of
+from mooring_cli.visits import CLOSE, DATA, END, ERRORS, EXIT, FAILURE, RESIZE, Line, VisitRefused, dial, failure_of
 
 READ_BYTES = 65_536
 STANDS_SECONDS = 30
@@ -45,20 +45,34 @@ def exec_(*, allocation: str, argv: tuple[str, ...], project: str | None, user: 
     size = shutil.get_terminal_size()
     body = {"argv": list(argv), "user": user, "label": label, "columns": size.columns, "rows": size.lines}
     ticket = invocation.call("exec_allocation", path, body=body)
-    return asyncio.run(_visit(ticket))
+    return asyncio.run(attend(ticket, terminal=True))
 
 
 exec = exec_
 """How the root finds it."""
 
 
-async def _visit(ticket: dict[str, Any]) -> int:
+def run_at(invocation: Invocation, path: dict[str, str], argv: Sequence[str], endpoint: str | None = None) -> int:
+    """Run a command at the terminal of an app, or a login shell where there is none; its exit code.
+
+    It has a terminal of its own where this one is at both ends; else pipes, so that what it writes passes unchanged.
+    """
+    size, terminal = shutil.get_terminal_size(), sys.stdin.isatty() and sys.stdout.isatty()
+    body = {"argv": list(argv), "columns": size.columns, "rows": size.lines, "terminal": terminal}
+    if endpoint is not None:
+        body["endpoint"] = endpoint
+    ticket = invocation.call("exec_instance", path, body=body)
+    return asyncio.run(attend(ticket, terminal=terminal))
+
+
+async def attend(ticket: dict[str, Any], *, terminal: bool) -> int:
+    """Show a command's ticket to the relay and sit at the command until it ends; its exit code."""
     line = await dial(ticket["relay_url"], ticket["ticket"])
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
-    with _raw_terminal():
+    with _raw_terminal(wanted=terminal):
         typing = asyncio.create_task(_typed(line))
-        if sys.stdin.isatty():
+        if terminal and sys.stdin.isatty():
             loop.add_signal_handler(signal.SIGWINCH, lambda: loop.create_task(_resized(line)))
         shown = asyncio.create_task(_shown(line, ended))
         try:
@@ -105,6 +119,9 @@ async def _shown(line: Line, ended: "asyncio.Future[int]") -> None:
         if kind == DATA:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
+        elif kind == ERRORS:
+            sys.stderr.buffer.write(data)
+            sys.stderr.buffer.flush()
         elif kind == EXIT:
             code = int(data)
             ended.set_result(code if 0 <= code < 256 else 128 - code)
@@ -116,9 +133,9 @@ async def _shown(line: Line, ended: "asyncio.Future[int]") -> None:
 
 
 @contextmanager
-def _raw_terminal() -> Iterator[None]:
+def _raw_terminal(*, wanted: bool) -> Iterator[None]:
     """Every key goes to the command, Ctrl-C too; afterwards the terminal is as it was."""
-    if not sys.stdin.isatty():
+    if not wanted or not sys.stdin.isatty():
         yield
         return
     before = termios.tcgetattr(0)

@@ -193,6 +193,12 @@ NOUNS: dict[str, Noun] = {
                                 Field(("label",), "text", False, "The owner within the allocation."),
                                 Field(("columns",), "integer", False),
                                 Field(("rows",), "integer", False),
+                                Field(
+                                    ("terminal",),
+                                    "boolean",
+                                    False,
+                                    "Whether it has a terminal; else pipes, its errors apart.",
+                                ),
                             ),
                             takes_body=True,
                             one_time_secret=True,
@@ -1421,6 +1427,228 @@ NOUNS: dict[str, Noun] = {
             ),
         ),
         Noun(
+            "attachments",
+            "attachment",
+            "Attachments: list, get, create, delete, detach.",
+            (
+                Verb(
+                    "list",
+                    "List what the project is attached to, the oldest first; those that are over stay readable",
+                    "Needs the action `attachment.read`.",
+                    (
+                        Endpoint(
+                            "list_attachments",
+                            "project",
+                            "project_id",
+                            query=(
+                                Field(
+                                    ("status",),
+                                    "json",
+                                    False,
+                                    "",
+                                    ("active", "detached", "detaching", "refused", "requested"),
+                                ),
+                            ),
+                            lists=True,
+                            pages=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "get",
+                    "Read an attachment: its account's name, how far it is, and what its end waits for",
+                    "Needs the action `attachment.read`.",
+                    (
+                        Endpoint(
+                            "get_attachment",
+                            "project",
+                            "project_id",
+                            arguments=("attachment_id",),
+                            query=(
+                                Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                Field(
+                                    ("changed_from",),
+                                    "text",
+                                    False,
+                                    "The `etag` that was seen: wait until it is another.",
+                                ),
+                            ),
+                        ),
+                    ),
+                ),
+                Verb(
+                    "create",
+                    "Let the project use an instance of another project of the tenant",
+                    "The instance runs with `control_plane_scope` tenant, and its app lets projects attach. The attachment is `requested`\nuntil the app's adapter has made what the project needs there; it is then `active`, or `refused` with the reason.\n\nNeeds the action `attachment.create`.",
+                    (
+                        Endpoint(
+                            "create_attachment",
+                            "project",
+                            "project_id",
+                            body=(
+                                Field(
+                                    ("instance_id",), "reference", True, "An instance of another project of the tenant."
+                                ),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+                Verb(
+                    "delete",
+                    "End the project's use of the instance: the same as `detach`, with its defaults",
+                    "Needs the action `attachment.delete`.",
+                    (
+                        Endpoint(
+                            "delete_attachment", "project", "project_id", arguments=("attachment_id",), deletes=True
+                        ),
+                    ),
+                ),
+                Verb(
+                    "detach",
+                    "End the project's use of the instance; it takes no new work from now on",
+                    "What the project has there may finish within `timeout_seconds`, or is cancelled; then its account is removed and the\nattachment is `detached`. Where that fails, `blocker` says why, and it is done again after a pause. Asked again with\n`cancel_work`, one that waits stops waiting.\n\nNeeds the action `attachment.delete`.",
+                    (
+                        Endpoint(
+                            "detach_attachment",
+                            "project",
+                            "project_id",
+                            arguments=("attachment_id",),
+                            body=(
+                                Field(
+                                    ("cancel_work",),
+                                    "boolean",
+                                    False,
+                                    "Cancel what the project has there, and do not wait for it.",
+                                ),
+                                Field(("timeout_seconds",), "integer", False, "Seconds in which its work may finish."),
+                            ),
+                            takes_body=True,
+                        ),
+                    ),
+                ),
+            ),
+            (
+                Noun(
+                    "actions",
+                    "attachment",
+                    "Actions: act.",
+                    (
+                        Verb(
+                            "act",
+                            "Ask the instance that the project is attached to for an action of its app",
+                            "Who may is said by the action's own key, which counts in this project. With `wait` the answer is 200 and has the\noutcome if it is there in time; otherwise it is 202, and the operation is read until it is over.\n\nNeeds the action `attachment.read`.",
+                            (
+                                Endpoint(
+                                    "start_attachment_action",
+                                    "project",
+                                    "project_id",
+                                    arguments=(
+                                        "attachment_id",
+                                        "action_name",
+                                    ),
+                                    query=(Field(("wait",), "number", False, "Seconds to wait until it is over."),),
+                                    body=(Field(("input",), "json", False, "At most 65536 bytes."),),
+                                    takes_body=True,
+                                ),
+                            ),
+                        ),
+                    ),
+                    (),
+                ),
+                Noun(
+                    "operations",
+                    "attachment operation",
+                    "Operations: list, get.",
+                    (
+                        Verb(
+                            "list",
+                            "List what was done for the attachment, the newest first; actions that only read are not among it",
+                            "Needs the action `attachment.read`.",
+                            (
+                                Endpoint(
+                                    "list_attachment_operations",
+                                    "project",
+                                    "project_id",
+                                    arguments=("attachment_id",),
+                                    query=(
+                                        Field(
+                                            ("status",),
+                                            "json",
+                                            False,
+                                            "",
+                                            (
+                                                "accepted",
+                                                "blocked",
+                                                "cancelled",
+                                                "cancelling",
+                                                "failed",
+                                                "running",
+                                                "succeeded",
+                                            ),
+                                        ),
+                                    ),
+                                    lists=True,
+                                    pages=True,
+                                ),
+                            ),
+                        ),
+                        Verb(
+                            "get",
+                            "Read an operation of the attachment: an action that the project asked for, or its attach or detach",
+                            "Needs the action `attachment.read`.",
+                            (
+                                Endpoint(
+                                    "get_attachment_operation",
+                                    "project",
+                                    "project_id",
+                                    arguments=(
+                                        "attachment_id",
+                                        "operation_id",
+                                    ),
+                                    query=(
+                                        Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
+                                        Field(("until",), "text", False, "States to wait for, separated by commas."),
+                                        Field(
+                                            ("changed_from",),
+                                            "text",
+                                            False,
+                                            "The `etag` that was seen: wait until it is another.",
+                                        ),
+                                    ),
+                                ),
+                            ),
+                        ),
+                    ),
+                    (),
+                ),
+                Noun(
+                    "usage",
+                    "attachment usage",
+                    "Usage: list.",
+                    (
+                        Verb(
+                            "list",
+                            "List what the project used of the instance, as its app reported it",
+                            "Needs the action `usage.read`.",
+                            (
+                                Endpoint(
+                                    "list_attachment_usage",
+                                    "project",
+                                    "project_id",
+                                    arguments=("attachment_id",),
+                                    lists=True,
+                                    pages=True,
+                                ),
+                            ),
+                        ),
+                    ),
+                    (),
+                ),
+            ),
+        ),
+        Noun(
             "break-glass",
             "break glass",
             "Break glass: list, open.",
@@ -1789,7 +2017,7 @@ NOUNS: dict[str, Noun] = {
         Noun(
             "instances",
             "instance",
-            "Instances: list, get, create, delete, plan, reconcile, repair, restart, rollback, stop, upgrade.",
+            "Instances: list, get, create, delete, exec, plan, reconcile, repair, restart, rollback, stop, upgrade.",
             (
                 Verb(
                     "list",
@@ -1890,6 +2118,33 @@ NOUNS: dict[str, Noun] = {
                     "Stop an instance for ever: the same as `stop`",
                     "Needs the action `instance.delete`.",
                     (Endpoint("delete_instance", "project", "project_id", arguments=("instance_id",), deletes=True),),
+                ),
+                Verb(
+                    "exec",
+                    "Get a ticket for one command at the app's terminal, as the user whom the app names there, who is never root",
+                    "Without a command it is a login shell. The command's arguments are in the audit trail.\n\nNeeds the action `instance.exec`.",
+                    (
+                        Endpoint(
+                            "exec_instance",
+                            "project",
+                            "project_id",
+                            arguments=("instance_id",),
+                            body=(
+                                Field(("argv",), "list", False, "The command; none: a login shell."),
+                                Field(("endpoint",), "text", False, "Which terminal, where the app has several."),
+                                Field(("columns",), "integer", False),
+                                Field(("rows",), "integer", False),
+                                Field(
+                                    ("terminal",),
+                                    "boolean",
+                                    False,
+                                    "Whether it has a terminal; else pipes, its errors apart.",
+                                ),
+                            ),
+                            takes_body=True,
+                            one_time_secret=True,
+                        ),
+                    ),
                 ),
                 Verb(
                     "plan",
@@ -2030,6 +2285,38 @@ NOUNS: dict[str, Noun] = {
                     (),
                 ),
                 Noun(
+                    "attachments",
+                    "instance attachment",
+                    "Attachments: list.",
+                    (
+                        Verb(
+                            "list",
+                            "List which projects are attached to an instance of this one, each with its account's name and its state",
+                            "Needs the action `attachment.read`.",
+                            (
+                                Endpoint(
+                                    "list_instance_attachments",
+                                    "project",
+                                    "project_id",
+                                    arguments=("instance_id",),
+                                    query=(
+                                        Field(
+                                            ("status",),
+                                            "json",
+                                            False,
+                                            "",
+                                            ("active", "detached", "detaching", "refused", "requested"),
+                                        ),
+                                    ),
+                                    lists=True,
+                                    pages=True,
+                                ),
+                            ),
+                        ),
+                    ),
+                    (),
+                ),
+                Noun(
                     "closing-records",
                     "closing record",
                     "Closing records: list.",
@@ -2055,7 +2342,7 @@ NOUNS: dict[str, Noun] = {
                 Noun(
                     "members",
                     "member",
-                    "Members: list, get, add, drain, remove, replace, resume.",
+                    "Members: list, get, add, drain, log, remove, replace, resume.",
                     (
                         Verb(
                             "list",
@@ -2180,6 +2467,39 @@ NOUNS: dict[str, Noun] = {
                                         Field(("reason",), "text", False),
                                     ),
                                     takes_body=True,
+                                ),
+                            ),
+                        ),
+                        Verb(
+                            "log",
+                            "Read what a service or a container of a member wrote: its last lines, or what follows on an offset",
+                            "The node is asked, which takes a moment; with `wait` the answer comes as soon as there is more. When the node cannot\nbe asked, `details.last_lines` of the error are the last lines that are known.\n\nNeeds the action `task.read`.",
+                            (
+                                Endpoint(
+                                    "get_member_log",
+                                    "project",
+                                    "project_id",
+                                    arguments=(
+                                        "instance_id",
+                                        "member_id",
+                                    ),
+                                    query=(
+                                        Field(
+                                            ("service",),
+                                            "text",
+                                            False,
+                                            "The service or container, where there are several.",
+                                        ),
+                                        Field(("offset",), "integer", False, "Where to begin; else the last lines."),
+                                        Field(("tail",), "integer", False, "How many of the last lines."),
+                                        Field(
+                                            ("wait",),
+                                            "number",
+                                            False,
+                                            "Seconds to wait for more, where nothing follows yet.",
+                                        ),
+                                        Field(("log",), "text", False, "The `log` that the offset was told with."),
+                                    ),
                                 ),
                             ),
                         ),
@@ -2324,8 +2644,10 @@ NOUNS: dict[str, Noun] = {
                                             (
                                                 "action",
                                                 "add",
+                                                "attach",
                                                 "decommission",
                                                 "deploy",
+                                                "detach",
                                                 "drain",
                                                 "reconcile",
                                                 "remove",

@@ -2,7 +2,7 @@
 
 A ticket is shown in a header, the connection is switched, and from then on both sides send frames: one letter, the
 number of a stream (always 0 here), a length, bytes. `d` data, `e` end of a direction, `r` window size, `s` signal,
-`x` exit code, `f` failure, `c` close.
+`w` data of a command's standard error where that is apart from its output, `x` exit code, `f` failure, `c` close.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import click
 HEAD: Final = struct.Struct("!cII")
 FRAME_MAX: Final = 65_536
 HEAD_MAX: Final = 65_536
-DATA, END, RESIZE, SIGNAL, EXIT, FAILURE, CLOSE = b"d", b"e", b"r", b"s", b"x", b"f", b"c"
+DATA, ERRORS, END, RESIZE, SIGNAL, EXIT, FAILURE, CLOSE = b"d", b"w", b"e", b"r", b"s", b"x", b"f", b"c"
 
 
 class VisitRefused(click.ClickException):

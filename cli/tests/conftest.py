@@ -101,7 +101,7 @@ def on_terminal(environment: dict[str, str]) -> Callable[..., Ran]:
             os.close(ours)
             if process.poll() is None:
                 process.terminate()
-        return Ran(process.wait(timeout=30), screen)
+        return Ran(process.wait(timeout=180), screen)
 
     return run
 

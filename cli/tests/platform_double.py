@@ -122,7 +122,7 @@ def serving() -> Iterator[Platform]:
         yield server.platform
     finally:
         server.shutdown()
-        thread.join(timeout=10)
+        thread.join(timeout=120)
         server.server_close()
 
 

@@ -273,6 +273,91 @@ class ArtifactSourcePage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
+class AttachedOperation(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What was done for an attached project, and no more of the owning project than that."""
+
+    id: str
+    attachment_id: str
+    project_id: str
+    owning_project_id: str
+    instance_id: str
+    kind: str
+    action: str | None
+    input: dict[str, Any] | None
+    status: str
+    blocker: str | None
+    cancel_reason: str | None
+    output: dict[str, Any] | None
+    failure_code: str | None
+    failure_detail: str | None
+    read_only: bool
+    requested_by: str
+    correlation_id: str
+    trace_id: str
+    created_at: datetime
+    deadline_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    etag: str
+
+
+class AttachedOperationPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[AttachedOperation]
+    next_cursor: str | None = None
+
+
+class Attachment(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A project's use of an instance of another project."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    instance_id: str
+    instance_name: str
+    owning_project_id: str
+    app: str
+    account_name: str
+    status: str
+    operation_id: str
+    cancel_work: bool
+    timeout_seconds: int | None
+    attempts: int
+    blocker: str | None
+    retry_at: datetime | None
+    refusal_reason: str | None
+    requested_by: str
+    correlation_id: str
+    trace_id: str
+    created_at: datetime
+    activated_at: datetime | None
+    detach_requested_at: datetime | None
+    detached_at: datetime | None
+    refused_at: datetime | None
+    revision: int
+    etag: str
+    allowed_verbs: list[str]
+    allowed_actions: list[str]
+
+
+class AttachmentPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[Attachment]
+    next_cursor: str | None = None
+
+
+class AttachmentState(StrEnum):
+    """The values of AttachmentState."""
+
+    ACTIVE = "active"
+    DETACHED = "detached"
+    DETACHING = "detaching"
+    REFUSED = "refused"
+    REQUESTED = "requested"
+
+
 class Audit(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Who did, or was refused, what."""
 
@@ -1085,6 +1170,22 @@ class Instance(msgspec.Struct, kw_only=True, omit_defaults=True):
     allowed_actions: list[str]
 
 
+class InstanceAttachment(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Another project's use of an instance, as far as the owning project sees it."""
+
+    id: str
+    project_id: str
+    account_name: str
+    status: str
+
+
+class InstanceAttachmentPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One page of a list."""
+
+    items: list[InstanceAttachment]
+    next_cursor: str | None = None
+
+
 class InstanceEndpoint(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Where a member of the app listens."""
 
@@ -1095,6 +1196,9 @@ class InstanceEndpoint(msgspec.Struct, kw_only=True, omit_defaults=True):
     path: str | None = None
     title: str | None = None
     task_id: str | None = None
+    user: str | None = None
+    directory: str | None = None
+    environment: dict[str, str] | None = None
 
 
 class InstancePage(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -1199,6 +1303,20 @@ class Log(msgspec.Struct, kw_only=True, omit_defaults=True):
     ended: bool
 
 
+class MadeTask(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What came of one of several tasks, by its step: the task, or why there is none."""
+
+    step: str
+    task: RuntimeTask | None
+    refusal: TaskRefusal | None
+
+
+class MadeTasks(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What came of each, in the order in which they were asked for."""
+
+    tasks: list[MadeTask]
+
+
 class Member(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One part of an instance: where it is, how far it has come, and how it does."""
 
@@ -1249,6 +1367,21 @@ class MemberHold(msgspec.Struct, kw_only=True, omit_defaults=True):
     since: str
 
 
+class MemberLog(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A part of a log; go on from `next_offset`, with the same `log`."""
+
+    member_id: str
+    service: str
+    kind: str
+    offset: int
+    next_offset: int
+    size: int
+    text: str
+    truncated_before: bool
+    dropped_bytes: int | None
+    log: str
+
+
 class MemberPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One page of a list."""
 
@@ -1268,6 +1401,17 @@ class MemberState(StrEnum):
     REMOVED = "removed"
     REMOVING = "removing"
     REQUESTED = "requested"
+
+
+class MemberTaskWanted(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One of several tasks: what it is done for, and its name."""
+
+    member_id: str
+    type: str
+    step: str
+    arguments: dict[str, Any] | None = None
+    grants: list[Granted] | None = None
+    lifetime_seconds: float | None = None
 
 
 class Membership(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -1575,8 +1719,10 @@ class OperationKind(StrEnum):
 
     ACTION = "action"
     ADD = "add"
+    ATTACH = "attach"
     DECOMMISSION = "decommission"
     DEPLOY = "deploy"
+    DETACH = "detach"
     DRAIN = "drain"
     RECONCILE = "reconcile"
     REMOVE = "remove"
@@ -1934,6 +2080,9 @@ class ReportedEndpoint(msgspec.Struct, kw_only=True, omit_defaults=True):
     path: str | None = None
     title: str | None = None
     task_id: str | None = None
+    user: str | None = None
+    directory: str | None = None
+    environment: dict[str, str] | None = None
 
 
 class ReportedGpu(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -2071,6 +2220,15 @@ class RuntimeAllocation(msgspec.Struct, kw_only=True, omit_defaults=True):
     node_reachable: bool
 
 
+class RuntimeAttachment(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Another project's use of the instance, and no more of that project than this."""
+
+    id: str
+    project_id: str
+    account_name: str
+    status: str
+
+
 class RuntimeInstance(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The instance itself."""
 
@@ -2171,6 +2329,7 @@ class RuntimeWhole(msgspec.Struct, kw_only=True, omit_defaults=True):
     members: list[RuntimeMember]
     operations: list[RuntimeOperation]
     tasks: list[RuntimeTask]
+    attachments: list[RuntimeAttachment]
     etag: str
 
 
@@ -2448,6 +2607,15 @@ class TaskPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
+class TaskRefusal(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Why one of several tasks was not made: as a refused request says it."""
+
+    code: str
+    detail: str
+    retryable: bool
+    details: dict[str, Any]
+
+
 class TaskState(StrEnum):
     """The values of TaskState."""
 
@@ -2601,6 +2769,7 @@ class UsageRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     quantity: str
     attached_project_id: str | None
     usage_source: str
+    covered_by_allocation: bool
     app: str
     correlation_id: str
     created_at: datetime

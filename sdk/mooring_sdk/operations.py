@@ -48,6 +48,7 @@ CREATE_ALLOCATION_GROUP = Operation(
 CREATE_ALLOCATION_TASK = Operation(
     "create_allocation_task", "POST", "/api/v1/projects/{project_id}/allocations/{allocation_id}/tasks", takes_key=True
 )
+CREATE_ATTACHMENT = Operation("create_attachment", "POST", "/api/v1/projects/{project_id}/attachments", takes_key=True)
 CREATE_ENROLMENT_TOKEN = Operation(
     "create_enrolment_token", "POST", "/api/v1/platform/nodes/enrolment-tokens", takes_key=True
 )
@@ -100,6 +101,9 @@ CREATE_TENANT_WEBHOOK = Operation(
     "create_tenant_webhook", "POST", "/api/v1/tenants/{tenant_id}/webhooks", takes_key=True
 )
 CREATE_TOKEN = Operation("create_token", "POST", "/api/v1/tokens", takes_key=True)
+DELETE_ATTACHMENT = Operation(
+    "delete_attachment", "DELETE", "/api/v1/projects/{project_id}/attachments/{attachment_id}", takes_key=True
+)
 DELETE_ENTITLEMENT = Operation(
     "delete_entitlement", "DELETE", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}", takes_key=True
 )
@@ -139,6 +143,9 @@ DELETE_TENANT_MEMBERSHIP = Operation(
 )
 DELETE_TENANT_WEBHOOK = Operation(
     "delete_tenant_webhook", "DELETE", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}", takes_key=True
+)
+DETACH_ATTACHMENT = Operation(
+    "detach_attachment", "POST", "/api/v1/projects/{project_id}/attachments/{attachment_id}/detach", takes_key=True
 )
 DISABLE_ENTITLEMENT = Operation(
     "disable_entitlement", "POST", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}/disable", takes_key=True
@@ -182,6 +189,9 @@ EXCHANGE_ASSERTION = Operation("exchange_assertion", "POST", "/api/v1/oauth/toke
 EXEC_ALLOCATION = Operation(
     "exec_allocation", "POST", "/api/v1/projects/{project_id}/allocations/{allocation_id}/exec", takes_key=True
 )
+EXEC_INSTANCE = Operation(
+    "exec_instance", "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/exec", takes_key=True
+)
 EXPLAIN_ALLOCATION = Operation("explain_allocation", "POST", "/api/v1/projects/{project_id}/allocations/explain")
 EXPLAIN_ANYTHING = Operation("explain_anything", "GET", "/api/v1/projects/{project_id}/why/{subject}")
 EXPLAIN_INSTANCE = Operation("explain_instance", "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/why")
@@ -205,6 +215,12 @@ GET_ALLOCATION = Operation("get_allocation", "GET", "/api/v1/projects/{project_i
 GET_ALLOCATION_GROUP = Operation(
     "get_allocation_group", "GET", "/api/v1/projects/{project_id}/allocation-groups/{group_id}"
 )
+GET_ATTACHMENT = Operation("get_attachment", "GET", "/api/v1/projects/{project_id}/attachments/{attachment_id}")
+GET_ATTACHMENT_OPERATION = Operation(
+    "get_attachment_operation",
+    "GET",
+    "/api/v1/projects/{project_id}/attachments/{attachment_id}/operations/{operation_id}",
+)
 GET_ENDPOINT = Operation("get_endpoint", "GET", "/api/v1/projects/{project_id}/endpoints/{endpoint_id}")
 GET_ENTITLEMENT = Operation("get_entitlement", "GET", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}")
 GET_HEALTH = Operation("get_health", "GET", "/healthz", is_public=True)
@@ -212,6 +228,9 @@ GET_INSTANCE = Operation("get_instance", "GET", "/api/v1/projects/{project_id}/a
 GET_MANIFEST_SCHEMA = Operation("get_manifest_schema", "GET", "/api/v1/schemas/manifest", is_public=True)
 GET_MEMBER = Operation(
     "get_member", "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/members/{member_id}"
+)
+GET_MEMBER_LOG = Operation(
+    "get_member_log", "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/members/{member_id}/log"
 )
 GET_MEMBER_TASK = Operation("get_member_task", "GET", "/api/v1/runtime/instances/{instance_id}/tasks/{task_id}")
 GET_METRICS = Operation("get_metrics", "GET", "/metrics", is_public=True)
@@ -314,6 +333,13 @@ LIST_AGENT_ALLOCATIONS = Operation("list_agent_allocations", "GET", "/api/v1/age
 LIST_AGENT_PLATFORM_KEYS = Operation("list_agent_platform_keys", "GET", "/api/v1/agent/platform-keys")
 LIST_ALLOCATION_GROUPS = Operation("list_allocation_groups", "GET", "/api/v1/projects/{project_id}/allocation-groups")
 LIST_ALLOCATIONS = Operation("list_allocations", "GET", "/api/v1/projects/{project_id}/allocations")
+LIST_ATTACHMENT_OPERATIONS = Operation(
+    "list_attachment_operations", "GET", "/api/v1/projects/{project_id}/attachments/{attachment_id}/operations"
+)
+LIST_ATTACHMENT_USAGE = Operation(
+    "list_attachment_usage", "GET", "/api/v1/projects/{project_id}/attachments/{attachment_id}/usage"
+)
+LIST_ATTACHMENTS = Operation("list_attachments", "GET", "/api/v1/projects/{project_id}/attachments")
 LIST_CATALOG = Operation("list_catalog", "GET", "/api/v1/apps/catalog")
 LIST_CLOSING_RECORDS = Operation(
     "list_closing_records", "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/closing-records"
@@ -321,6 +347,9 @@ LIST_CLOSING_RECORDS = Operation(
 LIST_ENDPOINTS = Operation("list_endpoints", "GET", "/api/v1/projects/{project_id}/endpoints")
 LIST_ENROLMENT_TOKENS = Operation("list_enrolment_tokens", "GET", "/api/v1/platform/nodes/enrolment-tokens")
 LIST_ENTITLEMENTS = Operation("list_entitlements", "GET", "/api/v1/projects/{project_id}/entitlements")
+LIST_INSTANCE_ATTACHMENTS = Operation(
+    "list_instance_attachments", "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/attachments"
+)
 LIST_INSTANCE_TIMELINE = Operation(
     "list_instance_timeline", "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/timeline"
 )
@@ -395,6 +424,7 @@ LIST_USAGE_RECORDS = Operation(
     "list_usage_records", "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/usage"
 )
 MAKE_MEMBER_TASK = Operation("make_member_task", "POST", "/api/v1/runtime/instances/{instance_id}/tasks")
+MAKE_MEMBER_TASKS = Operation("make_member_tasks", "POST", "/api/v1/runtime/instances/{instance_id}/tasks:batch")
 OPEN_BREAK_GLASS = Operation("open_break_glass", "POST", "/api/v1/platform/break-glass", takes_key=True)
 OPEN_ENDPOINT = Operation(
     "open_endpoint", "POST", "/api/v1/projects/{project_id}/endpoints/{endpoint_id}/open", takes_key=True
@@ -572,6 +602,12 @@ SET_TENANT_APP_ADAPTER_KEY = Operation(
     "set_tenant_app_adapter_key", "PUT", "/api/v1/tenants/{tenant_id}/apps/{app_id}/adapter-key", takes_key=True
 )
 SIGN_IN = Operation("sign_in", "POST", "/api/v1/sign-in", is_public=True)
+START_ATTACHMENT_ACTION = Operation(
+    "start_attachment_action",
+    "POST",
+    "/api/v1/projects/{project_id}/attachments/{attachment_id}/actions/{action_name}",
+    takes_key=True,
+)
 START_INSTANCE_ACTION = Operation(
     "start_instance_action",
     "POST",
@@ -653,6 +689,7 @@ BY_NAME = {
         CREATE_ALLOCATION,
         CREATE_ALLOCATION_GROUP,
         CREATE_ALLOCATION_TASK,
+        CREATE_ATTACHMENT,
         CREATE_ENROLMENT_TOKEN,
         CREATE_ENTITLEMENT,
         CREATE_INSTANCE,
@@ -676,6 +713,7 @@ BY_NAME = {
         CREATE_TENANT_VERSION,
         CREATE_TENANT_WEBHOOK,
         CREATE_TOKEN,
+        DELETE_ATTACHMENT,
         DELETE_ENTITLEMENT,
         DELETE_INSTANCE,
         DELETE_PLATFORM_ARTIFACT_SOURCE,
@@ -688,6 +726,7 @@ BY_NAME = {
         DELETE_TENANT_ARTIFACT_SOURCE,
         DELETE_TENANT_MEMBERSHIP,
         DELETE_TENANT_WEBHOOK,
+        DETACH_ATTACHMENT,
         DISABLE_ENTITLEMENT,
         DISABLE_PLATFORM_USER,
         DISABLE_SERVICE_ACCOUNT,
@@ -701,6 +740,7 @@ BY_NAME = {
         ENROL_NODE,
         EXCHANGE_ASSERTION,
         EXEC_ALLOCATION,
+        EXEC_INSTANCE,
         EXPLAIN_ALLOCATION,
         EXPLAIN_ANYTHING,
         EXPLAIN_INSTANCE,
@@ -714,12 +754,15 @@ BY_NAME = {
         FINISH_RUNTIME_OPERATION,
         GET_ALLOCATION,
         GET_ALLOCATION_GROUP,
+        GET_ATTACHMENT,
+        GET_ATTACHMENT_OPERATION,
         GET_ENDPOINT,
         GET_ENTITLEMENT,
         GET_HEALTH,
         GET_INSTANCE,
         GET_MANIFEST_SCHEMA,
         GET_MEMBER,
+        GET_MEMBER_LOG,
         GET_MEMBER_TASK,
         GET_METRICS,
         GET_NODE,
@@ -781,11 +824,15 @@ BY_NAME = {
         LIST_AGENT_PLATFORM_KEYS,
         LIST_ALLOCATION_GROUPS,
         LIST_ALLOCATIONS,
+        LIST_ATTACHMENT_OPERATIONS,
+        LIST_ATTACHMENT_USAGE,
+        LIST_ATTACHMENTS,
         LIST_CATALOG,
         LIST_CLOSING_RECORDS,
         LIST_ENDPOINTS,
         LIST_ENROLMENT_TOKENS,
         LIST_ENTITLEMENTS,
+        LIST_INSTANCE_ATTACHMENTS,
         LIST_INSTANCE_TIMELINE,
         LIST_INSTANCES,
         LIST_MEMBERS,
@@ -842,6 +889,7 @@ BY_NAME = {
         LIST_TOKENS,
         LIST_USAGE_RECORDS,
         MAKE_MEMBER_TASK,
+        MAKE_MEMBER_TASKS,
         OPEN_BREAK_GLASS,
         OPEN_ENDPOINT,
         PLAN_INSTANCE,
@@ -899,6 +947,7 @@ BY_NAME = {
         SET_PLATFORM_APP_ADAPTER_KEY,
         SET_TENANT_APP_ADAPTER_KEY,
         SIGN_IN,
+        START_ATTACHMENT_ACTION,
         START_INSTANCE_ACTION,
         STOP_INSTANCE,
         STREAM_PLATFORM_EVENTS,

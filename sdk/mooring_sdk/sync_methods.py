@@ -431,6 +431,31 @@ class SyncMethods:
             models.Task,
         )
 
+    def create_attachment(
+        self,
+        project_id: str,
+        *,
+        instance_id: str,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Attachment:
+        """Let the project use an instance of another project of the tenant.
+
+        The instance runs with `control_plane_scope` tenant, and its app lets projects attach. The attachment is `requested`
+        until the app's adapter has made what the project needs there; it is then `active`, or `refused` with the reason.
+
+        Needs the action `attachment.create`.
+        """
+        return self.call(
+            Call(
+                operations.CREATE_ATTACHMENT,
+                {"project_id": project_id},
+                {},
+                given({"instance_id": instance_id}),
+                options=options,
+            ),
+            models.Attachment,
+        )
+
     def create_enrolment_token(
         self,
         *,
@@ -1056,6 +1081,27 @@ class SyncMethods:
             models.TokenCreated,
         )
 
+    def delete_attachment(
+        self,
+        project_id: str,
+        attachment_id: str,
+        *,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Attachment:
+        """End the project's use of the instance: the same as `detach`, with its defaults.
+
+        Needs the action `attachment.delete`.
+        """
+        return self.call(
+            Call(
+                operations.DELETE_ATTACHMENT,
+                {"project_id": project_id, "attachment_id": attachment_id},
+                {},
+                options=options,
+            ),
+            models.Attachment,
+        )
+
     def delete_entitlement(
         self,
         project_id: str,
@@ -1261,6 +1307,34 @@ class SyncMethods:
                 {},
                 options=options,
             )
+        )
+
+    def detach_attachment(
+        self,
+        project_id: str,
+        attachment_id: str,
+        *,
+        cancel_work: bool | None = None,
+        timeout_seconds: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Attachment:
+        """End the project's use of the instance; it takes no new work from now on.
+
+        What the project has there may finish within `timeout_seconds`, or is cancelled; then its account is removed and the
+        attachment is `detached`. Where that fails, `blocker` says why, and it is done again after a pause. Asked again with
+        `cancel_work`, one that waits stops waiting.
+
+        Needs the action `attachment.delete`.
+        """
+        return self.call(
+            Call(
+                operations.DETACH_ATTACHMENT,
+                {"project_id": project_id, "attachment_id": attachment_id},
+                {},
+                given({}, {"cancel_work": cancel_work, "timeout_seconds": timeout_seconds}),
+                options=options,
+            ),
+            models.Attachment,
         )
 
     def disable_entitlement(
@@ -1522,6 +1596,7 @@ class SyncMethods:
         label: str | None = None,
         columns: int | None = None,
         rows: int | None = None,
+        terminal: bool | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Ticket:
         """Get a ticket for one interactive command in the sandbox; its arguments are in the audit trail.
@@ -1535,7 +1610,41 @@ class SyncMethods:
                 operations.EXEC_ALLOCATION,
                 {"project_id": project_id, "allocation_id": allocation_id},
                 {},
-                given({"argv": argv}, {"user": user, "label": label, "columns": columns, "rows": rows}),
+                given(
+                    {"argv": argv},
+                    {"user": user, "label": label, "columns": columns, "rows": rows, "terminal": terminal},
+                ),
+                options=options,
+            ),
+            models.Ticket,
+        )
+
+    def exec_instance(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        argv: list[str] | None = None,
+        endpoint: str | None = None,
+        columns: int | None = None,
+        rows: int | None = None,
+        terminal: bool | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Ticket:
+        """Get a ticket for one command at the app's terminal, as the user whom the app names there, who is never root.
+
+        Without a command it is a login shell. The command's arguments are in the audit trail.
+
+        Needs the action `instance.exec`.
+
+        The answer holds something that is told once.
+        """
+        return self.call(
+            Call(
+                operations.EXEC_INSTANCE,
+                {"project_id": project_id, "instance_id": instance_id},
+                {},
+                given({}, {"argv": argv, "endpoint": endpoint, "columns": columns, "rows": rows, "terminal": terminal}),
                 options=options,
             ),
             models.Ticket,
@@ -1870,6 +1979,55 @@ class SyncMethods:
             models.AllocationGroup,
         )
 
+    def get_attachment(
+        self,
+        project_id: str,
+        attachment_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.Attachment:
+        """Read an attachment: its account's name, how far it is, and what its end waits for.
+
+        Needs the action `attachment.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_ATTACHMENT,
+                {"project_id": project_id, "attachment_id": attachment_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.Attachment,
+        )
+
+    def get_attachment_operation(
+        self,
+        project_id: str,
+        attachment_id: str,
+        operation_id: str,
+        *,
+        wait: float | None = None,
+        until: str | None = None,
+        changed_from: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.AttachedOperation:
+        """Read an operation of the attachment: an action that the project asked for, or its attach or detach.
+
+        Needs the action `attachment.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_ATTACHMENT_OPERATION,
+                {"project_id": project_id, "attachment_id": attachment_id, "operation_id": operation_id},
+                {"wait": wait, "until": until, "changed_from": changed_from},
+                options=options,
+            ),
+            models.AttachedOperation,
+        )
+
     def get_endpoint(
         self,
         project_id: str,
@@ -1979,6 +2137,37 @@ class SyncMethods:
                 options=options,
             ),
             models.Member,
+        )
+
+    def get_member_log(
+        self,
+        project_id: str,
+        instance_id: str,
+        member_id: str,
+        *,
+        service: str | None = None,
+        offset: int | None = None,
+        tail: int | None = None,
+        limit: int | None = None,
+        wait: float | None = None,
+        log: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.MemberLog:
+        """Read what a service or a container of a member wrote: its last lines, or what follows on an offset.
+
+        The node is asked, which takes a moment; with `wait` the answer comes as soon as there is more. When the node cannot
+        be asked, `details.last_lines` of the error are the last lines that are known.
+
+        Needs the action `task.read`.
+        """
+        return self.call(
+            Call(
+                operations.GET_MEMBER_LOG,
+                {"project_id": project_id, "instance_id": instance_id, "member_id": member_id},
+                {"service": service, "offset": offset, "tail": tail, "limit": limit, "wait": wait, "log": log},
+                options=options,
+            ),
+            models.MemberLog,
         )
 
     def get_member_task(
@@ -3210,6 +3399,140 @@ class SyncMethods:
             most,
         )
 
+    def list_attachment_operations(
+        self,
+        project_id: str,
+        attachment_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        status: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.AttachedOperationPage:
+        """List what was done for the attachment, the newest first; actions that only read are not among it.
+
+        Needs the action `attachment.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_ATTACHMENT_OPERATIONS,
+                {"project_id": project_id, "attachment_id": attachment_id},
+                {"cursor": cursor, "limit": limit, "status": status},
+                options=options,
+            ),
+            models.AttachedOperationPage,
+        )
+
+    def iter_attachment_operations(
+        self,
+        project_id: str,
+        attachment_id: str,
+        *,
+        limit: int | None = None,
+        status: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.AttachedOperation, None, None]:
+        """List what was done for the attachment, the newest first; actions that only read are not among it; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_ATTACHMENT_OPERATIONS,
+                {"project_id": project_id, "attachment_id": attachment_id},
+                {"limit": limit, "status": status},
+                options=options,
+            ),
+            models.AttachedOperationPage,
+            most,
+        )
+
+    def list_attachment_usage(
+        self,
+        project_id: str,
+        attachment_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.UsageRecordPage:
+        """List what the project used of the instance, as its app reported it.
+
+        Needs the action `usage.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_ATTACHMENT_USAGE,
+                {"project_id": project_id, "attachment_id": attachment_id},
+                {"cursor": cursor, "limit": limit},
+                options=options,
+            ),
+            models.UsageRecordPage,
+        )
+
+    def iter_attachment_usage(
+        self,
+        project_id: str,
+        attachment_id: str,
+        *,
+        limit: int | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.UsageRecord, None, None]:
+        """List what the project used of the instance, as its app reported it; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_ATTACHMENT_USAGE,
+                {"project_id": project_id, "attachment_id": attachment_id},
+                {"limit": limit},
+                options=options,
+            ),
+            models.UsageRecordPage,
+            most,
+        )
+
+    def list_attachments(
+        self,
+        project_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        status: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.AttachmentPage:
+        """List what the project is attached to, the oldest first; those that are over stay readable.
+
+        Needs the action `attachment.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_ATTACHMENTS,
+                {"project_id": project_id},
+                {"cursor": cursor, "limit": limit, "status": status},
+                options=options,
+            ),
+            models.AttachmentPage,
+        )
+
+    def iter_attachments(
+        self,
+        project_id: str,
+        *,
+        limit: int | None = None,
+        status: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.Attachment, None, None]:
+        """List what the project is attached to, the oldest first; those that are over stay readable; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_ATTACHMENTS,
+                {"project_id": project_id},
+                {"limit": limit, "status": status},
+                options=options,
+            ),
+            models.AttachmentPage,
+            most,
+        )
+
     def list_catalog(
         self,
         *,
@@ -3396,6 +3719,52 @@ class SyncMethods:
         return self.pages(
             Call(operations.LIST_ENTITLEMENTS, {"project_id": project_id}, {"limit": limit}, options=options),
             models.EntitlementPage,
+            most,
+        )
+
+    def list_instance_attachments(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        status: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.InstanceAttachmentPage:
+        """List which projects are attached to an instance of this one, each with its account's name and its state.
+
+        Needs the action `attachment.read`.
+        """
+        return self.call(
+            Call(
+                operations.LIST_INSTANCE_ATTACHMENTS,
+                {"project_id": project_id, "instance_id": instance_id},
+                {"cursor": cursor, "limit": limit, "status": status},
+                options=options,
+            ),
+            models.InstanceAttachmentPage,
+        )
+
+    def iter_instance_attachments(
+        self,
+        project_id: str,
+        instance_id: str,
+        *,
+        limit: int | None = None,
+        status: str | None = None,
+        most: int | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> Generator[models.InstanceAttachment, None, None]:
+        """List which projects are attached to an instance of this one, each with its account's name and its state; all of them, or at the `most` so many, page after page."""
+        return self.pages(
+            Call(
+                operations.LIST_INSTANCE_ATTACHMENTS,
+                {"project_id": project_id, "instance_id": instance_id},
+                {"limit": limit, "status": status},
+                options=options,
+            ),
+            models.InstanceAttachmentPage,
             most,
         )
 
@@ -5669,6 +6038,32 @@ class SyncMethods:
             models.RuntimeTask,
         )
 
+    def make_member_tasks(
+        self,
+        instance_id: str,
+        *,
+        fence: int,
+        tasks: list[models.MemberTaskWanted],
+        operation_id: str | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.MadeTasks:
+        """Have several things done at once, each as `make_member_task` would; one that is refused keeps no other back.
+
+        The answer has the outcome of each: its task, or the code and detail of its refusal.
+
+        Needs the action `task.create`.
+        """
+        return self.call(
+            Call(
+                operations.MAKE_MEMBER_TASKS,
+                {"instance_id": instance_id},
+                {},
+                given({"fence": fence, "tasks": tasks}, {"operation_id": operation_id}),
+                options=options,
+            ),
+            models.MadeTasks,
+        )
+
     def open_break_glass(
         self,
         *,
@@ -6995,6 +7390,34 @@ class SyncMethods:
                 options=options,
             ),
             models.SignedIn,
+        )
+
+    def start_attachment_action(
+        self,
+        project_id: str,
+        attachment_id: str,
+        action_name: str,
+        *,
+        wait: float | None = None,
+        input: dict[str, Any] | None = None,
+        options: CallOptions = UNCHANGED,
+    ) -> models.AttachedOperation:
+        """Ask the instance that the project is attached to for an action of its app.
+
+        Who may is said by the action's own key, which counts in this project. With `wait` the answer is 200 and has the
+        outcome if it is there in time; otherwise it is 202, and the operation is read until it is over.
+
+        Needs the action `attachment.read`.
+        """
+        return self.call(
+            Call(
+                operations.START_ATTACHMENT_ACTION,
+                {"project_id": project_id, "attachment_id": attachment_id, "action_name": action_name},
+                {"wait": wait},
+                given({}, {"input": input}),
+                options=options,
+            ),
+            models.AttachedOperation,
         )
 
     def start_instance_action(

@@ -175,14 +175,14 @@ def test_threads_that_need_a_token_at_once_fetch_one() -> None:
     with Client(URL, credentials=account(), transport=httpx.MockTransport(issuer)) as client:
 
         def read() -> None:
-            together.wait(timeout=10)
+            together.wait(timeout=60)
             client.get_project("prj_vision")
 
         threads = [threading.Thread(target=read) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(timeout=10)
+            thread.join(timeout=60)
     assert issuer.issued == 1
 
 

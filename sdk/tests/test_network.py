@@ -79,7 +79,7 @@ def serving(context: ssl.SSLContext | None = None) -> Iterator[Any]:
         yield server
     finally:
         server.shutdown()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
         server.server_close()
 
 

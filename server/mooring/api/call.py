@@ -39,6 +39,7 @@ class Tools:
     dispatcher: Dispatcher
     claims: ClaimDesk
     logs: LogWatch = field(default_factory=LogWatch)  # who follows the output of which task
+    log_reads: RateLimit = field(default_factory=lambda: RateLimit(2.0, 20.0))  # by member: each one goes to a node
     addresses: list[str] = field(default_factory=list)  # under which callers reach this platform: the audiences
     streams: dict[str, int] = field(default_factory=dict)  # open streams by principal
     sessions: dict[str, str] = field(default_factory=dict)  # which start of its agent a node last polled from

@@ -4,18 +4,31 @@ Nobody needs to poll. The read is repeated whenever an event about the same subj
 it then reads is the truth.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, Protocol, TypeVar
 
 import msgspec
 
 from mooring.api.call import Call
 from mooring.api.stream import require_still_allowed
+from mooring.core.operation import OPERATION, OperationState
 from mooring.storage.event import Selection
 
 View = TypeVar("View")
+
+
+class HasOutcome(Protocol):
+    """What is shown of an operation, as far as waiting for it goes."""
+
+    @property
+    def status(self) -> OperationState: ...
+
+
+Outcome = TypeVar("Outcome", bound=HasOutcome)
 LOOK_SECONDS: Final = 0.25
+HINT_SECONDS: Final = 1.0
 
 
 class WaitQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -82,3 +95,25 @@ async def waited(
             await require_still_allowed(call)
             view = await read()
     return view
+
+
+async def quietly_over(call: Call, instance_id: str, seconds: float, read: Callable[[], Awaitable[Outcome]]) -> Outcome:
+    """An action that only reads, once it is over or the time is: it leaves no event, so a hint wakes whoever waits."""
+    deadline = time.monotonic() + min(seconds, call.services.settings.wait_seconds_max)
+    woken = asyncio.Event()
+    stop = call.services.hub.on_hint(lambda hinted: woken.set() if hinted == instance_id else None)
+    try:
+        while True:
+            woken.clear()
+            view = await read()
+            left = deadline - time.monotonic()
+            if view.status in OPERATION.final or left <= 0 or call.services.hub.closed:
+                return view
+            try:
+                async with asyncio.timeout(min(left, HINT_SECONDS)):
+                    await woken.wait()
+            except TimeoutError:
+                continue  # a hint that was lost delays and never loses
+            await require_still_allowed(call)
+    finally:
+        stop()

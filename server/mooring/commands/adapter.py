@@ -13,16 +13,18 @@ from mooring.commands.found import found
 from mooring.commands.work import Answered, Services, Work
 from mooring.core.adapter_report import Seen, Told, take_report, under
 from mooring.core.allocation import Allocation
+from mooring.core.attachment import Attachment
 from mooring.core.claim import Claim, require_fence
 from mooring.core.decision import Decision
 from mooring.core.errors import Code, Refusal
 from mooring.core.instance import Instance
-from mooring.core.manifest import Manifest, read_manifest
+from mooring.core.manifest import Manifest, stored_manifest
 from mooring.core.member import Member
-from mooring.core.operation import Operation, Phase
+from mooring.core.operation import ATTACHMENT_KINDS, Operation, Phase
 from mooring.core.operation_finish import Ending, Finishing, finish_operation
 from mooring.core.task import Task
 from mooring.gateways.telemetry import bound
+from mooring.storage import attachment as attachments
 from mooring.storage import claim as claims
 from mooring.storage import instance as instances
 from mooring.storage.claim import NodeSeen
@@ -60,6 +62,7 @@ class Whole:
     nodes: Mapping[str, NodeSeen]
     operations: Sequence[Operation]
     tasks: Sequence[Task]
+    attachments: Sequence[Attachment] = ()
 
 
 async def held(services: Services, acting: Acting, claimed: Under) -> tuple[Claim, Instance]:
@@ -94,6 +97,7 @@ async def whole(services: Services, acting: Acting, claimed: Under) -> Whole:
         nodes=await claims.nodes(database, sorted(nodes)),
         operations=turns,
         tasks=[*tasks, *looks],
+        attachments=await attachments.live_of(database, acting, instance.id) if instance.is_shared else (),
     )
 
 
@@ -117,7 +121,10 @@ async def finish(work: Work[Operation], claimed: Under, operation_id: str, endin
         operation = found(seen.operation, "operation")
         manifest = await pinned_manifest(work, seen.instance)
         holds = await claims.holds(work.database, work.acting, seen.instance.id) if operation.target_pin else []
-        return Finishing(seen, operation, manifest, holds)
+        attachment = None
+        if operation.kind in ATTACHMENT_KINDS:
+            attachment = await attachments.of_operation(work.database, work.acting, seen.instance.id, operation.id)
+        return Finishing(seen, operation, manifest, holds, attachment)
 
     return await _execute(
         work, load, lambda there: finish_operation(under(work.context, there.seen), there, ending),
@@ -146,7 +153,7 @@ async def seen_of(work: Work[Any], claimed: Under, operation_id: str | None, mem
 async def pinned_manifest(work: Work[Any], instance: Instance) -> Manifest:
     """The manifest of the version that the instance is pinned to."""
     plain = (await claims.manifests(work.database, work.acting, [instance.version_id]))[instance.version_id]
-    manifest = read_manifest(plain).manifest
+    manifest = stored_manifest(plain)
     if manifest is None:
         raise Refusal(Code.INTERNAL, "the manifest that the instance is pinned to does not read any more")
     return manifest

@@ -14,15 +14,15 @@ from mooring.core.ids import Prefix
 from mooring.core.instance import Instance, InstanceState
 from mooring.core.names import invalid
 from mooring.core.runtime_secret import (
+    ADAPTER_PURPOSES,
     VALUE_BYTES_MAX,
     RuntimeSecret,
-    SecretPurpose,
     SecretWish,
     keep_secret,
     read_purpose,
 )
 from mooring.core.usage import UsageSeen, UsageTold, store_usage
-from mooring.storage import claim as claims
+from mooring.storage import attachment as attachments
 from mooring.storage import runtime_secret as runtime_secrets
 from mooring.storage import usage as usages
 
@@ -48,8 +48,8 @@ class Kept:
 async def keep(work: Work[Kept], claimed: Under, wanted: NewSecret) -> Answered:
     """Keep a secret for the instance, or answer with the one that has the name."""
     purpose = read_purpose(wanted.purpose)
-    if purpose is SecretPurpose.ARTIFACT_PULL:
-        raise invalid("purpose", f"{SecretPurpose.APP_ACCESS} or {SecretPurpose.MEMBER_SECRET}")
+    if purpose not in ADAPTER_PURPOSES:
+        raise invalid("purpose", f"one of {', '.join(ADAPTER_PURPOSES)}")
     if (wanted.value is None) == (wanted.generate_bytes is None):
         raise invalid("value", "either `value` or `generate_bytes`")
     value = wanted.value if wanted.value is not None else chance.token_urlsafe(int(wanted.generate_bytes or 0))
@@ -96,7 +96,7 @@ async def report_usage(work: Work[tuple[int, int]], claimed: Under, told: Sequen
             now,
             await pinned_manifest(work, now),
             await usages.named(work.database, work.acting, now.id, [each.record_id for each in told]),
-            frozenset(await claims.projects_of(work.database, work.acting, attached)),
+            await attachments.attached_projects(work.database, work.acting, now.id, attached),
         )
 
     return await work.execute(load, lambda seen: store_usage(work.context, seen, told))

@@ -19,10 +19,9 @@ from mooring.core.policy_change import layers_of
 from mooring.gateways.artifact_reader import ArtifactReader, namespace
 from mooring.storage import artifact as artifacts
 from mooring.storage import artifact_check as checks
-from mooring.storage import artifact_source as sources
 from mooring.storage import policy as policies
-from mooring.storage import signer_key as signer_keys
 from mooring.storage.database import Acting
+from mooring.storage.yardstick import measures
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +61,8 @@ class Yardstick:
 
 async def yardstick(services: Services, acting: Acting, project_id: str | None) -> Yardstick:
     """Sources, keys and policy of a place, as they are now."""
-    database = services.database
-    return Yardstick(
-        services.artifacts,
-        await sources.all_of(database, acting),
-        await signer_keys.trusted(database, acting),
-        await policy_of(services, acting, project_id),
-    )
+    found = await measures(services.database, acting, project_id)
+    return Yardstick(services.artifacts, found.sources, found.keys, Chain(layers_of(found.policies)))
 
 
 async def policy_of(services: Services, acting: Acting, project_id: str | None) -> Chain:

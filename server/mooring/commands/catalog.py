@@ -23,7 +23,7 @@ from mooring.core.catalog import (
     newest_candidate,
 )
 from mooring.core.channel import Candidate
-from mooring.core.manifest import read_manifest
+from mooring.core.manifest import stored_manifest
 from mooring.core.offers import offers_for
 from mooring.core.policy import Chain
 from mooring.core.policy_change import layers_of
@@ -103,7 +103,7 @@ async def _chosen(
 
 
 def _needed(version: AppVersion, artifacts: dict[str, tuple[Artifact, Trust]]) -> Needed | None:
-    manifest = read_manifest(version.manifest).manifest
+    manifest = stored_manifest(version.manifest)
     if manifest is None:
         return None
     known = tuple(artifacts[digest] for digest in version.digests if digest in artifacts)

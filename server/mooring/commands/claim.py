@@ -26,6 +26,8 @@ NEWS_MAX: Final = 1_000
 ROUNDS_MAX: Final = 20
 """Looks that follow each other at once, each of which took something out of the way."""
 SEEN_MAX: Final = 50_000
+GATHER_SECONDS: Final = 0.02
+"""Looks of one holder are so far apart at the least: while launches come by the dozen, one takes several of them."""
 WAKES: Final = frozenset({EventType.OPERATION_CHANGED.value, EventType.INSTANCE_REQUESTED.value})
 
 
@@ -84,6 +86,7 @@ class ClaimDesk:
         self._services = services
         self._waiters: dict[str, set[Waiter]] = {}  # by project
         self._seen: OrderedDict[str, datetime] = OrderedDict()
+        self._looked: OrderedDict[Asking, float] = OrderedDict()  # when each holder's polls looked last
         self._closed = False
         services.hub.on_event(self._hear)
         services.hub.on_hint(self._hinted)
@@ -151,12 +154,25 @@ class ClaimDesk:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + poll.wait_seconds
         while True:
+            if poll.wait_seconds:
+                await self._gather(poll.asking)
             waiter.wake.clear()
             taken = await self._take(poll, waiter)
             left = deadline - loop.time()
             if taken.claims or taken.lost or waiter.changed or waiter.gone or left <= 0 or self._closed:
                 return taken
             await _either(waiter.wake, min(left, self._until(taken.next_at)))
+
+    async def _gather(self, asking: Asking) -> None:
+        """Let a moment pass where this holder has just looked: what comes meanwhile is taken at once."""
+        loop = asyncio.get_running_loop()
+        looked = self._looked.get(asking, 0.0)
+        if loop.time() < looked + GATHER_SECONDS:
+            await asyncio.sleep(looked + GATHER_SECONDS - loop.time())
+        self._looked[asking] = loop.time()
+        self._looked.move_to_end(asking)
+        if len(self._looked) > SEEN_MAX:
+            self._looked.popitem(last=False)
 
     def _until(self, next_at: datetime | None) -> float:
         """How long nobody's lease ends."""

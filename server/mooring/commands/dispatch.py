@@ -25,6 +25,7 @@ from mooring.commands.work import Services
 from mooring.core.errors import Code, Refusal
 from mooring.core.event import Event
 from mooring.core.events import EventType
+from mooring.core.ids import Prefix
 from mooring.core.platform_key import TASK_SIGNING, PlatformKey
 from mooring.core.task import TaskState
 from mooring.core.task_envelope import Envelope, SealedSecret, payload_of, sealing_info
@@ -144,6 +145,7 @@ class Dispatcher:
         hub = self._services.hub
         hub.on_commit(self._heard)
         hub.on_event(self._seen)
+        hub.on_hint(self._hinted)
         hub.on_close(self.release)
         self._tasks = [
             asyncio.create_task(self._kept_up("claims", self._claim_loop)),
@@ -219,6 +221,11 @@ class Dispatcher:
 
     def _seen(self, event: Event) -> None:
         self._heard(event.type)
+
+    def _hinted(self, subject_id: str) -> None:
+        """A task that leaves no event was made, here or in another process."""
+        if subject_id.startswith(f"{Prefix.TASK}_"):
+            self._hint.set()
 
     async def _kept_up(self, name: str, loop: Callable[[], Any]) -> None:
         """Agents wait for as long as the process lives: a loop that fails says why and goes on."""

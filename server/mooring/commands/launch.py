@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from mooring.commands import capacity
-from mooring.commands.artifact_judgement import policy_of, yardstick
+from mooring.commands.artifact_judgement import Yardstick, yardstick
 from mooring.commands.found import found
 from mooring.commands.work import Services
 from mooring.core.allocation import Terms
@@ -25,16 +25,13 @@ from mooring.core.entitlement import Entitlement
 from mooring.core.expectation import Expected, expect
 from mooring.core.instance import Instance
 from mooring.core.launch import Launch, LaunchWish, Purpose, Spot
-from mooring.core.manifest import Manifest, read_manifest
+from mooring.core.manifest import Manifest, stored_manifest
 from mooring.core.member import Member
 from mooring.core.semver import read_version
-from mooring.core.service_account import ServiceAccount
 from mooring.storage import allocation as allocations
 from mooring.storage import app_version as stored_versions
 from mooring.storage import artifact as artifacts
-from mooring.storage import catalog, entitlement, launch
-from mooring.storage import project as projects
-from mooring.storage import service_account as accounts
+from mooring.storage import catalog, launch
 from mooring.storage.database import Acting
 
 
@@ -54,11 +51,12 @@ class About:
 async def load(services: Services, acting: Acting, project_id: str, wish: LaunchWish, about: About) -> Launch:
     """Everything that a launch looks at, as it is now."""
     database, instance = services.database, about.instance
-    found(await projects.find(database, acting, project_id), "project")
-    app = found(await launch.app(database, acting, wish.app if instance is None else instance.app_id), "app")
+    named, asked = wish.app if instance is None else instance.app_id, (wish.name, wish.service_account_id)
+    opening = found(await launch.opening(database, acting, project_id, named, asked), "project")
+    app, entitled = found(opening.app, "app"), opening.entitlement
     version = await _version(services, acting, (app, project_id), wish, about)
-    manifest = None if version is None else read_manifest(version.manifest).manifest
-    entitled = (await entitlement.of_apps(database, acting, project_id, [app.id])).get(app.id)
+    manifest = None if version is None else stored_manifest(version.manifest)
+    measure = await yardstick(services, acting, project_id)
     spots = await launch.spots(
         database, acting, project_id, wish.placement.allocations, "" if instance is None else instance.id
     )
@@ -73,11 +71,11 @@ async def load(services: Services, acting: Acting, project_id: str, wish: Launch
         version=version,
         manifest=manifest,
         entitlement=entitled,
-        policy=await policy_of(services, acting, project_id),
-        artifacts=() if version is None else await trusted(services, acting, project_id, entitled, version.digests),
+        policy=measure.policy,
+        artifacts=() if version is None else await _trusted(services, acting, measure, entitled, version.digests),
         spots=spots,
         terms=terms,
-        holding=await allocations.holding(database, acting, project_id),
+        holding=opening.holding,
         place_seconds=services.settings.allocation_place_seconds,
         purpose=about.purpose,
         standing=standing,
@@ -88,6 +86,12 @@ async def load(services: Services, acting: Acting, project_id: str, wish: Launch
         facts = replace(facts, kinds=await _kinds(services, acting, project_id, facts))
     if about.purpose is Purpose.ADD:
         return facts
+    facts = replace(
+        facts,
+        account=opening.account,
+        name_taken=facts.is_new and opening.name_taken,
+        open_instances=opening.open_instances,
+    )
     return await _for_launching(services, acting, facts, about.planning)
 
 
@@ -95,17 +99,22 @@ async def trusted(
     services: Services, acting: Acting, project_id: str, entitled: Entitlement | None, digests: Sequence[str]
 ) -> list[tuple[Artifact, Trust]]:
     """What is registered under these digests, and what it is worth under the policy and the entitlement of now."""
+    return await _trusted(services, acting, await yardstick(services, acting, project_id), entitled, digests)
+
+
+async def _trusted(
+    services: Services, acting: Acting, measure: Yardstick, entitled: Entitlement | None, digests: Sequence[str]
+) -> list[tuple[Artifact, Trust]]:
     registered = await stored_versions.artifacts(services.database, acting, list(digests), acting.tenant_id)
-    return await judged_under(services, acting, project_id, entitled, list(registered.values()))
+    return await judged_under(services, acting, measure, entitled, list(registered.values()))
 
 
 async def judged_under(
-    services: Services, acting: Acting, project_id: str, entitled: Entitlement | None, found_: Sequence[Artifact]
+    services: Services, acting: Acting, measure: Yardstick, entitled: Entitlement | None, found_: Sequence[Artifact]
 ) -> list[tuple[Artifact, Trust]]:
     """These artifacts, each with its trust under the project's policy as the entitlement narrows it."""
     if not found_:
         return []
-    measure = await yardstick(services, acting, project_id)
     if entitled is not None:
         measure = replace(measure, policy=measure.policy.narrowed(*entitled.layer))
     evidence = await artifacts.evidence(services.database, acting, [each.id for each in found_])
@@ -158,9 +167,8 @@ async def _group(services: Services, acting: Acting, project_id: str, standing: 
 
 
 async def _for_launching(services: Services, acting: Acting, facts: Launch, planning: bool) -> Launch:
-    """The facts with what only launching and upgrading ask: who operates it, how launches went, what else there is."""
-    database, version, wish = services.database, facts.version, facts.wish
-    there = await launch.present(database, acting, facts.project_id, wish.name)
+    """The facts with what only launching and upgrading ask: how launches went, what else there is."""
+    database, version = services.database, facts.version
     circuit = None
     if version is not None:
         since = facts.now - WINDOW
@@ -174,9 +182,6 @@ async def _for_launching(services: Services, acting: Acting, facts: Launch, plan
     return replace(
         facts,
         circuit=circuit,
-        account=await _account(services, acting, facts),
-        name_taken=facts.is_new and there.name_taken,
-        open_instances=there.open,
         expected=expected,
         shelf=shelf,
     )
@@ -198,16 +203,6 @@ def _shape(facts: Launch) -> str | None:
     return next(iter(shapes)) if len(shapes) == 1 else None
 
 
-async def _account(services: Services, acting: Acting, facts: Launch) -> ServiceAccount | None:
-    """The account that the launcher names, or the app's own operator account in this project."""
-    account_id = facts.wish.service_account_id
-    if account_id is None:
-        account_id = await launch.operator(services.database, acting, facts.project_id, facts.app.id)
-    if account_id is None:
-        return None
-    return await accounts.find(services.database, acting, facts.project_id, account_id)
-
-
 def manifest_of(version: AppVersion | None) -> Manifest | None:
     """The manifest of a version; what was staged can be read."""
-    return None if version is None else read_manifest(version.manifest).manifest
+    return None if version is None else stored_manifest(version.manifest)

@@ -19,7 +19,9 @@ from mooring.core.artifact import Artifact, ArtifactKind
 from mooring.core.artifact_location import SourceType
 from mooring.core.claim import Claim, guard_of
 from mooring.core.decision import Decision
+from mooring.core.entitlement import Entitlement
 from mooring.core.errors import Code, Refusal
+from mooring.core.instance import Instance
 from mooring.core.member_task import (
     FETCH,
     LAUNCH,
@@ -51,22 +53,22 @@ FETCHED_FROM: Final = frozenset({SourceType.OCI, SourceType.HTTPS})
 
 async def make(work: Work[Task], claimed: Under, operation_id: str | None, wish: MemberTaskWish) -> Answered:
     """Make the task, or answer with the one that was made under this name before."""
-    _require_grants(work, claimed, wish)
+    require_grants(work, claimed, wish)
     first = [await _ground(work, claimed, operation_id, wish)]
     ground = first[0].ground
     work = under_correlation(work, ground.operation or ground.instance)
-    filled = None
+    wanted = None
     if first[0].earlier is None:
-        filled = await _filled(work, ground, wish, work.context.actor.id)
+        wanted = await filled(work, ground, wish, Judging(work, ground.instance))
 
     async def load() -> _Stood:
         return first.pop() if first else await _ground(work, claimed, operation_id, wish)
 
     def decide(seen: _Stood) -> Decision[Task]:
-        if seen.earlier is not None or filled is None:
+        if seen.earlier is not None or wanted is None:
             return Decision(require_same(found(seen.earlier, "task"), seen.ground))
         check_ground(seen.ground, wish)  # reading what it carries takes its time, and the member may be gone since
-        made = make_task(work.context, filled)
+        made = make_task(work.context, wanted)
         writes = (guard_of(seen.claim), *guards_of(seen.ground), *made.writes)
         return Decision(made.task, writes, made.events, made.audits)
 
@@ -82,7 +84,7 @@ class _Stood:
     earlier: Task | None
 
 
-def _require_grants(work: Work[Any], claimed: Under, wish: MemberTaskWish) -> None:
+def require_grants(work: Work[Any], claimed: Under, wish: MemberTaskWish) -> None:
     """Handing out a secret is an action of its own, beside making the task."""
     place = Place(Scope.RUNTIME, work.acting.tenant_id, claimed.project_id)
     if not wish.grants or GRANT in work.authority.at(place):
@@ -111,17 +113,44 @@ async def _earlier(work: Work[Any], ground: Ground, wish: MemberTaskWish) -> Tas
     return await tasks.find_named(work.database, work.acting, *named)
 
 
-async def _filled(work: Work[Any], ground: Ground, wish: MemberTaskWish, maker: str) -> TaskWish:
+class Judging:
+    """The measure of one making, of one task or of many: it is read once, and each digest is judged once."""
+
+    def __init__(self, work: Work[Any], instance: Instance) -> None:
+        self._work = work
+        self._instance = instance
+        self._read: tuple[Yardstick, Entitlement | None] | None = None
+        self._trusted: dict[str, Artifact] = {}
+
+    async def measure(self) -> Yardstick:
+        """Sources, keys and policy of now."""
+        return (await self._by())[0]
+
+    async def trusted(self, digests: set[str]) -> dict[str, Artifact]:
+        """The artifact of each of these digests; a Refusal for the first that may not be used."""
+        measure, entitled = await self._by()
+        if unknown := digests - set(self._trusted):
+            where = (self._instance.project_id, entitled)
+            self._trusted |= await trusted_artifacts(self._work.services, self._work.acting, measure, where, unknown)
+        return {each: self._trusted[each] for each in digests}
+
+    async def _by(self) -> tuple[Yardstick, Entitlement | None]:
+        if self._read is None:
+            work, project_id, app_id = self._work, self._instance.project_id, self._instance.app_id
+            entitled = await entitlements.of_apps(work.database, work.acting, project_id, [app_id])
+            self._read = await yardstick(work.services, work.acting, project_id), entitled.get(app_id)
+        return self._read
+
+
+async def filled(work: Work[Any], ground: Ground, wish: MemberTaskWish, judging: Judging) -> TaskWish:
     """The task with all that an adapter leaves to the platform."""
-    plain = task_wish(ground, wish, maker)
+    plain = task_wish(ground, wish, work.context.actor.id)
     named = named_artifacts(ground, wish)
     if not named:
         return plain
-    services, acting, project_id = work.services, work.acting, plain.project_id
-    measure = await yardstick(services, acting, project_id)
-    entitled = await entitlements.of_apps(work.database, acting, project_id, [ground.instance.app_id])
-    where = (project_id, entitled.get(ground.instance.app_id))
-    trusted = await trusted_artifacts(services, acting, where, {each.digest for each in named})
+    services, acting = work.services, work.acting
+    measure = await judging.measure()
+    trusted = await judging.trusted({each.digest for each in named})
     if wish.type == LAUNCH:
         image = _image(services, measure, trusted[named[0].digest], plain.arguments["image"])
         filled = replace(plain, arguments={**plain.arguments, "image": image})

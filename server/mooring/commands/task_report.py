@@ -41,6 +41,7 @@ from mooring.core.task_report import (
     Turned,
     Unreadable,
     Verdict,
+    counted,
     fit_chunk,
     refused,
     why_no_result,
@@ -130,7 +131,8 @@ class Desk:
     # Results ---------------------------------------------------------------------------------------------------------
 
     async def _result(self, task: Task, report: Resulted) -> Verdict:
-        wrong = why_no_result(task, report) or why_too_large(len(msgspec.json.encode(report.ended.result)))
+        size = len(msgspec.json.encode(counted(report.ended.result)))
+        wrong = why_no_result(task, report) or why_too_large(size)
         if wrong is not None:
             return wrong
         for _ in range(ATTEMPTS_MAX):

@@ -42,12 +42,16 @@ async def within_sources(services: Services, acting: Acting, wish: TaskWish) -> 
     if not private:
         _check_public(target)
     image = wish.arguments["image"] if wish.type == LAUNCH else wish.arguments
-    await trusted_artifacts(services, acting, (wish.project_id, None), {image["digest"]})
+    await trusted_artifacts(services, acting, measure, (wish.project_id, None), {image["digest"]})
     return replace(wish, arguments=_with(wish.type, wish.arguments, private=private))
 
 
 async def trusted_artifacts(
-    services: Services, acting: Acting, where: tuple[str, Entitlement | None], digests: set[str]
+    services: Services,
+    acting: Acting,
+    measure: Yardstick,
+    where: tuple[str, Entitlement | None],
+    digests: set[str],
 ) -> dict[str, Artifact]:
     """The artifact of each digest that may be used now; a Refusal for the first that may not.
 
@@ -57,7 +61,7 @@ async def trusted_artifacts(
     there = await artifacts.find_many(services.database, acting, sorted(digests), project_id)
     best: dict[str, Artifact] = {}
     refusals: dict[str, Refusal] = {}
-    for artifact, trust in await judged_under(services, acting, project_id, entitled, there):
+    for artifact, trust in await judged_under(services, acting, measure, entitled, there):
         refusal = trust.refusal(artifact)
         if refusal is None:
             best.setdefault(artifact.digest, artifact)

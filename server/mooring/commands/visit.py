@@ -7,12 +7,14 @@ from typing import Any, Final
 
 from mooring.commands.first_start import system_context
 from mooring.commands.found import found
+from mooring.commands.instance import At, standing
 from mooring.commands.work import Answered, Services, Work
 from mooring.core.decision import Actor, Context, Decision, PrincipalKind
 from mooring.core.errors import Code, Refusal
 from mooring.core.ids import Prefix
 from mooring.core.permissions import Access, Place, Scope
 from mooring.core.task_making import TaskWish, make_task
+from mooring.core.terminal import LOGIN_SHELL, choose
 from mooring.core.visit import (
     ACTION,
     CommandWish,
@@ -58,6 +60,32 @@ async def to_command(
     return await work.execute(
         load, lambda allocation: _with(visit_command(work.context, allocation, wish, digest(ticket)), ticket)
     )
+
+
+async def to_terminal(
+    work: Work[tuple[Visit, str]], at: At, endpoint: str | None, wish: CommandWish, ticket: str
+) -> Answered:
+    """Make a visit for one command at an instance's terminal: as whom and where it runs is the terminal's to say."""
+
+    async def load() -> tuple[CommandWish, Any, str]:
+        seen = await standing(work, at)
+        terminal, member = choose(seen.instance, seen.manifest, seen.members, endpoint)
+        row = await allocations.find(work.database, work.acting, at.project_id, str(member.allocation_id))
+        wanted = replace(
+            wish,
+            argv=wish.argv or LOGIN_SHELL,
+            run_as=terminal.user,
+            label=member.id,
+            directory=terminal.directory,
+            environment=terminal.environment,
+        )
+        return wanted, found(row, "allocation"), seen.instance.id
+
+    def decide(seen: tuple[CommandWish, Any, str]) -> Decision[tuple[Visit, str]]:
+        wanted, allocation, instance_id = seen
+        return _with(visit_command(work.context, allocation, wanted, digest(ticket), instance_id), ticket)
+
+    return await work.execute(load, decide)
 
 
 async def admitted(services: Services, ticket: str, kinds: tuple[VisitKind, ...]) -> Visit:
@@ -111,6 +139,9 @@ async def ask_for_tunnel(
         arguments["ports"] = sorted(ports)
     else:
         arguments |= {"argv": visit.argv, "user": visit.run_as, "columns": visit.columns, "rows": visit.rows}
+        # What is as ever is not said, so that an agent which knows less is not asked for more.
+        told = {"directory": visit.directory, "environment": visit.environment, "terminal": visit.terminal}
+        arguments |= {name: value for name, value in told.items() if value not in (None, True)}
     made = make_task(
         context,
         TaskWish(

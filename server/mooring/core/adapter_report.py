@@ -39,6 +39,7 @@ from mooring.core.operation import (
     Phase,
     StepState,
 )
+from mooring.core.terminal import check_endpoint
 
 ACTION: Final = "runtime.report"
 STEPS_MAX: Final = 200
@@ -402,6 +403,7 @@ def _endpoint(seen: Seen, plain: Mapping[str, Any]) -> dict[str, Any]:
     member = seen.members.get(plain["member_id"])
     if member is None or member.status == MemberState.REMOVED:
         raise Refusal(Code.NOT_FOUND, f"the instance has no member {plain['member_id']}")
+    check_endpoint(plain, "instance/endpoints")
     return {name: value for name, value in plain.items() if value is not None}
 
 

@@ -50,9 +50,18 @@ def may_act(actor: Actor, authority: Authority, place: Place, permission: str) -
 
 
 def start_action(
-    context: Context, seen: Standing, name: str, given: Mapping[str, Any], member_id: str | None
+    context: Context,
+    seen: Standing,
+    name: str,
+    given: Mapping[str, Any],
+    member_id: str | None,
+    *,
+    attached: Mapping[str, Any] | None = None,
 ) -> Decision[Operation]:
-    """Ask the adapter for an action; what it takes is checked before it sees it."""
+    """Ask the adapter for an action; what it takes is checked before it sees it.
+
+    `attached` says for which attachment it is, where another project than the instance's own asks.
+    """
     instance, action = seen.instance, action_of(seen.manifest, name)
     require_running(instance, "act")
     check_input(action, given)
@@ -64,6 +73,8 @@ def start_action(
         request["hidden"] = hidden  # what no view gives back; the adapter has it
     if member_id is not None:
         request["member_id"] = member_id
+    if attached is not None:
+        request["attachment"] = dict(attached)
     operation = replace(
         new_row(context, instance, OperationKind.ACTION, request, action.timeout_seconds),
         dispatched_at=context.now,

@@ -146,4 +146,4 @@ class Decision(Generic[Result]):
     audits: tuple[Audited, ...] = ()
     """One row for each privileged effect; a decision with writes has at least one."""
     traceless: bool = False
-    """An app action that only reads: its rows are written without an audit row or an event, and soon deleted."""
+    """It only reads, as some app actions do: its rows leave no audit row and no event, and are soon deleted."""

@@ -89,6 +89,8 @@ class EventType(StrEnum):
     MEMBER_FAILED = "apps.instance.member_failed"
     MEMBER_CHANGED = "apps.member.changed"
     OPERATION_CHANGED = "apps.operation.changed"
+    ATTACHMENT_CHANGED = "apps.attachment.changed"
+    ATTACHMENT_ACTION_CHANGED = "apps.attachment.action_changed"
 
 
 MEANING: Final[Mapping[EventType, str]] = {
@@ -172,6 +174,10 @@ MEANING: Final[Mapping[EventType, str]] = {
     EventType.MEMBER_FAILED: "A member came to an error; the data names the cause.",
     EventType.MEMBER_CHANGED: "Something else about a member changed: its state, its health, what it waits for.",
     EventType.OPERATION_CHANGED: "An operation was accepted, went on, met a blocker or ended; the data says which.",
+    EventType.ATTACHMENT_CHANGED: "A project's use of another project's instance was asked for, began, is being ended, "
+    "ended or was refused; `data.status` says which. Both projects are told.",
+    EventType.ATTACHMENT_ACTION_CHANGED: "What the project asked of an instance that it is attached to was accepted, "
+    "or is over; `data` says how.",
 }
 if set(MEANING) != set(EventType):
     raise ValueError("every event type needs a meaning, and every meaning a type")

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from mooring.core.machine import Edge, Machine, Who
+from mooring.core.operating_mode import ControlPlaneScope
 
 
 class InstanceState(StrEnum):
@@ -162,3 +163,8 @@ class Instance:
     def place(self) -> tuple[str, str]:
         """The tenant and the project."""
         return self.tenant_id, self.project_id
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other projects of the tenant may be attached to it."""
+        return self.control_plane_scope == ControlPlaneScope.TENANT

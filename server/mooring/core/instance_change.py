@@ -129,6 +129,12 @@ def cancel_operation(context: Context, instance: Instance, operation: Operation,
             "a stop is not taken back: what is torn down does not come again",
             {"instead": "wait for it, and launch a new instance"},
         )
+    if operation.kind == OperationKind.DETACH:
+        raise Refusal(
+            Code.NOT_SUPPORTED,
+            "a detach is not taken back: the project's account is closed",
+            {"instead": "wait for it, and attach the project again"},
+        )
     return _cancelled(context, instance, operation, names.remark(reason, "reason", REASON_LENGTH))
 
 

@@ -12,7 +12,7 @@ from mooring.core.decision import Audited, Change, Context, Decision, Happened, 
 from mooring.core.events import EventType
 from mooring.core.instance import INSTANCE, Instance, InstanceState, InstanceTrigger
 from mooring.core.member import MEMBER, Member, MemberState, MemberTrigger
-from mooring.core.operation import OPERATION, Operation, OperationState, OperationTrigger
+from mooring.core.operation import OPERATION, Operation, OperationKind, OperationState, OperationTrigger
 
 Result = TypeVar("Result")
 UNWRITTEN: Final = frozenset({"status", "generation"})
@@ -70,8 +70,10 @@ def new_member(instance: Instance, member: Member, action: str = "member.add") -
 def new_operation(instance: Instance, operation: Operation, action: str) -> Decision[Operation]:
     """The row of a new operation; an action that only reads leaves no audit row and no event."""
     row = Insert("operation", _row(operation), (OPERATION,))
-    audit = _audited(action, operation, after={"kind": operation.kind, "instance_id": instance.id})
-    return _traced(Decision(operation, (row,), (operation_event(instance.app_slug, operation),), (audit,)))
+    told = {"kind": operation.kind, "instance_id": instance.id, **_attached_told(operation)}
+    events = (operation_event(instance.app_slug, operation), *_attached_events(instance.app_slug, operation))
+    audits = (_audited(action, operation, after=told), *_attached_audits(action, operation))
+    return _traced(Decision(operation, (row,), events, audits))
 
 
 def move_instance(
@@ -144,11 +146,12 @@ def move_operation(
     every = {**unblocked, **ended, **columns}
     after = replace(operation, status=edge.target.value, generation=operation.generation + 1, **every)
     audit = _audited(action, after, before={"status": operation.status}, after=_told_operation(after))
+    also = _attached_events(app_slug, after) if after.is_over else ()
     return _traced(
         Decision(
             after,
             (Move("operation", after.id, OPERATION, edge, operation.generation, after.tenant_id, every),),
-            (operation_event(app_slug, after),),
+            (operation_event(app_slug, after), *also),
             (audit,),
         )
     )
@@ -185,6 +188,47 @@ def operation_event(app_slug: str, operation: Operation) -> Happened:
     return Happened(
         EventType.OPERATION_CHANGED, "operation", operation.id, *operation.place, data=_told_operation(operation),
         app_slug=app_slug, app_instance_id=operation.instance_id,
+    )  # fmt: skip
+
+
+def _attached_told(operation: Operation) -> dict[str, Any]:
+    """Which attachment an operation is for, as both projects' records name it."""
+    told = operation.attachment
+    return {} if told is None else {"attachment_id": told["id"], "attached_project_id": told["project_id"]}
+
+
+def _attached_events(app_slug: str, operation: Operation) -> tuple[Happened, ...]:
+    """What an attached project is told of an action of its own: that it is there, and how it ended."""
+    attached = operation.attachment
+    if attached is None or operation.kind != OperationKind.ACTION:
+        return ()
+    told = {
+        "operation_id": operation.id, "action": operation.request.get("action"), "status": operation.status,
+        "owning_project_id": operation.project_id, "failure_code": operation.failure_code,
+    }  # fmt: skip
+    return (
+        Happened(
+            EventType.ATTACHMENT_ACTION_CHANGED, "attachment", attached["id"], operation.tenant_id,
+            attached["project_id"], data={name: each for name, each in told.items() if each is not None},
+            app_slug=app_slug, app_instance_id=operation.instance_id,
+        ),
+    )  # fmt: skip
+
+
+def _attached_audits(action: str, operation: Operation) -> tuple[Audited, ...]:
+    """The audit row of an action in the project that asked for it."""
+    attached = operation.attachment
+    if attached is None or operation.kind != OperationKind.ACTION:
+        return ()
+    told = {
+        "operation_id": operation.id, "action": operation.request.get("action"), "instance_id": operation.instance_id,
+        "owning_project_id": operation.project_id,
+    }  # fmt: skip
+    return (
+        Audited(
+            action, "attachment", attached["id"], operation.tenant_id, attached["project_id"], after=told,
+            app_instance_id=operation.instance_id,
+        ),
     )  # fmt: skip
 
 
@@ -248,6 +292,6 @@ def _told_operation(operation: Operation) -> dict[str, Any]:
         "kind": operation.kind, "status": operation.status, "phase": operation.phase, "step": running,
         "steps_done": done, "steps": len(operation.steps), "blocker": operation.blocker,
         "failure_code": operation.failure_code, "failure_detail": operation.failure_detail,
-        "progress": operation.progress,
+        "progress": operation.progress, **_attached_told(operation),
     }  # fmt: skip
     return {name: value for name, value in told.items() if value is not None}

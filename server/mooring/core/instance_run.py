@@ -18,6 +18,8 @@ from typing import Any, Final
 
 from mooring.core.allocation import AllocationState
 from mooring.core.artifact_hold import drop_holds
+from mooring.core.attachment import Attachment
+from mooring.core.attachment_run import settle
 from mooring.core.circuit import why_open
 from mooring.core.decision import Context, Decision
 from mooring.core.instance import Health, Instance, InstanceState, InstanceTrigger
@@ -59,8 +61,10 @@ _DEAD: Final = frozenset(
 _UNDER_WAY: Final = frozenset({InstanceState.CREATED, InstanceState.STARTING})
 _ENDING: Final = frozenset({InstanceState.STOPPING, InstanceState.FAILED})
 S, K, F = InstanceState, OperationKind, OperationFailure
+_TOO_LATE: Final = {K.DEPLOY: F.BOOTSTRAP_TIMEOUT, K.DRAIN: F.NOT_QUIET, K.DETACH: F.NOT_QUIET}
+"""What it means that the time of an operation is over."""
 
-Step = Decision[Instance | Member | Operation]
+Step = Decision[Instance | Member | Operation | Attachment]
 Rule = Callable[[Context, Limits, SeenInstance], Step | None]
 
 
@@ -113,6 +117,11 @@ def _others_end(context: Context, limits: Limits, seen: SeenInstance) -> Step | 
                 under(context, each), seen.instance.app_slug, each, OperationTrigger.CANCEL, (ACTION, told)
             )
     return None
+
+
+def _attachments(context: Context, limits: Limits, seen: SeenInstance) -> Step | None:
+    """What other projects have of it follows its own end, and the end of what attaches and detaches them."""
+    return settle(context, seen)
 
 
 def _operations(context: Context, limits: Limits, seen: SeenInstance) -> Step | None:
@@ -225,7 +234,7 @@ def _bounded(context: Context, limits: Limits, seen: SeenInstance, operation: Op
         return None
     if not held:
         return _fail(context, seen, operation, (F.ADAPTER_UNAVAILABLE, f"its time is over, and {alone}"))
-    code = {K.DEPLOY: F.BOOTSTRAP_TIMEOUT, K.DRAIN: F.NOT_QUIET}.get(K(operation.kind), F.DEADLINE_EXCEEDED)
+    code = _TOO_LATE.get(K(operation.kind), F.DEADLINE_EXCEEDED)
     return _fail(context, seen, operation, (code, f"its time is over; {_how_far(seen, operation)}"))
 
 
@@ -381,6 +390,7 @@ _RULES: Final[tuple[Rule, ...]] = (
     _without_deploy,
     _leftovers,
     _others_end,
+    _attachments,
     _operations,
     given_back,
     orphans,

@@ -13,6 +13,7 @@ from typing import Any, Final
 from mooring.core.allocation import Allocation
 from mooring.core.allocation_run import TaskFacts
 from mooring.core.artifact_hold import ArtifactHold
+from mooring.core.attachment import Attachment
 from mooring.core.circuit import CircuitFacts
 from mooring.core.instance import Instance
 from mooring.core.member import Member, MemberState
@@ -118,6 +119,14 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenAttachment:
+    """An attachment that is not over, and the last operation of it."""
+
+    attachment: Attachment
+    operation: Operation | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SeenInstance:
     """An instance and everything that decides what comes next."""
 
@@ -132,6 +141,7 @@ class SeenInstance:
     holds: tuple[ArtifactHold, ...] = ()
     secrets: tuple[RuntimeSecret, ...] = ()
     last_lines: Mapping[str, Sequence[str]] = field(default_factory=dict)  # operation → what its last failed task said
+    attachments: tuple[SeenAttachment, ...] = ()  # those that are not over
     circuit: CircuitFacts | None = None  # of one that waits for its launch: how others of the version went
 
     def open_of(self, *kinds: OperationKind) -> tuple[Operation, ...]:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from mooring.core.allocation import AllocationState, release_allocation
 from mooring.core.artifact_hold import drop_holds
+from mooring.core.attachment_run import ended_with
 from mooring.core.closing import ClosingKind, proof_of
 from mooring.core.decision import Audited, Context, Decision, Insert
 from mooring.core.ids import Prefix
@@ -262,6 +263,7 @@ def _ended(context: Context, seen: SeenInstance) -> list[Decision[Any]]:
     """All of the instance is gone: what it held is let go, and a stop is through."""
     instance = seen.instance
     parts: list[Decision[Any]] = [drop_holds(context, seen.holds), destroy_all(context, seen.secrets)]
+    parts += ended_with(context, seen)
     gone: dict[str, Any] = {"endpoints": [], "health": Health.UNKNOWN.value, "health_detail": None}
     if instance.status == InstanceState.STOPPING:
         proof = proof_of(each.kind for each in seen.closed)

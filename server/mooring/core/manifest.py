@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from mooring.core.compatibility import Compatibility, Need, NeedKind, ShapeWanted
@@ -24,6 +25,8 @@ from mooring.core.operating_mode import DEFAULT_MODE, ControlPlaneScope, Mode, O
 
 MANIFEST_BYTES_MAX: Final = 262_144
 DEPTH_MAX: Final = 24
+STORED_KEPT: Final = 64
+"""How many stored manifests are kept as they were read: those of the versions that run are asked for all the time."""
 
 Plain = Mapping[str, Any]
 Part = TypeVar("Part")
@@ -127,6 +130,7 @@ class Endpoint:
     port: str | None = None
     path: str | None = None
     access: str = "platform"
+    user: str | None = None
     connect: tuple[Connect, ...] = ()
 
 
@@ -136,6 +140,7 @@ class UsageUnit:
     title: str
     description: str = ""
     aggregation: str = "sum"
+    covered_by_allocation: bool = False  # it shows who used what the allocation already pays, and is charged to nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +170,18 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
+class Attach:
+    supported: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Lifecycle:
     upgrade: Upgrade
     rollback: Rollback
     delete: Deletion
     restart: Restart = field(default_factory=Restart)
+    attach: Attach = field(default_factory=Attach)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +246,19 @@ def read_manifest(value: object) -> Reading:
     if findings or not isinstance(value, dict):
         return Reading(None, findings)
     return Reading(_manifest(normal(value)), ())
+
+
+def stored_manifest(value: Plain) -> Manifest | None:
+    """The manifest of a version as it is stored; none when its shape is not right.
+
+    To check one takes a hundred times as long as to write it down, so each is read once for as long as it is the same.
+    """
+    return _stored(canonical(value))
+
+
+@lru_cache(maxsize=STORED_KEPT)
+def _stored(text: bytes) -> Manifest | None:
+    return read_manifest(json.loads(text)).manifest
 
 
 def canonical(value: object) -> bytes:
@@ -322,6 +347,7 @@ def _lifecycle(plain: Plain) -> Lifecycle:
         Rollback(**{**rollback, "to_versions": tuple(rollback.get("to_versions", ()))}),
         Deletion(**plain["delete"]),
         Restart(**plain.get("restart", {})),
+        Attach(**plain.get("attach", {})),
     )
 
 

@@ -17,7 +17,7 @@ from mooring.core.finding import FINDINGS_MAX, Finding, below, bounded, error, e
 from mooring.core.form_schema import schema_findings
 from mooring.core.manifest import Manifest, Reading, read_manifest
 from mooring.core.manifest_lint_runtime import RUNTIME_RULES, runtime_findings
-from mooring.core.operating_mode import MODES, NOT_OFFERED, why_incoherent
+from mooring.core.operating_mode import MODES, NOT_OFFERED, ControlPlaneScope, why_incoherent
 from mooring.core.permissions import ACTIONS, SERVICE_ACCOUNT_CEILING, is_app_action
 from mooring.core.semver import read_range, read_version
 
@@ -35,12 +35,13 @@ RULES: Final[Mapping[str, str]] = {
     "required_action": "An operator account holds only what a service account may hold, and keys of its own app.",
     "controller_cannot_work": "An adapter that may not claim and report cannot do anything.",
     "usage_unreported": "What the app meters has to be reported by somebody.",
-    "unit_repeats_allocation": "The allocation pays for its capacity already; an app's unit never repeats it.",
+    "unit_repeats_allocation": "The allocation pays for its capacity already; a unit that repeats it says so.",
     "lifecycle_missing": "A controller says how it is upgraded, rolled back and deleted before it is staged.",
     "runbook_missing": "A controller says what operators do when it does not work before it is staged.",
     "version_range": "Versions and ranges of versions can be read and compared.",
     "upgrade_unused": "Ranges without a way to upgrade have no effect.",
     "rollback_nowhere": "A rollback leads to versions that are named.",
+    "attach_nowhere": "Projects attach to a control plane of the scope tenant, and to no other.",
 }
 """Every rule of the lint, and why it exists."""
 
@@ -220,9 +221,11 @@ def _required_actions(manifest: Manifest) -> Iterator[Finding]:
 def _usage(manifest: Manifest) -> Iterator[Finding]:
     for index, each in enumerate(manifest.usage_units):
         words = each.unit.split("_")
+        if each.covered_by_allocation:
+            continue
         if any(word.rstrip("s") in _PAID_BY_ALLOCATION for word in words) and any(word in _TIMES for word in words):
             place = below("/usage_units", index, "unit")
-            fix = "meter what the app does, such as requests or tokens"
+            fix = "meter what the app does, such as requests or tokens, or say `covered_by_allocation`"
             yield error(place, "unit_repeats_allocation", f"{each.unit!r} is what the allocation pays already", fix)
 
 
@@ -246,6 +249,11 @@ def _lifecycle(manifest: Manifest) -> Iterator[Finding]:
         reason = "a rollback is supported, and leads nowhere" if rollback.supported else "it is not supported"
         fix = "name the versions in `to_versions`, or say that it is not supported"
         yield error("/lifecycle/rollback", "rollback_nowhere", reason, fix)
+    scopes = {scope for _, scope in manifest.operating_modes}
+    if manifest.lifecycle.attach.supported and ControlPlaneScope.TENANT not in scopes:
+        reason = "projects may attach, and no way of running serves more than one"
+        fix = "add the scope tenant to `operating_modes`, or say that it is not supported"
+        yield error("/lifecycle/attach", "attach_nowhere", reason, fix)
 
 
 def _ranges(ranges: tuple[str, ...], pointer: str) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from typing import Final
 
 from mooring.core.finding import Finding, below, error, warning
 from mooring.core.manifest import Endpoint, Manifest, Probe, RuntimeProfile, Volume
+from mooring.core.visit import is_root
 
 RUNTIME_RULES: Final[Mapping[str, str]] = {
     "image_missing": "What is started is an image among the artifacts.",
@@ -15,6 +16,7 @@ RUNTIME_RULES: Final[Mapping[str, str]] = {
     "runtime_name_doubled": "Names, ports and paths that stand twice would leave open which is meant.",
     "port_unknown": "A port is named as `runtime_profile.ports` declares it.",
     "endpoint_port_missing": "Without an adapter that reports it, an endpoint says at which port it is.",
+    "endpoint_terminal": "An endpoint of protocol `terminal` has a user, who is not root, and no port.",
     "probe_incomplete": "A probe says what it needs to be carried out.",
     "probe_timing": "A probe that may take longer than its period overtakes itself.",
     "readiness_missing": "Without a readiness probe nobody observes that the app takes work.",
@@ -145,7 +147,12 @@ def _volume(volume: Volume, place: str, manifest: Manifest) -> Iterator[Finding]
 def _endpoint(endpoint: Endpoint, place: str, manifest: Manifest, ports: set[str]) -> Iterator[Finding]:
     if endpoint.port is not None and endpoint.port not in ports:
         yield _unknown_port(endpoint.port, below(place, "port"), ports)
-    if endpoint.port is None and manifest.artifact_kind != "controller":
+    if endpoint.protocol == "terminal":
+        yield from _terminal(endpoint, place)
+    elif endpoint.user is not None:
+        reason = f"an endpoint of protocol {endpoint.protocol} has no user"
+        yield error(below(place, "user"), "endpoint_terminal", reason, "take `user` out, or use `terminal`")
+    elif endpoint.port is None and manifest.artifact_kind != "controller":
         reason = f"{endpoint.name!r} does not say at which port it is"
         yield error(place, "endpoint_port_missing", reason, "add `port`")
     for index, connect in enumerate(endpoint.connect):
@@ -158,6 +165,15 @@ def _endpoint(endpoint: Endpoint, place: str, manifest: Manifest, ports: set[str
         if connect.template and (unknown := _unknown_placeholders(connect.template)):
             reason = f"nothing is filled in for {unknown!r}"
             yield error(below(there, "template"), "connect_incomplete", reason, "use {host}, {port} and {url}")
+
+
+def _terminal(endpoint: Endpoint, place: str) -> Iterator[Finding]:
+    for name in ("port", "path"):
+        if getattr(endpoint, name) is not None:
+            reason = f"commands run at a terminal: it has no {name}"
+            yield error(below(place, name), "endpoint_terminal", reason, f"take `{name}` out")
+    if endpoint.user is not None and is_root(endpoint.user):
+        yield error(below(place, "user"), "endpoint_terminal", "nobody works there as root", "name another user: app")
 
 
 def _unknown_placeholders(template: str) -> str | None:

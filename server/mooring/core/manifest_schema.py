@@ -15,6 +15,7 @@ from mooring.core.form_schema import FORM_DEFINITION, HINTS_DEFINITION
 from mooring.core.names import SLUG_PATTERN
 from mooring.core.operating_mode import ControlPlaneScope, OperatingMode
 from mooring.core.semver import VERSION_LENGTH_MAX, VERSION_PATTERN
+from mooring.core.task_schema import USER_PATTERN
 
 MANIFEST_VERSION: Final = 1
 SCHEMA_ID: Final = "urn:mooring:schema:manifest:1"
@@ -220,10 +221,11 @@ _ENDPOINT: Final = _object(
     ["name", "protocol"],
     name=_described(_KEY, "the endpoint's name"),
     title=_TITLE,
-    protocol=_choice("what is spoken there", ["http", "https", "tcp", "ssh", "grpc"]),
+    protocol=_choice("what is spoken there", ["http", "https", "tcp", "ssh", "grpc", "terminal"]),
     port=_PORT_NAME,
     path=_form("the path below the address", PATH_PATTERN, 1_024),
     access=_choice("who checks the caller: the platform, or the app itself", ["platform", "app"], "platform"),
+    user=_form("who commands run as at an endpoint of protocol `terminal`, never root", USER_PATTERN, 32),
     connect=_list("ways to use it", _ref("connect"), 10),
 )
 _USAGE_UNIT: Final = _object(
@@ -233,6 +235,7 @@ _USAGE_UNIT: Final = _object(
     title=_TITLE,
     description=_text("what is counted", 1_000, widget="textarea"),
     aggregation=_choice("how values of an interval become one", ["sum", "max"], "sum"),
+    covered_by_allocation=_flag("whether it only shows who used what the allocation already pays"),
 )
 _OPERATING_MODE: Final = _object(
     "a way in which the app can be run",
@@ -261,6 +264,12 @@ _LIFECYCLE: Final = _object(
         ["supported"],
         supported=_flag("whether it can"),
         instead=_text("what to do where it cannot", 500),
+    ),
+    attach=_object(
+        "whether other projects of the tenant can use an instance whose control plane is the tenant's",
+        ["supported"],
+        supported=_flag("whether they can"),
+        note=_text("what such a project should know before", 2_000, widget="textarea"),
     ),
     delete=_object(
         "how an instance ends",

@@ -4,7 +4,7 @@ An adapter names an artifact by its role, or by its digest, and never a registry
 place and whether it may be a private one is filled in by the platform. Between operations an adapter may only look.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -19,15 +19,19 @@ from mooring.core.names import invalid
 from mooring.core.operation import Operation
 from mooring.core.runtime_secret import GrantWish, RuntimeSecret
 from mooring.core.task import Task
+from mooring.core.task_log_read import LOG_READ
 from mooring.core.task_making import TaskWish
 
 LAUNCH: Final = "container.launch"
 FETCH: Final = "artifact.fetch"
 WRITE: Final = "files.write"
-LOOKS: Final = frozenset({"probe.tcp", "probe.http", "probe.exec", "service.inspect"})
+LOOKS: Final = frozenset({"probe.tcp", "probe.http", "probe.exec", "service.inspect", LOG_READ})
 """What is only looked at, beside `container.control` with the action `inspect`."""
 STANDS: Final = frozenset({AllocationState.ACTIVE, AllocationState.RELEASING})
 """Where members can be worked on: one that is released stands until they have drained and are torn down."""
+TASKS_AT_ONCE_MAX: Final = 50
+LOG_BYTES: Final = 65_536
+"""What an adapter reads of a log at once: results stand beside each other in what it is told of an instance."""
 PULL: Final = "mooring-pull"
 """The name of the secret that opens the platform's registry to a task."""
 
@@ -42,6 +46,15 @@ class MemberTaskWish:
     arguments: Mapping[str, Any]
     lifetime: timedelta
     grants: tuple[tuple[str, str], ...] = ()  # the name in the arguments, the instance's secret
+
+
+@dataclass(frozen=True, slots=True)
+class MadeOrNot:
+    """What came of one of several wishes: the task, or why there is none."""
+
+    step: str
+    task: Task | None = None
+    refusal: Refusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +86,8 @@ def check_ground(ground: Ground, wish: MemberTaskWish) -> Allocation:
     if allocation is None or allocation.status not in STANDS or allocation.node_id is None:
         how = "in no allocation" if allocation is None else f"in an allocation that is {allocation.status}"
         raise Refusal(Code.CONFLICT, f"member {member.id} is {how}", {"member_id": member.id})
+    if wish.type == LOG_READ and _whole(wish.arguments.get("max_bytes")) > LOG_BYTES:
+        raise invalid("arguments/max_bytes", f"at most {LOG_BYTES} bytes of a log at once")
     if ground.operation is not None:
         require_turn(ground.operation)
     elif wish.type not in LOOKS and not (
@@ -84,6 +99,10 @@ def check_ground(ground: Ground, wish: MemberTaskWish) -> Allocation:
     return allocation
 
 
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
 def guards_of(ground: Ground) -> tuple[Guard, ...]:
     """What keeps a task from being written for a member that is torn down by then, or an operation that is over."""
     member, operation = ground.member, ground.operation
@@ -92,6 +111,15 @@ def guards_of(ground: Ground) -> tuple[Guard, ...]:
         seen = {"id": operation.id, "generation": operation.generation, "phase": operation.phase}
         guards.append(Guard("operation", seen))
     return tuple(guards)
+
+
+def require_distinct(wishes: Sequence[MemberTaskWish]) -> None:
+    """Tasks that are asked for together have names of their own."""
+    seen: set[str] = set()
+    for index, each in enumerate(wishes):
+        if each.step in seen:
+            raise invalid(f"tasks/{index}/step", "a name that no other of these tasks has")
+        seen.add(each.step)
 
 
 def require_same(task: Task, ground: Ground) -> Task:

@@ -39,7 +39,7 @@ S, T = OperationState, OperationTrigger
 OPERATION = Machine(
     name="operation",
     about="Any asynchronous change: deploy, add, drain, remove, replace, upgrade, rollback, reconcile, "
-    "repair, restart, action, decommission. An attempt is not a state.",
+    "repair, restart, action, attach, detach, decommission. An attempt is not a state.",
     states=OperationState,
     triggers=OperationTrigger,
     initial=S.ACCEPTED,
@@ -103,6 +103,8 @@ class OperationKind(StrEnum):
     REPAIR = "repair"
     RESTART = "restart"
     ACTION = "action"
+    ATTACH = "attach"
+    DETACH = "detach"
     DECOMMISSION = "decommission"
 
 
@@ -116,6 +118,9 @@ WHOLE_KINDS: Final = frozenset(
 
 MEMBER_KINDS: Final = frozenset({OperationKind.ADD, OperationKind.DRAIN, OperationKind.REMOVE, OperationKind.REPLACE})
 """Operations of members, of which one is open for each member."""
+
+ATTACHMENT_KINDS: Final = frozenset({OperationKind.ATTACH, OperationKind.DETACH})
+"""Operations of attachments, of which one is open for each attachment."""
 
 TEARDOWN_KINDS: Final = frozenset({OperationKind.REMOVE, OperationKind.REPLACE, OperationKind.DECOMMISSION})
 """Operations whose second half is the platform's: what the adapter let go of is torn down and looked for."""
@@ -206,3 +211,8 @@ class Operation:
     def is_over(self) -> bool:
         """Whether nothing more comes of it."""
         return OperationState(self.status) in OPERATION.final
+
+    @property
+    def attachment(self) -> dict[str, Any] | None:
+        """For which attachment it is, where it is for one: its id, its project, its account's name."""
+        return self.request.get("attachment")

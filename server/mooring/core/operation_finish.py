@@ -14,6 +14,8 @@ from typing import Any, Final
 from mooring.core.adapter_report import FailureTold, Seen, bounded_detail
 from mooring.core.app_action import check_output
 from mooring.core.artifact_hold import ArtifactHold, drop_holds
+from mooring.core.attachment import Attachment
+from mooring.core.attachment_run import outcome_of
 from mooring.core.claim import guard_of
 from mooring.core.decision import Context, Decision
 from mooring.core.errors import Code, Refusal
@@ -76,6 +78,7 @@ class Finishing:
     operation: Operation
     manifest: Manifest  # of the instance's pin
     holds: Sequence[ArtifactHold] = field(default=())
+    attachment: Attachment | None = None  # that the operation makes or ends
 
     @property
     def instance(self) -> Instance:
@@ -305,6 +308,20 @@ def _resumed(context: Context, finishing: Finishing, ending: Ending) -> list[Dec
     return [move_member(context, slug, each, MemberTrigger.RESUME, (ACTION, {})) for each in draining]
 
 
+# Attachments ----------------------------------------------------------------------------------------------------------
+
+
+def _attachment_ends(context: Context, finishing: Finishing, ending: Ending) -> list[Decision[Any]]:
+    """What becomes of an attachment follows the operation that makes it, or ends it."""
+    attachment, outcome = finishing.attachment, OperationState(ending.outcome.value)
+    if attachment is None or attachment.operation_id != finishing.operation.id:
+        return []  # it is over, or another operation is on it
+    failure = None if ending.failure is None else ending.failure.detail
+    reason = failure or finishing.operation.cancel_reason or "it was cancelled"
+    step = outcome_of(context, attachment, ACTION, (OperationKind(finishing.operation.kind), outcome, reason))
+    return [] if step is None else [step]
+
+
 _EFFECTS: Final[Mapping[FinishOutcome, Mapping[OperationKind, Effect]]] = {
     FinishOutcome.SUCCEEDED: {
         OperationKind.DEPLOY: _deployed,
@@ -313,6 +330,8 @@ _EFFECTS: Final[Mapping[FinishOutcome, Mapping[OperationKind, Effect]]] = {
         OperationKind.UPGRADE: _upgraded,
         OperationKind.ROLLBACK: _rolled_back,
         OperationKind.RESTART: _restarted,
+        OperationKind.ATTACH: _attachment_ends,
+        OperationKind.DETACH: _attachment_ends,
     },
     FinishOutcome.FAILED: {
         OperationKind.DEPLOY: _launch_failed,
@@ -320,6 +339,8 @@ _EFFECTS: Final[Mapping[FinishOutcome, Mapping[OperationKind, Effect]]] = {
         OperationKind.REPLACE: _members_failed,
         OperationKind.UPGRADE: _version_failed,
         OperationKind.ROLLBACK: _version_failed,
+        OperationKind.ATTACH: _attachment_ends,
+        OperationKind.DETACH: _attachment_ends,
     },
     FinishOutcome.CANCELLED: {
         OperationKind.DEPLOY: _launch_failed,
@@ -329,6 +350,8 @@ _EFFECTS: Final[Mapping[FinishOutcome, Mapping[OperationKind, Effect]]] = {
         OperationKind.REMOVE: _resumed,
         OperationKind.UPGRADE: _version_failed,
         OperationKind.ROLLBACK: _version_failed,
+        OperationKind.ATTACH: _attachment_ends,
+        OperationKind.DETACH: _attachment_ends,
     },
 }
 """What else becomes true, by outcome and kind; where nothing is named, the operation alone ends."""

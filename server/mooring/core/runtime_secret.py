@@ -34,6 +34,7 @@ class SecretPurpose(StrEnum):
     ARTIFACT_PULL = "artifact_pull"
     APP_ACCESS = "app_access"
     MEMBER_SECRET = "member_secret"
+    CLUSTER_KEY = "cluster_key"
 
 
 PURPOSE_MEANING: Final[Mapping[SecretPurpose, str]] = MappingProxyType(
@@ -41,8 +42,14 @@ PURPOSE_MEANING: Final[Mapping[SecretPurpose, str]] = MappingProxyType(
         SecretPurpose.ARTIFACT_PULL: "to fetch an image or a blob from where it lies",
         SecretPurpose.APP_ACCESS: "to enter an app; whoever may connect to the instance may have it shown",
         SecretPurpose.MEMBER_SECRET: "for the members of an instance among themselves; nobody is shown it",
+        SecretPurpose.CLUSTER_KEY: (
+            "a key by which the members of one instance prove themselves to each other; nobody is shown it"
+        ),
     }
 )
+
+# What an adapter has kept for its instance; the rest is the platform's own to make.
+ADAPTER_PURPOSES: Final = (SecretPurpose.APP_ACCESS, SecretPurpose.MEMBER_SECRET, SecretPurpose.CLUSTER_KEY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from mooring.core.machine import Edge, Machine, Who
+from mooring.core.task_log_read import LOG_READ
 
 
 class TaskState(StrEnum):
@@ -121,6 +122,11 @@ class Task:
     def is_over(self) -> bool:
         """Whether nothing more comes of it."""
         return TaskState(self.status) in TASK.final
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it is a read that a person asked for: as other reads, it leaves no event and no audit row."""
+        return self.type == LOG_READ and self.maker == SYSTEM_MAKER
 
 
 def owner_name(allocation_id: str, label: str = "") -> str:

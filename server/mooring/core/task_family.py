@@ -18,6 +18,8 @@ from mooring.core.task_schema import (
     ARGUMENTS_BYTES_MAX,
     LAST_LINES_MAX,
     LINE_LENGTH_MAX,
+    LOG_BYTES_MAX,
+    OUTPUT_BYTES_MAX,
     RESULT_BYTES_MAX,
     RESULTS,
 )
@@ -79,6 +81,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "service.start": "start a supervised program",
     "service.stop": "stop a supervised program",
     "service.inspect": "say how a supervised program stands",
+    "log.read": "read a part of what a supervised program or a container wrote",
     "container.launch": "start a container, by the digest of its image",
     "container.control": "stop, start, restart or look at a container",
     "container.remove": "remove a container",
@@ -111,6 +114,8 @@ def published() -> dict[str, Any]:
         "limits": {
             "arguments_bytes": ARGUMENTS_BYTES_MAX,
             "result_bytes": RESULT_BYTES_MAX,
+            "output_bytes": OUTPUT_BYTES_MAX,
+            "log_bytes": LOG_BYTES_MAX,
             "argv_bytes": ARGV_BYTES_MAX,
             "depth": DEPTH_MAX,
             "last_lines": LAST_LINES_MAX,

@@ -111,7 +111,8 @@ def make_task(context: Context, wish: TaskWish) -> NewTask:
     row = {name: getattr(task, name) for name in Task.__slots__ if name not in UNWRITTEN}
     named = (task.tenant_id, task.project_id, task.id)
     grants = [grant_row(context, each, named, task.expires_at) for each in wish.grants]
-    return NewTask(task, (Insert("task", row, (TASK,)), *grants), (queued(task),), _audits(task, wish))
+    writes = (Insert("task", row, (TASK,)), *grants)
+    return NewTask(task, writes, () if task.is_quiet else (queued(task),), () if task.is_quiet else _audits(task, wish))
 
 
 def queued(task: Task) -> Happened:

@@ -82,8 +82,9 @@ def finish(context: Context, task: Task, ended: Ended, receipt: Receipt | None =
     return Decision(
         result=after,
         writes=(*writes, *(() if receipt is None else (receipt.insert(),))),
-        events=(_of_maker(event, task),),
-        audits=(_of_maker(_audited("agent.report", task, after, receipt), task),),
+        events=_heard(task, _of_maker(event, task)),
+        audits=_heard(task, _of_maker(_audited("agent.report", task, after, receipt), task)),
+        traceless=task.is_quiet,
     )
 
 
@@ -97,7 +98,8 @@ def refuse(context: Context, task: Task, reason: RefusalReason, detail: str) -> 
     }
     writes, event, after = _end(context, task, TaskTrigger.FAIL, columns, None)
     audit = _of_maker(_audited("agent.report", task, after, None), task)
-    return Decision(after, writes, (_of_maker(event, task),), (audit,))
+    told = _heard(task, _of_maker(event, task))
+    return Decision(after, writes, told, _heard(task, audit), traceless=task.is_quiet)
 
 
 def cancel(context: Context, task: Task) -> Decision[Task]:
@@ -107,15 +109,16 @@ def cancel(context: Context, task: Task) -> Decision[Task]:
     edge = TASK.step(TaskState(task.status), TaskTrigger.CANCEL)
     if edge.target is TaskState.CANCELLED:
         writes, event, after = _end(context, task, TaskTrigger.CANCEL, {"finished_at": context.now}, None)
-        return Decision(after, writes, (event,), (_audited("task.cancel", task, after, None),))
+        audits = _heard(task, _audited("task.cancel", task, after, None))
+        return Decision(after, writes, _heard(task, event), audits, traceless=task.is_quiet)
     after = replace(task, status=edge.target.value, generation=task.generation + 1)
     told = Happened(
         EventType.TASK_CANCELLING, "task", task.id, task.tenant_id, task.project_id,
         {"type": task.type, "owner": task.owner}, app_instance_id=task.instance_id,
     )  # fmt: skip
-    return Decision(
-        after, (_move(task, TaskTrigger.CANCEL, {}),), (told,), (_audited("task.cancel", task, after, None),)
-    )
+    audits = _heard(task, _audited("task.cancel", task, after, None))
+    writes = (_move(task, TaskTrigger.CANCEL, {}),)
+    return Decision(after, writes, _heard(task, told), audits, traceless=task.is_quiet)
 
 
 def cancel_all(context: Context, tasks: Iterable[Task]) -> tuple[tuple[Write, ...], tuple[Happened, ...]]:
@@ -158,9 +161,10 @@ def lapse(context: Context, tasks: Iterable[Task], *, forsaken: bool = False) ->
         else:
             continue
         after.append(now)
-        events.append(_of_maker(event, task))
-        audits.append(_of_maker(_audited("task.lapse", task, now, None), task))
-    return Decision(tuple(after), tuple(writes), tuple(events), tuple(audits))
+        events += _heard(task, _of_maker(event, task))
+        audits += _heard(task, _of_maker(_audited("task.lapse", task, now, None), task))
+    quiet = all(task.is_quiet for task in after)
+    return Decision(tuple(after), tuple(writes), tuple(events), tuple(audits), traceless=quiet)
 
 
 def add_receipt(context: Context, task: Task, receipt: Receipt) -> Decision[Receipt]:
@@ -226,6 +230,11 @@ def _audited(action: str, before: Task, after: Task, receipt: Receipt | None) ->
         action, "task", before.id, before.tenant_id, before.project_id, before={"status": before.status}, after=told,
         app_instance_id=before.instance_id,
     )  # fmt: skip
+
+
+def _heard(task: Task, told: Told) -> tuple[Told, ...]:
+    """What is told of a task, unless it is a quiet one."""
+    return () if task.is_quiet else (told,)
 
 
 def _of_maker(told: Told, task: Task) -> Told:

@@ -15,8 +15,9 @@ from mooring.core.json_schema import depth_exceeds
 from mooring.core.receipt import ReceiptFault
 from mooring.core.task import Task, TaskState
 from mooring.core.task_family import CLOSING, DEPTH_MAX, FAMILIES, FailureCode, RefusalReason, result_findings
+from mooring.core.task_log_read import CONTENT, LOG_READ
 from mooring.core.task_moves import Ended, Outcome
-from mooring.core.task_schema import RESULT_BYTES_MAX
+from mooring.core.task_schema import LOG_BYTES_MAX, RESULT_BYTES_MAX
 
 CHUNK_BYTES_MAX: Final = 262_144
 REPORTS_MAX: Final = 100
@@ -126,6 +127,8 @@ def why_no_result(task: Task, resulted: Resulted) -> Verdict | None:
         return refused(ReportCode.VALIDATION_FAILED, f"failure.code is one of {', '.join(FailureCode)}")
     if depth_exceeds(ended.result, DEPTH_MAX) or _has_zero(ended.result):
         return refused(ReportCode.VALIDATION_FAILED, "the result is nested too deeply, or holds U+0000")
+    if wrong := _why_no_output(task, ended.result or {}) or _why_no_content(task, ended.result or {}):
+        return wrong
     family = FAMILIES.get(task.type)
     if ended.outcome is Outcome.SUCCEEDED and family is not None:
         findings = result_findings(family, ended.result or {})
@@ -136,6 +139,31 @@ def why_no_result(task: Task, resulted: Resulted) -> Verdict | None:
     if resulted.receipt is not None and task.type not in CLOSING:
         return refused(ReportCode.RECEIPT_INVALID, f"{task.type} has no receipt")
     return None
+
+
+def _why_no_output(task: Task, result: Mapping[str, Any]) -> Verdict | None:
+    """A program's output is in a result as far as the task asked for it, however the task ended."""
+    if "output" not in result:
+        return None
+    asked, output = task.arguments.get("output_bytes", 0), result["output"]
+    if not isinstance(output, str) or len(output.encode(errors="replace")) > asked:
+        return refused(ReportCode.VALIDATION_FAILED, f"the task asks for an output of at most {asked} bytes")
+    return None
+
+
+def _why_no_content(task: Task, result: Mapping[str, Any]) -> Verdict | None:
+    """What was read of a log is in the result of a read that succeeded, as far as it was asked for."""
+    if CONTENT not in result:
+        return None
+    asked, content = int(task.arguments.get("max_bytes", LOG_BYTES_MAX)), result[CONTENT]
+    if task.type != LOG_READ or not isinstance(content, str) or len(content) > asked // 3 * 4 + 4:
+        return refused(ReportCode.VALIDATION_FAILED, f"the task asks for at most {asked} bytes of a log")
+    return None
+
+
+def counted(result: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """What of a result counts against its size: all but output and what was read, which have bounds of their own."""
+    return {name: value for name, value in (result or {}).items() if name not in ("output", CONTENT)}
 
 
 def why_too_large(size: int) -> Verdict | None:

@@ -11,6 +11,10 @@ from typing import Any, Final
 KIB: Final = 1024
 ARGUMENTS_BYTES_MAX: Final = 256 * KIB
 RESULT_BYTES_MAX: Final = 64 * KIB
+OUTPUT_BYTES_MAX: Final = 64 * KIB
+"""What of a program's standard output is in a result, beside the result's own size."""
+LOG_BYTES_MAX: Final = 256 * KIB
+"""What of a log one read gives, beside the result's own size."""
 LAST_LINES_MAX: Final = 50
 LINE_LENGTH_MAX: Final = 2_000
 SECONDS_MAX: Final = 86_400
@@ -94,6 +98,7 @@ def _map(description: str, values: Node) -> Node:
 NAME: Final = _text("a name of small letters, digits, points, hyphens and underscores", NAME_PATTERN, 63)
 SECRET_NAME: Final = _text("the name of a secret that this task was granted", NAME_PATTERN, 63)
 USER: Final = _text("a user of the sandbox", USER_PATTERN, 32)
+LOG_NAME: Final = _text("the log that the offset counts in; a container's is replaced when full", "^[0-9a-z]*$", 32)
 PORT: Final = _whole("a port", 1, 65_535)
 PRIVATE: Final = _truth("whether its place may lie in a private network: the platform says so, by its list of sources")
 DIGEST: Final = _text("a digest such as sha256:…", DIGEST_PATTERN, 71)
@@ -129,14 +134,17 @@ _PROBE: Final[Node] = {
     "interval_seconds": _number("the pause between two tries", 0.05, 300),
     "timeout_seconds": _number("how long one try may take", 0.05, 300),
 }
-_PROBED: Final = _object(
-    {
-        "latency_milliseconds": _whole("how long the try that succeeded took", 0, 10**9),
-        "attempts": _whole("how many tries it took", 1, 1_000),
-        "observed": _free("what was seen", LINE_LENGTH_MAX),
-    },
-    "latency_milliseconds",
-)
+OUTPUT_BYTES: Final = _whole("how much of its standard output is in the result, in bytes", 0, OUTPUT_BYTES_MAX)
+_OUTPUT: Final[Node] = {
+    "output": _free("what it wrote to its standard output, as text, from the beginning", OUTPUT_BYTES_MAX),
+    "output_truncated": _truth("whether it wrote more than is in `output`"),
+}
+_SEEN: Final[Node] = {
+    "latency_milliseconds": _whole("how long the try that succeeded took", 0, 10**9),
+    "attempts": _whole("how many tries it took", 1, 1_000),
+    "observed": _free("what was seen", LINE_LENGTH_MAX),
+}
+_PROBED: Final = _object(_SEEN, "latency_milliseconds")
 _STATE: Final[Node] = {
     "state": _choice("how it stands", "running", "backing_off", "exited", "failed", "absent"),
     "pid": _or_null(PID),
@@ -277,7 +285,15 @@ ARGUMENTS: Final[dict[str, Node]] = {
     "sandbox.create": _SANDBOX,
     "sandbox.destroy": _object({}),
     "files.write": _object({"files": _list("the files", _FILE, FILES_MAX, 1)}, "files"),
-    "process.run": _object({**_PROCESS, "timeout_seconds": TIMEOUT, "stdin": _free("what it reads", 64 * KIB)}, "argv"),
+    "process.run": _object(
+        {
+            **_PROCESS,
+            "timeout_seconds": TIMEOUT,
+            "stdin": _free("what it reads", 64 * KIB),
+            "output_bytes": OUTPUT_BYTES,
+        },
+        "argv",
+    ),
     "service.start": _SERVICE,
     "service.stop": _object(
         {
@@ -288,6 +304,18 @@ ARGUMENTS: Final[dict[str, Node]] = {
         "name",
     ),
     "service.inspect": _object({"name": NAME}, "name"),
+    "log.read": _object(
+        {
+            "name": NAME,
+            "kind": _choice("what wrote it", "service", "container"),
+            "offset": _whole("where to begin; without it the last lines are read", 0, 2**53),
+            "tail_lines": _whole("how many lines, where no offset is given", 1, 10_000),
+            "max_bytes": _whole("the most that is read", KIB, LOG_BYTES_MAX),
+            "wait_seconds": _number("how long to wait for more, where nothing follows on the offset", 0, 25),
+            "log": LOG_NAME,
+        },
+        "name kind",
+    ),
     "container.launch": _CONTAINER,
     "container.control": _object(
         {
@@ -309,7 +337,9 @@ ARGUMENTS: Final[dict[str, Node]] = {
         },
         "port",
     ),
-    "probe.exec": _object({"argv": ARGV, "environment": ENVIRONMENT, "user": USER, **_PROBE}, "argv"),
+    "probe.exec": _object(
+        {"argv": ARGV, "environment": ENVIRONMENT, "user": USER, "output_bytes": OUTPUT_BYTES, **_PROBE}, "argv"
+    ),
     "teardown.verify": _object({"close": {"const": True, "description": "the owner takes nothing more"}}),
     "tunnel.open": _object(
         {
@@ -317,6 +347,9 @@ ARGUMENTS: Final[dict[str, Node]] = {
             "ports": _list("ports of the sandbox that streams may go to", PORT, 64),
             "argv": ARGV,
             "user": USER,
+            "directory": _text("where the command starts", DIRECTORY_PATTERN, 1_000, 1),
+            "environment": ENVIRONMENT,
+            "terminal": _truth("whether the command has a terminal; else pipes, its errors apart from its output"),
             "columns": _whole("width of the viewer's window", 1, 1_000),
             "rows": _whole("height of the viewer's window", 1, 1_000),
             "idle_seconds": _number("after how many seconds without a stream it ends", 1, SECONDS_MAX),
@@ -344,10 +377,22 @@ RESULTS: Final[dict[str, Node]] = {
     ),
     "sandbox.destroy": _LOOKED,
     "files.write": _object({"written": _whole("how many", 0, FILES_MAX)}, "written"),
-    "process.run": _object({"exit_code": EXIT_CODE}, "exit_code"),
+    "process.run": _object({"exit_code": EXIT_CODE, **_OUTPUT}, "exit_code"),
     "service.start": _object({key: _STATE[key] for key in ("state", "pid", "started_at")}),
     "service.stop": _object({"stopped": _truth("it is stopped now"), "was_running": _truth("it ran")}, "stopped"),
     "service.inspect": _object(_STATE, "state"),
+    "log.read": _object(
+        {
+            "content_base64": _text("what was read, in base64", "^[A-Za-z0-9+/]*={0,2}$", LOG_BYTES_MAX // 3 * 4 + 4),
+            "offset": _whole("where it begins", 0, 2**53),
+            "next_offset": _whole("where the next part begins", 0, 2**53),
+            "size": _whole("where the log ends now", 0, 2**53),
+            "truncated_before": _truth("something that was asked for is not kept any more"),
+            "dropped_bytes": _whole("how much of it, where that is known", 0, 2**53),
+            "log": LOG_NAME,
+        },
+        "content_base64 offset next_offset size truncated_before",
+    ),
     "container.launch": _object(
         {**_CONTAINER_STATE, "fetched_bytes": _whole("what had to be fetched", 0, 1 << 50)}, "container_id"
     ),
@@ -363,7 +408,7 @@ RESULTS: Final[dict[str, Node]] = {
     ),
     "probe.tcp": _PROBED,
     "probe.http": _PROBED,
-    "probe.exec": _PROBED,
+    "probe.exec": _object({**_SEEN, **_OUTPUT}, "latency_milliseconds"),
     "teardown.verify": _LOOKED,
     "tunnel.open": _object(
         {

@@ -42,6 +42,8 @@ def text_of(entry: Entry) -> str:
         return _sentence(entry.actor_kind, entry.actor_id, told.get("outcome"), entry.type, told.get("reason"))
     if entry.type == EventType.OPERATION_CHANGED:
         return _operation(told)
+    if entry.kind == "attachment":
+        return _attachment(entry, told)
     if entry.kind in ("instance", "member"):
         name = told.get("name") or entry.subject_id
         failed = _joined(told.get("failure_code"), told.get("failure_detail"))
@@ -56,6 +58,14 @@ def text_of(entry: Entry) -> str:
         why = told.get("blocker") or told.get("failure_detail") or told.get("failure_code")
         return _sentence("allocation", told.get("name") or entry.subject_id, entry.type.rpartition(".")[2], why)
     return _sentence(entry.kind, entry.subject_id, entry.type.rpartition(".")[2])
+
+
+def _attachment(entry: Entry, told: Mapping[str, Any]) -> str:
+    if entry.type == EventType.ATTACHMENT_ACTION_CHANGED:
+        return _sentence("action", told.get("action"), "is", told.get("status"), told.get("failure_code"))
+    blocked = f"waits: {told['blocker']}" if told.get("blocker") else None
+    named = told.get("account_name") or entry.subject_id
+    return _sentence("attachment", named, "is", told.get("status"), blocked, told.get("refusal_reason"))
 
 
 def _operation(told: Mapping[str, Any]) -> str:

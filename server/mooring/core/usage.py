@@ -5,7 +5,7 @@ that differs from what is stored under its id is refused, with all that came bes
 not changed, it is corrected by a record of its own. Charging is not decided here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -55,6 +55,7 @@ class UsageRecord:
     correlation_id: str
     trace_id: str
     created_at: datetime
+    covered_by_allocation: bool = False  # it shows who used what the allocation pays, and repeats no charge
 
     @property
     def told(self) -> UsageTold:
@@ -72,14 +73,14 @@ class UsageSeen:
     instance: Instance
     manifest: Manifest
     stored: Mapping[str, UsageRecord]  # those of the ids that are there
-    projects: frozenset[str]  # those of the attached projects that the tenant has
+    projects: frozenset[str]  # those of the projects that are, or were, attached to the instance
 
 
 def store_usage(context: Context, seen: UsageSeen, told: Sequence[UsageTold]) -> Decision[tuple[int, int]]:
     """The new records; how many are new, and how many were there."""
     if len({each.record_id for each in told}) != len(told):
         raise invalid("records", "each record_id once")
-    units = {each.unit for each in seen.manifest.usage_units}
+    units = {each.unit: each.covered_by_allocation for each in seen.manifest.usage_units}
     fresh = []
     for index, each in enumerate(told):
         before = seen.stored.get(each.record_id)
@@ -92,7 +93,7 @@ def store_usage(context: Context, seen: UsageSeen, told: Sequence[UsageTold]) ->
                 )
             continue
         _check(context, seen, each, units, f"records/{index}")
-        fresh.append(_record(context, seen.instance, each))
+        fresh.append(_record(context, seen.instance, each, covered=units[each.unit]))
     if not fresh:
         return Decision((0, len(told)))
     instance = seen.instance
@@ -104,7 +105,7 @@ def store_usage(context: Context, seen: UsageSeen, told: Sequence[UsageTold]) ->
     return Decision((len(fresh), len(told) - len(fresh)), (guard_of(seen.claim), *rows), (), (audit,))
 
 
-def _check(context: Context, seen: UsageSeen, told: UsageTold, units: set[str], path: str) -> None:
+def _check(context: Context, seen: UsageSeen, told: UsageTold, units: Collection[str], path: str) -> None:
     if told.unit not in units:
         known = ", ".join(sorted(units)) or "none"
         raise invalid(f"{path}/unit", f"a unit of the pinned manifest: {known}")
@@ -118,10 +119,10 @@ def _check(context: Context, seen: UsageSeen, told: UsageTold, units: set[str], 
     if seen.instance.control_plane_scope == ControlPlaneScope.PROJECT:
         raise invalid(f"{path}/attached_project_id", "none: the instance serves its own project alone")
     if attached not in seen.projects:
-        raise Refusal(Code.NOT_FOUND, f"{path}/attached_project_id: the tenant has no such project")
+        raise Refusal(Code.NOT_FOUND, f"{path}/attached_project_id: no such project is attached, or was")
 
 
-def _record(context: Context, instance: Instance, told: UsageTold) -> UsageRecord:
+def _record(context: Context, instance: Instance, told: UsageTold, *, covered: bool) -> UsageRecord:
     return UsageRecord(
         id=context.mint(Prefix.USAGE_RECORD),
         tenant_id=instance.tenant_id,
@@ -138,4 +139,5 @@ def _record(context: Context, instance: Instance, told: UsageTold) -> UsageRecor
         correlation_id=context.correlation_id,
         trace_id=context.trace_id,
         created_at=context.now,
+        covered_by_allocation=covered,
     )

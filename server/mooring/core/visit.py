@@ -32,7 +32,11 @@ ARGUMENTS_BYTES_MAX: Final = 32_768
 SIZE_MAX: Final = 1_000
 TICKET_PREFIX: Final = "mrgv_"
 """How a ticket, a link's code and a session begin, so that one that leaked is recognized."""
-PRIVILEGED: Final = frozenset({"root", "0"})
+
+
+def is_root(user: str) -> bool:
+    """Whether a user is root by his name or his number, or of root's group; who a name is, only the sandbox knows."""
+    return user == "root" or any(part.lstrip("0") == "" for part in user.split(":"))
 
 
 class VisitKind(StrEnum):
@@ -110,6 +114,9 @@ class Visit:
     created_at: datetime
     expires_at: datetime
     opened_at: datetime | None = None
+    terminal: bool = True  # of a command: it has a terminal, else pipes
+    directory: str | None = None
+    environment: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +128,9 @@ class CommandWish:
     columns: int
     rows: int
     label: str = ""
+    terminal: bool = True
+    directory: str | None = None
+    environment: Mapping[str, str] | None = None
 
 
 def endpoint_of(task: Task) -> Endpoint:
@@ -150,8 +160,10 @@ def visit_endpoint(context: Context, endpoint: Endpoint, kind: VisitKind, ticket
     return _made(visit, {"endpoint_id": endpoint.id, "name": endpoint.name, "port": endpoint.port})
 
 
-def visit_command(context: Context, allocation: Allocation, wish: CommandWish, ticket_hash: bytes) -> Decision[Visit]:
-    """A visit for one command, as a user who is not root."""
+def visit_command(
+    context: Context, allocation: Allocation, wish: CommandWish, ticket_hash: bytes, instance_id: str | None = None
+) -> Decision[Visit]:
+    """A visit for one command, as a user who is not root; of an instance, where it is at one of its terminals."""
     if allocation.status != AllocationState.ACTIVE or allocation.node_id is None:
         raise Refusal(Code.CONFLICT, f"the allocation is {allocation.status}: a command runs in an active one")
     if not wish.argv or not wish.argv[0]:
@@ -160,7 +172,7 @@ def visit_command(context: Context, allocation: Allocation, wish: CommandWish, t
         raise invalid("argv", f"at most {ARGUMENTS_BYTES_MAX} bytes together")
     if any("\x00" in each for each in wish.argv):
         raise invalid("argv", "no argument holds a zero byte")
-    if any(part.lstrip("0") == "" for part in wish.run_as.split(":")) or wish.run_as in PRIVILEGED:
+    if is_root(wish.run_as):
         raise invalid("user", "a user who is not root: an interactive command has no need of more")
     visit = replace(
         _visit(context, VisitKind.EXEC, ticket_hash, (allocation.tenant_id, allocation.project_id), COMMAND_LIFETIME),
@@ -171,8 +183,12 @@ def visit_command(context: Context, allocation: Allocation, wish: CommandWish, t
         run_as=wish.run_as,
         columns=wish.columns,
         rows=wish.rows,
+        terminal=wish.terminal,
+        directory=wish.directory,
+        environment=dict(wish.environment) if wish.environment else None,
     )
-    return _made(visit, {"owner": visit.owner, "argv": visit.argv, "user": wish.run_as})
+    told: dict[str, object] = {"owner": visit.owner, "argv": visit.argv, "user": wish.run_as, "terminal": wish.terminal}
+    return _made(visit, told, instance_id)
 
 
 def open_session(context: Context, visit: Visit, session_hash: bytes) -> Decision[Visit]:
@@ -226,14 +242,18 @@ def _visit(context: Context, kind: VisitKind, ticket_hash: bytes, home: tuple[st
     )
 
 
-def _made(visit: Visit, told: dict[str, object]) -> Decision[Visit]:
+def _made(visit: Visit, told: dict[str, object], instance_id: str | None = None) -> Decision[Visit]:
     action = ACTION[VisitKind(visit.kind)]
     after = {"kind": visit.kind, **told}
     return Decision(
         result=visit,
         writes=(Insert("visit", asdict(visit)),),
-        events=(_happened(EventType.VISIT_GRANTED, visit),),
-        audits=(Audited(action, "visit", visit.id, visit.tenant_id, visit.project_id, after=after),),
+        events=(replace(_happened(EventType.VISIT_GRANTED, visit), app_instance_id=instance_id),),
+        audits=(
+            Audited(
+                action, "visit", visit.id, visit.tenant_id, visit.project_id, after=after, app_instance_id=instance_id
+            ),
+        ),
     )
 
 

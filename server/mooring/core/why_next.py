@@ -144,6 +144,8 @@ def again(instance: Instance, operation: Operation) -> str:
         K.REPAIR: f"mooring instances repair {named}",
         K.RESTART: f"mooring instances restart {named}",
         K.ACTION: f"mooring instances watch {named}",
+        K.ATTACH: f"mooring instances watch {named}",
+        K.DETACH: f"mooring instances watch {named}",
         K.DECOMMISSION: f"mooring instances stop {named}",
     }[OperationKind(operation.kind)]
 

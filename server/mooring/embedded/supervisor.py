@@ -335,7 +335,10 @@ class _Server:
             except subprocess.TimeoutExpired:
                 self._log.warning("embedded_postgres.shutdown_is_slow", pid=process.pid, signal=number.name)
                 continue
-            self._log.info("embedded_postgres.stopped", pid=process.pid, how=self.ended())
+            # The postmaster does not wait for a connection that it had refused: such a child ends a moment later.
+            name = self._layout.cluster_name()
+            left = processes.wait_until_gone(name, self._account, timeout_seconds=ORPHAN_SECONDS_MAX)
+            self._log.info("embedded_postgres.stopped", pid=process.pid, how=self.ended(), left=left)
             return
         processes.signal_all(processes.living(self._layout.cluster_name(), self._account), signal.SIGKILL)
         process.wait()

@@ -16,6 +16,7 @@ from mooring.relay.frames import (
     CLOSE,
     DATA,
     END,
+    ERRORS,
     EXIT,
     FAILURE,
     FRAME_MAX,
@@ -33,6 +34,8 @@ STREAMS_MAX: Final = 256
 ARRIVED_MAX: Final = 64
 """Frames of one stream that wait: with small ones put together, a whole window is about half of that."""
 LAST: Final = (FAILURE, CLOSE)
+BYTES: Final = (DATA, ERRORS)
+"""Frames that take room."""
 
 
 LOST: Final = json.dumps({"code": "tunnel_lost", "detail": "the node hung up"}).encode()
@@ -58,7 +61,7 @@ class Stream:
             self.has_arrived.clear()
             await self.has_arrived.wait()
         frame = self.arrived.popleft()
-        if frame.kind == DATA:
+        if frame.kind in BYTES:
             self.waiting_bytes -= len(frame.data)
             with suppress(ConnectionError):  # a node that is gone needs no room: what it sent before is still told
                 await self.carrier.send(ROOM, self.number, len(frame.data).to_bytes(4))
@@ -66,22 +69,30 @@ class Stream:
 
     def take(self, frame: Frame) -> None:
         """Keep what came from inside, within bounds; small pieces are put together."""
-        if self.at_end and frame.kind in (DATA, END):
+        if self.at_end and frame.kind in (*BYTES, END):
             raise FrameRefused("the node sends on after its end")
         self.at_end = self.at_end or frame.kind == END
-        if frame.kind == DATA:
+        if frame.kind in BYTES:
             self.waiting_bytes += len(frame.data)
             if self.waiting_bytes > WINDOW:
                 raise FrameRefused("the node sends more than there is room for")
-            if self.arrived and self.arrived[-1].kind == DATA:
-                joined = self.arrived[-1].data + frame.data
-                if len(joined) <= FRAME_MAX:
-                    self.arrived.pop()
-                    frame = Frame(DATA, self.number, joined)
+            if self._joined(frame):
+                return
         if len(self.arrived) >= ARRIVED_MAX:
             raise FrameRefused("the node sends more frames than anybody reads")
         self.arrived.append(frame)
         self.has_arrived.set()
+
+    def _joined(self, frame: Frame) -> bool:
+        """Put a small piece to the one before it of its kind; output and errors, which alternate, are two kinds."""
+        for place in range(len(self.arrived) - 1, max(-1, len(self.arrived) - 3), -1):
+            before = self.arrived[place]
+            if before.kind == frame.kind:  # nothing overtakes what is of its own kind
+                if len(before.data) + len(frame.data) > FRAME_MAX:
+                    return False
+                self.arrived[place] = Frame(frame.kind, self.number, before.data + frame.data)
+                return True
+        return False
 
     async def receive(self) -> bytes:
         """The next bytes from inside; empty at the end. A failure inside is a refusal."""
@@ -185,7 +196,7 @@ class Carrier:
             stream.has_room.set()
             _settle(stream, None)
             return
-        if frame.kind not in (DATA, END, EXIT, *LAST):
+        if frame.kind not in (*BYTES, END, EXIT, *LAST) or (frame.kind == ERRORS and self.ports):
             raise FrameRefused(f"a node sends no {frame.kind!r}")
         if frame.kind in LAST and not stream.answered.done():
             closed = Refusal(Code.TEMPORARILY_UNAVAILABLE, "inside the sandbox: nothing answers there")

@@ -1,10 +1,10 @@
 """The frames of a tunnel: one letter, the number of a stream, a length, bytes.
 
-One tunnel carries many streams: connections to ports of one sandbox, or one command with a terminal. The end of a
-direction, a new window size and an exit code are told as what they are. `o` open, `d` data, `a` room for so many bytes
-more, `e` end of this direction, `r` window size, `s` signal, `x` exit code, `f` failure, `c` close. Each direction of a
-stream may have `WINDOW` bytes on the way that were not acknowledged by `a`: a slow reader holds up its own stream and
-no other.
+One tunnel carries many streams: connections to ports of one sandbox, or one command with a terminal or with pipes. The
+end of a direction, a new window size and an exit code are told as what they are. `o` open, `d` data, `w` data of a
+command's standard error where that is apart from its output, `a` room for so many bytes more, `e` end of this
+direction, `r` window size, `s` signal, `x` exit code, `f` failure, `c` close. Each direction of a stream may have
+`WINDOW` bytes on the way that were not acknowledged by `a`: a slow reader holds up its own stream and no other.
 """
 
 import asyncio
@@ -16,7 +16,8 @@ HEAD: Final = struct.Struct("!cII")
 FRAME_MAX: Final = 65_536
 WINDOW: Final = 1_048_576
 OPEN, DATA, ROOM, END, RESIZE, SIGNAL, EXIT, FAILURE, CLOSE = b"o", b"d", b"a", b"e", b"r", b"s", b"x", b"f", b"c"
-KINDS: Final = frozenset((OPEN, DATA, ROOM, END, RESIZE, SIGNAL, EXIT, FAILURE, CLOSE))
+ERRORS: Final = b"w"
+KINDS: Final = frozenset((OPEN, DATA, ERRORS, ROOM, END, RESIZE, SIGNAL, EXIT, FAILURE, CLOSE))
 
 
 class FrameRefused(Exception):

@@ -19,7 +19,7 @@ from mooring.core.caller import Caller
 from mooring.core.decision import PrincipalKind
 from mooring.core.errors import Code, Refusal
 from mooring.core.visit import Visit, VisitKind
-from mooring.relay.carrier import Carrier, Stream
+from mooring.relay.carrier import BYTES, Carrier, Stream
 from mooring.relay.desk import Awaited, Desk
 from mooring.relay.frames import (
     DATA,
@@ -233,5 +233,5 @@ async def _outward(served: Served, stream: Stream) -> None:
         frame: Frame = await stream.next()
         served.writer.write(packed(frame.kind, 0, frame.data[:FRAME_MAX]))
         await served.writer.drain()
-        if frame.kind not in (DATA, END):
+        if frame.kind not in (*BYTES, END):
             return

@@ -11,7 +11,6 @@ _COLUMNS: Final = "s.id, s.tenant_id, s.name, s.pattern, s.revision, s.created_a
 _SEEN: Final = "(s.tenant_id IS NULL OR s.tenant_id = $1)"
 FIND: Final = f"SELECT {_COLUMNS} FROM artifact_source s WHERE s.tenant_id IS NOT DISTINCT FROM $1 AND s.id = $2"
 LIST: Final = f"SELECT {_COLUMNS} FROM artifact_source s WHERE {_SEEN} AND s.id > $2 ORDER BY s.id LIMIT $3"
-ALL: Final = f"SELECT {_COLUMNS} FROM artifact_source s WHERE {_SEEN} ORDER BY s.id"
 COUNT: Final = "SELECT count(*) FROM artifact_source s WHERE s.tenant_id IS NOT DISTINCT FROM $1"
 
 
@@ -24,11 +23,6 @@ async def find(database: Database, acting: Acting, source_id: str) -> ArtifactSo
 async def page(database: Database, acting: Acting, after: str, limit: int) -> list[ArtifactSource]:
     """The next sources that count here: the platform's and the tenant's own."""
     return [source_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, after, limit)]
-
-
-async def all_of(database: Database, acting: Acting) -> list[ArtifactSource]:
-    """Every source that counts here; both lists are bounded."""
-    return [source_of(row) for row in await database.fetch(acting, ALL, acting.tenant_id)]
 
 
 async def count(database: Database, acting: Acting) -> int:

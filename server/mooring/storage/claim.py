@@ -21,7 +21,7 @@ from mooring.core.inventory import facts_from
 from mooring.core.member import Member
 from mooring.core.task import Task
 from mooring.storage.allocation import COLUMNS as ALLOCATION_COLUMNS
-from mooring.storage.database import BROKEN, PLATFORM, Acting, Database, unavailable
+from mooring.storage.database import BROKEN, PLATFORM, WITH_KEPT_PLANS, Acting, Database, unavailable
 from mooring.storage.instance import INSTANCE_COLUMNS, INSTANCE_NAMES, MEMBER_COLUMNS, instance_of, member_of
 from mooring.storage.task import COLUMNS as TASK_COLUMNS
 
@@ -30,24 +30,40 @@ LOOK_MAX: Final = 200
 TASKS_MAX: Final = 2_000
 
 _MAY: Final = "SELECT c.instance_id, c.wanted_count FROM instance_claim c WHERE c.service_account_id = $1 AND c.wanted"
-CLAIM: Final = f"""
-WITH held AS (SELECT * FROM unnest($3::text[], $4::bigint[]) AS h (instance_id, fence)),
+
+
+def _claim(look: int) -> str:
+    """The statement that renews and takes; it looks at so many rows in each part of the index.
+
+    Every row but those of an index's beginning is looked up by its id (`OFFSET 0`, `LIMIT 1`): whatever the planner
+    thinks of the number of rows, it cannot read a whole table for a few of them.
+    """
+    return f"""
+WITH held AS MATERIALIZED (
+  SELECT h.instance_id, h.fence, own.expires_at
+    FROM unnest($3::text[], $4::bigint[]) AS h (instance_id, fence)
+    LEFT JOIN LATERAL (
+      SELECT c.expires_at FROM instance_claim c
+       WHERE c.instance_id = h.instance_id AND c.service_account_id = $1 AND c.holder = $2 AND c.fence = h.fence
+      OFFSET 0) own ON true),
 looked AS MATERIALIZED (
-  (SELECT c.instance_id, c.wanted_count FROM instance_claim c
-    WHERE c.service_account_id = $1 AND c.holder = $2 AND c.instance_id <> ALL ($3::text[]) AND c.expires_at > $5
-    ORDER BY c.instance_id LIMIT $9)
+  (SELECT own.instance_id, own.wanted_count
+     FROM (SELECT c.instance_id, c.wanted_count, c.expires_at FROM instance_claim c
+            WHERE c.service_account_id = $1 AND c.holder = $2 OFFSET 0) own
+    WHERE own.expires_at > $5 AND own.instance_id NOT IN (SELECT h.instance_id FROM held h)
+    ORDER BY own.instance_id LIMIT {look})
   UNION ALL
-  ({_MAY} AND c.expires_at IS NULL ORDER BY c.instance_id LIMIT $9)
+  ({_MAY} AND c.expires_at IS NULL ORDER BY c.instance_id LIMIT {look})
   UNION ALL
   ({_MAY} AND c.expires_at IS NOT NULL AND c.expires_at <= $5
-    AND NOT (c.holder = $2 AND c.instance_id = ANY ($3::text[]))
-    ORDER BY c.expires_at, c.instance_id LIMIT $9)),
+    AND NOT (c.holder = $2 AND c.instance_id IN (SELECT h.instance_id FROM held h))
+    ORDER BY c.expires_at, c.instance_id LIMIT {look})),
 judged AS MATERIALIZED (
-  SELECT l.instance_id, l.wanted_count, i.status = 'running' OR EXISTS (
-           SELECT FROM operation o
+  SELECT l.instance_id, l.wanted_count, i.status = 'running' OR coalesce((
+           SELECT true FROM operation o
             WHERE o.instance_id = l.instance_id AND o.status NOT IN ('succeeded', 'failed', 'cancelled')
-              AND o.phase = 'adapter' AND o.dispatched_at IS NOT NULL) AS offered
-    FROM looked l JOIN instance i ON i.id = l.instance_id),
+              AND o.phase = 'adapter' AND o.dispatched_at IS NOT NULL LIMIT 1), false) AS offered
+    FROM looked l CROSS JOIN LATERAL (SELECT i.status FROM instance i WHERE i.id = l.instance_id OFFSET 0) i),
 due AS MATERIALIZED (
   SELECT c.instance_id, j.offered FROM judged j JOIN instance_claim c ON c.instance_id = j.instance_id
    WHERE (j.offered OR c.wanted_count = j.wanted_count)
@@ -64,21 +80,25 @@ cleared AS (
 renewed AS (
   UPDATE instance_claim c SET expires_at = $7
     FROM held h
-   WHERE c.instance_id = h.instance_id AND c.service_account_id = $1 AND c.holder = $2 AND c.fence = h.fence
-     AND c.expires_at < $6)
+   WHERE h.expires_at < $6 AND c.instance_id = h.instance_id AND c.service_account_id = $1 AND c.holder = $2
+     AND c.fence = h.fence)
 SELECT 'claim' AS what, t.instance_id, t.fence, NULL::timestamptz AS at FROM taken t
 UNION ALL
-SELECT 'lost', h.instance_id, h.fence, NULL FROM held h
- WHERE NOT EXISTS (
-   SELECT FROM instance_claim c
-    WHERE c.instance_id = h.instance_id AND c.service_account_id = $1 AND c.holder = $2 AND c.fence = h.fence)
+SELECT 'lost', h.instance_id, h.fence, NULL FROM held h WHERE h.expires_at IS NULL
 UNION ALL
 SELECT 'looked', '', count(*), NULL FROM looked
 UNION ALL
-(SELECT 'next', '', 0, c.expires_at FROM instance_claim c
-  WHERE (c.service_account_id, c.expires_at) > ($1, $5) AND c.service_account_id <= $1
-    AND c.wanted AND c.expires_at IS NOT NULL AND c.holder <> $2 AND $9 > 0
-  ORDER BY c.service_account_id, c.expires_at LIMIT 1)"""
+SELECT 'next', '', 0, coalesce(min(n.expires_at) FILTER (WHERE n.holder <> $2),
+                               CASE WHEN count(*) = {LOOK_MAX} THEN max(n.expires_at) END)
+  FROM (SELECT c.expires_at, c.holder FROM instance_claim c
+         WHERE (c.service_account_id, c.expires_at) > ($1, $5) AND c.service_account_id <= $1
+           AND c.wanted AND c.expires_at IS NOT NULL
+         ORDER BY c.service_account_id, c.expires_at LIMIT {look}) n"""
+
+
+CLAIM: Final = _claim(LOOK_MAX)
+RENEW: Final = _claim(0)
+"""For a poll that takes nothing: it only renews, and learns what was lost."""
 RELEASE: Final = """
 UPDATE instance_claim c SET holder = NULL, claimed_at = NULL, expires_at = NULL, fence = c.fence + 1,
        wanted = true, wanted_count = c.wanted_count + 1
@@ -113,7 +133,6 @@ SELECT {TASK_COLUMNS} FROM member m CROSS JOIN LATERAL (
 HOLDS: Final = """
 SELECT id, tenant_id, project_id, digest, holder_noun, holder_id, version_id, revision, created_at
   FROM artifact_hold WHERE holder_noun = 'instance' AND holder_id = $1 ORDER BY id"""
-PROJECTS: Final = "SELECT p.id FROM project p WHERE p.id = ANY ($1::text[]) AND p.deleted_at IS NULL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +167,12 @@ class Taken:
 async def claim(database: Database, asking: Asking, held: Sequence[Held], free: int, lease: Lease) -> Taken:
     """Renew what is held, and take what is offered, up to `free`."""
     columns = ([each.instance_id for each in held], [each.fence for each in held])
-    look = LOOK_MAX if free else 0
+    moments = (lease.now, lease.stale_before, lease.until)
+    statement = CLAIM if free else RENEW
     try:
-        async with database.connection(PLATFORM) as connection:
+        async with database.connection(WITH_KEPT_PLANS) as connection:
             rows = await connection.fetch(
-                CLAIM, asking.service_account_id, asking.holder, *columns, lease.now, lease.stale_before, lease.until,
-                free, look,
+                statement, asking.service_account_id, asking.holder, *columns, *moments, free
             )  # fmt: skip
     except BROKEN as error:  # never tried again: what was taken is given to the same holder when it asks anew
         raise unavailable("the database went away while instances were claimed") from error
@@ -260,10 +279,3 @@ async def looks_of(database: Database, acting: Acting, instance_id: str) -> list
 async def holds(database: Database, acting: Acting, instance_id: str) -> list[ArtifactHold]:
     """What an instance holds."""
     return [ArtifactHold(**dict(row)) for row in await database.fetch(acting, HOLDS, instance_id)]
-
-
-async def projects_of(database: Database, acting: Acting, project_ids: Sequence[str]) -> set[str]:
-    """Those of these projects that the tenant has."""
-    if not project_ids:
-        return set()
-    return {row[0] for row in await database.fetch(acting, PROJECTS, list(project_ids))}

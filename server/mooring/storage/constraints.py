@@ -34,6 +34,9 @@ REFUSALS: Final[Mapping[str, tuple[Code, str]]] = {
     "member_allocation_is_free": (Code.ALLOCATION_IN_USE, "the allocation holds members of another instance"),
     "member_allocation_stands": (Code.CONFLICT, "the allocation is being given back"),
     "attachment_project_is_open": (Code.NOT_FOUND, "the project is deleted"),
+    "attachment_instance_is_shared": (Code.ILLEGAL_TRANSITION, "the instance does not run, or is not shared any more"),
+    "instance_stopped_is_detached": (Code.ILLEGAL_TRANSITION, "a project was attached to the instance a moment ago"),
+    "usage_record_is_attached": (Code.NOT_FOUND, "the project was never attached to the instance"),
     "service_account_name_taken": (Code.NAME_TAKEN, "the project has a service account with this name"),
     "service_account_project_of_tenant": (Code.NOT_FOUND, "the tenant has no such project"),
     "service_account_key_taken": (Code.NAME_TAKEN, "the service account has this key already"),
@@ -94,7 +97,7 @@ DECIDE_AGAIN: Final = frozenset(
         "allocation_released_is_proven", "project_network_subnet_taken", "project_network_one_per_node",
         "project_network_is_idle", "slot_node_is_shared", "slot_claim_stands_on_the_node",
         "operation_one_of_the_whole", "operation_one_decommission", "operation_member_one_open", "member_place_taken",
-        "usage_record_taken",
+        "usage_record_taken", "attachment_one_of_project", "attachment_account_taken", "operation_one_of_attachment",
     }
 )  # fmt: skip
 """What is met only by the slower of two that do the same thing: it loads again, and finds what the faster one wrote."""

@@ -1,19 +1,22 @@
 """Connections to PostgreSQL: the platform's and, behind the second lock, the tenants'.
 
-There are two pools. A connection of the first acts as the owner of the tables. A connection of the second takes the
-role `mooring_tenant` once, when it is made, and names a tenant before it is used: row-level security then shows it
-that tenant's rows only. The name stays with the connection, and the pool gives a tenant the connection that spoke for
-it last, so that naming it again costs a round trip only where there are more busy tenants than connections. Nothing
-resets a connection on release: nothing but the tenant's name is ever set on it.
+There are two pools, and a small third one. A connection of the first acts as the owner of the tables. A connection of
+the second takes the role `mooring_tenant` once, when it is made, and names a tenant before it is used: row-level
+security then shows it that tenant's rows only. The name stays with the connection, and the pool gives a tenant the
+connection that spoke for it last, so that naming it again costs a round trip only where there are more busy tenants
+than connections. Nothing resets a connection on release: nothing but the tenant's name is ever set on it.
+
+The third is for what is asked again and again in long statements that are cheap but for their planning: its
+connections act as the owner too, and plan a statement once in a while for all arguments, and not each time for these.
 
 A connection that breaks is a matter of the moment. A read is tried once more on a new connection; a write is not,
 since nobody knows whether it was committed: the caller repeats it with its idempotency key.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final
 
 import asyncpg
@@ -39,12 +42,23 @@ BROKEN: Final = (
 CUT_OFF: Final = (TimeoutError, asyncpg.InternalClientError)
 """What is raised, beside a cancellation, when a statement did not come to its end on this side."""
 
+KEEPS_PLANS: Final = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
+KEEPING_PLANS: Final = 4
+PLAN_SECONDS: Final = 10.0
+"""A plan that is kept must hold for tables that have grown since: one made for an empty table would read all of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Acting:
-    """For whom the database is asked: the platform, or one tenant."""
+    """For whom the database is asked: the platform, or one tenant; and whether with plans that are kept."""
 
     tenant_id: str | None = None
+    keeps_plans: bool = False  # for the platform only
+
+    def __post_init__(self) -> None:
+        """Connections that keep plans act as the owner: no tenant is ever asked for through them."""
+        if self.keeps_plans and self.tenant_id is not None:
+            raise ValueError("plans are kept for the platform alone")
 
     @property
     def is_platform(self) -> bool:
@@ -53,6 +67,8 @@ class Acting:
 
 
 PLATFORM: Final = Acting()
+WITH_KEPT_PLANS: Final = Acting(keeps_plans=True)
+"""The platform, for what it asks again and again in long statements that are cheap but for their planning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +128,24 @@ class Lent:
             self._pool.give(self._connection)
 
 
+class LentWithPlans(Lent):
+    """A connection that keeps its plans, made anew when they are old: the tables have grown since."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> Connection:
+        connection = await super().__aenter__()
+        now = asyncio.get_running_loop().time()
+        if now - connection.planned_at > PLAN_SECONDS:
+            try:
+                await connection.execute("DISCARD PLANS")
+            except BaseException:
+                self._pool.drop(connection)
+                raise
+            connection.planned_at = now
+        return connection
+
+
 class Database:
     """The two pools, and the few ways of asking them."""
 
@@ -119,10 +153,11 @@ class Database:
         self._settings = settings
         self._platform = Pool(lambda: self._connect(_encode_json), settings.size)
         self._tenant = Pool(lambda: self._connect(_as_tenant), settings.size)
+        self._planned = Pool(lambda: self._connect(_encode_json, KEEPS_PLANS), min(settings.size, KEEPING_PLANS))
         self._is_open = False
 
     async def open(self) -> None:
-        """Make both pools; the tenants' one needs the role that the first migration makes."""
+        """Make the pools; the tenants' one needs the role that the first migration makes. The third grows by need."""
         await self._platform.open()
         await self._tenant.open()
         self._is_open = True
@@ -130,9 +165,11 @@ class Database:
     async def close(self) -> None:
         """Give every connection back, waiting a bounded time for those in use."""
         self._is_open = False
-        await asyncio.gather(self._tenant.close(), self._platform.close())
+        await asyncio.gather(self._tenant.close(), self._platform.close(), self._planned.close())
 
-    async def _connect(self, prepare: Callable[[asyncpg.Connection], Awaitable[None]]) -> Connection:
+    async def _connect(
+        self, prepare: Callable[[asyncpg.Connection], Awaitable[None]], extra: Mapping[str, str] = MappingProxyType({})
+    ) -> Connection:
         settings = self._settings
         connection = await asyncpg.connect(
             settings.url,
@@ -141,7 +178,7 @@ class Database:
             command_timeout=settings.statement_timeout_seconds + 5,
             statement_cache_size=500,
             max_cached_statement_lifetime=0,
-            server_settings=session_settings(settings),
+            server_settings={**session_settings(settings), **extra},
         )
         try:
             await prepare(connection)
@@ -154,15 +191,15 @@ class Database:
         """A connection that speaks for `acting`."""
         if not self._is_open:
             raise unavailable("the database is not open")
-        tenant_id = acting.tenant_id
-        return Lent(
-            self._platform if tenant_id is None else self._tenant, tenant_id, self._settings.acquire_timeout_seconds
-        )
+        tenant_id, seconds = acting.tenant_id, self._settings.acquire_timeout_seconds
+        if acting.keeps_plans:
+            return LentWithPlans(self._planned, None, seconds)
+        return Lent(self._platform if tenant_id is None else self._tenant, tenant_id, seconds)
 
     def connections(self) -> dict[tuple[str, ...], float]:
         """How many connections there are, by pool and state."""
         counts: dict[tuple[str, ...], float] = {}
-        for name, pool in (("platform", self._platform), ("tenant", self._tenant)):
+        for name, pool in (("platform", self._platform), ("tenant", self._tenant), ("planned", self._planned)):
             counts[name, "used"], counts[name, "idle"] = pool.counts
         return counts
 

@@ -17,13 +17,25 @@ from mooring.core.allocation_run import TaskFacts
 from mooring.core.artifact_hold import ArtifactHold
 from mooring.core.circuit import WINDOW, CircuitFacts, Deployed
 from mooring.core.instance import InstanceState
-from mooring.core.instance_seen import GRACEFUL, Closed, Limits, NodeStanding, SeenInstance, SeenMember, Watch
+from mooring.core.instance_seen import (
+    GRACEFUL,
+    Closed,
+    Limits,
+    NodeStanding,
+    SeenAttachment,
+    SeenInstance,
+    SeenMember,
+    Watch,
+)
 from mooring.core.operation import TEARDOWN_KINDS, Operation, OperationKind, Phase
 from mooring.core.runtime_secret import RuntimeSecret
 from mooring.core.task import Task
 from mooring.core.topology import ONLY
 from mooring.storage.allocation import COLUMNS as ALLOCATION_COLUMNS
-from mooring.storage.database import PLATFORM, Database
+from mooring.storage.attachment import COLUMNS as ATTACHMENT_COLUMNS
+from mooring.storage.attachment import NAMES as ATTACHMENT_NAMES
+from mooring.storage.attachment import attachment_of
+from mooring.storage.database import PLATFORM, WITH_KEPT_PLANS, Database
 from mooring.storage.instance import (
     INSTANCE_COLUMNS,
     INSTANCE_NAMES,
@@ -102,16 +114,19 @@ TEARING_DOWN: Final = f"""
    OR strpos(o.blocker, 'member ' || w.stuck || ':') = 0))"""
 """Operations of which the platform has something to do, beside waiting for a node."""
 UNFINISHED: Final = f"""
-(SELECT i.id FROM instance i WHERE i.id > $2 AND i.status IN ('created', 'starting')
-   AND NOT EXISTS (SELECT FROM operation o WHERE o.instance_id = i.id AND o.kind = 'deploy' AND o.status NOT IN {OVER})
+(SELECT i.id FROM instance i
+ CROSS JOIN LATERAL (SELECT count(*) AS open FROM operation o
+    WHERE o.instance_id = i.id AND o.kind = 'deploy' AND o.status NOT IN {OVER}) w
+ WHERE i.id > $2 AND i.status IN ('created', 'starting') AND w.open = 0
 UNION ALL
 SELECT i.id FROM instance i
- WHERE i.id > $2 AND (i.status = 'stopping' OR (i.status = 'failed'
+ CROSS JOIN LATERAL (SELECT count(*) AS open FROM operation o
+    WHERE o.instance_id = i.id AND o.kind = 'decommission' AND o.status NOT IN {OVER}) w
+ WHERE i.id > $2 AND w.open = 0 AND (i.status = 'stopping' OR (i.status = 'failed'
          AND EXISTS (SELECT FROM member m WHERE m.instance_id = i.id AND m.status <> 'removed')))
-   AND NOT EXISTS (
-     SELECT FROM operation o WHERE o.instance_id = i.id AND o.kind = 'decommission' AND o.status NOT IN {OVER})
 UNION ALL
-SELECT o.instance_id FROM operation o JOIN instance i ON i.id = o.instance_id
+SELECT o.instance_id FROM operation o
+ CROSS JOIN LATERAL (SELECT i.status FROM instance i WHERE i.id = o.instance_id OFFSET 0) i
  WHERE o.instance_id > $2 AND o.status NOT IN {OVER} AND o.status <> 'cancelling' AND o.kind <> 'decommission'
    AND i.status IN ('stopping', 'failed'))"""
 """Instances that end or have not begun, and lack the operation that belongs to it; and what else is open there."""
@@ -129,14 +144,19 @@ SELECT m.instance_id FROM node n JOIN allocation a ON a.node_id = n.id JOIN memb
    AND m.instance_id > $2 AND m.status <> 'removed' AND m.health <> 'unknown')"""
 """Members whose allocation is given back or lost, or whose machine does not answer."""
 FORSAKEN: Final = """
-(SELECT i.id FROM instance_claim c JOIN instance i ON i.id = c.instance_id
+(SELECT c.instance_id FROM (
+   SELECT c.instance_id, c.service_account_id, c.expires_at FROM instance_claim c
+    WHERE c.holder IS NOT NULL AND c.expires_at <= $1 OFFSET 0) c
+ CROSS JOIN LATERAL (SELECT i.status, i.health FROM instance i WHERE i.id = c.instance_id OFFSET 0) i
   LEFT JOIN adapter_presence p ON p.service_account_id = c.service_account_id
- WHERE c.holder IS NOT NULL AND c.expires_at <= $1 AND i.id > $2 AND i.status = 'running' AND i.health <> 'unknown'
+ WHERE c.instance_id > $2 AND i.status = 'running' AND i.health <> 'unknown'
    AND (c.expires_at <= $1 - $7::interval OR p.seen_at IS NULL OR p.seen_at <= $1 - 2 * $7::interval)
 UNION ALL
-SELECT i.id FROM instance_claim c JOIN instance i ON i.id = c.instance_id
+SELECT c.instance_id FROM (
+   SELECT c.instance_id, c.service_account_id FROM instance_claim c WHERE c.wanted AND c.expires_at IS NULL OFFSET 0) c
+ CROSS JOIN LATERAL (SELECT i.status, i.health FROM instance i WHERE i.id = c.instance_id OFFSET 0) i
   LEFT JOIN adapter_presence p ON p.service_account_id = c.service_account_id
- WHERE c.wanted AND c.expires_at IS NULL AND i.id > $2 AND i.status = 'running' AND i.health <> 'unknown'
+ WHERE c.instance_id > $2 AND i.status = 'running' AND i.health <> 'unknown'
    AND (p.seen_at IS NULL OR p.seen_at <= $1 - 2 * $7::interval))"""
 """Instances that run and that nobody watches any more."""
 ORPHANS: Final = f"""
@@ -147,17 +167,33 @@ ORPHANS: Final = f"""
        m.id = ANY (o.member_ids)
        OR o.kind IN ('deploy', 'upgrade', 'rollback', 'reconcile', 'repair', 'restart'))))"""
 """Members to come of which no operation takes care."""
+ATTACHED: Final = f"""
+(SELECT t.instance_id FROM attachment t
+  JOIN operation o ON o.id = t.operation_id JOIN instance i ON i.id = t.instance_id
+ WHERE t.status IN ('requested', 'detaching') AND t.instance_id > $2 AND o.status IN {OVER}
+   AND CASE i.status WHEN 'running' THEN t.retry_at IS NULL OR t.retry_at <= $1
+            WHEN 'failed' THEN t.status = 'requested' OR NOT (
+              EXISTS (SELECT FROM member m WHERE m.instance_id = i.id AND m.status <> 'removed')
+              OR EXISTS (SELECT FROM operation p WHERE p.instance_id = i.id AND p.status NOT IN {OVER}))
+            ELSE t.status = 'requested' END
+UNION ALL
+SELECT t.instance_id FROM instance i JOIN attachment t ON t.instance_id = i.id
+ WHERE i.status IN ('stopping', 'failed') AND t.instance_id > $2 AND t.status = 'active')"""
+"""Attachments whose operation is over, or whose instance ends."""
+# This is planned once in a while, for whatever there then is. So what is looked up for each of a few rows is looked up
+# by its id (`OFFSET 0`, or a count): a join might turn out to read a whole table instead.
 DUE: Final = f"""
 SELECT d.instance_id FROM ({LATE} UNION {UNDISPATCHED} UNION {TEARING_DOWN} UNION {UNFINISHED}
- UNION {LOSING} UNION {FORSAKEN} UNION {ORPHANS}) d (instance_id) ORDER BY 1 LIMIT $3"""
+ UNION {LOSING} UNION {FORSAKEN} UNION {ORPHANS} UNION {ATTACHED}) d (instance_id) ORDER BY 1 LIMIT $3"""
 NEXT: Final = f"""
 SELECT least(
-  (SELECT min(o.deadline_at) FROM operation o WHERE o.status NOT IN {OVER} AND o.deadline_at > $1),
+  (SELECT min(o.deadline_at) FROM operation o WHERE o.finished_at IS NULL AND o.deadline_at > $1),
   (SELECT min(o.phase_deadline_at) FROM operation o
     WHERE o.status NOT IN {OVER} AND o.phase = 'adapter' AND o.phase_deadline_at > $1),
   (SELECT min(o.dispatched_at) + $2::interval FROM operation o
     WHERE o.status NOT IN {OVER} AND o.started_at IS NULL AND o.dispatched_at > $1 - $2::interval),
-  (SELECT min(m.retry_at) FROM member m WHERE m.status = 'removing' AND m.retry_at > $1))"""
+  (SELECT min(m.retry_at) FROM member m WHERE m.status = 'removing' AND m.retry_at > $1),
+  (SELECT min(t.retry_at) FROM attachment t WHERE t.status = 'detaching' AND t.retry_at > $1))"""
 
 INSTANCES: Final = f"""
 SELECT {INSTANCE_COLUMNS}, c.holder, c.expires_at, p.seen_at, v.manifest -> 'components' AS components,
@@ -209,6 +245,10 @@ _SECRET: Final = ", ".join(f"s.{name}" for name in RuntimeSecret.__slots__)
 SECRETS: Final = f"""
 SELECT {_SECRET} FROM runtime_secret s
  WHERE coalesce(s.instance_id, s.allocation_id) = ANY ($1::text[]) AND s.destroyed_at IS NULL ORDER BY s.id"""
+ATTACHMENTS: Final = f"""
+SELECT {ATTACHMENT_COLUMNS}, {OPERATION_COLUMNS}
+  FROM attachment t LEFT JOIN operation o ON o.id = t.operation_id
+ WHERE t.instance_id = ANY ($1::text[]) AND t.status IN ('requested', 'active', 'detaching') ORDER BY t.id"""
 LAST_LINES: Final = """
 SELECT DISTINCT ON (t.operation_id) t.operation_id, t.last_lines FROM task t
  WHERE t.operation_id = ANY ($1::text[]) AND t.status IN ('failed', 'succeeded') AND t.last_lines <> '{}'
@@ -234,7 +274,7 @@ _ALLOCATION_WIDTH: Final = len(Allocation.__slots__)
 async def due(database: Database, now: datetime, limits: Limits, after: str, limit: int) -> list[str]:
     """The instances that have a next step now, after this id."""
     lengths = (limits.claim, limits.cancel, limits.step, limits.lease)
-    return [row[0] for row in await database.fetch(PLATFORM, DUE, now, after, limit, *lengths)]
+    return [row[0] for row in await database.fetch(WITH_KEPT_PLANS, DUE, now, after, limit, *lengths)]
 
 
 async def next_moment(database: Database, now: datetime, limits: Limits) -> datetime | None:
@@ -245,6 +285,8 @@ async def next_moment(database: Database, now: datetime, limits: Limits) -> date
 
 async def seen(database: Database, now: datetime, instance_ids: Sequence[str]) -> list[SeenInstance]:
     """These instances with all that decides what comes next."""
+    if not instance_ids:
+        return []
     ids = list(instance_ids)
     rows = await database.fetch(PLATFORM, INSTANCES, ids)
     operations = await open_operations(database, PLATFORM, ids)
@@ -263,6 +305,7 @@ async def seen(database: Database, now: datetime, instance_ids: Sequence[str]) -
     secrets = _by([RuntimeSecret(*row) for row in await _fetch(database, SECRETS, ending)], "instance_id")
     lines = {row[0]: row[1] for row in await _fetch(database, LAST_LINES, late)}
     circuits = await _circuits(database, now, found)
+    attachments = await _attachments(database, found)
     return [
         replace(
             each,
@@ -272,9 +315,21 @@ async def seen(database: Database, now: datetime, instance_ids: Sequence[str]) -
             secrets=tuple(secrets.get(each.instance.id, ())),
             last_lines={o.id: lines[o.id] for o in each.operations if o.id in lines},
             circuit=circuits.get(each.instance.id),
+            attachments=tuple(attachments.get(each.instance.id, ())),
         )
         for each in found
     ]
+
+
+async def _attachments(database: Database, found: Sequence[SeenInstance]) -> dict[str, list[SeenAttachment]]:
+    """What other projects have of these instances; nothing is asked where none is the tenant's."""
+    shared = [each.instance.id for each in found if each.instance.is_shared]
+    attachments: dict[str, list[SeenAttachment]] = {}
+    for row in await _fetch(database, ATTACHMENTS, shared):
+        attachment, last = attachment_of(row), row[len(ATTACHMENT_NAMES)]
+        operation = None if last is None else operation_of(row, len(ATTACHMENT_NAMES))
+        attachments.setdefault(attachment.instance_id, []).append(SeenAttachment(attachment, operation))
+    return attachments
 
 
 async def _circuits(

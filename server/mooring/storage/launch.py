@@ -7,46 +7,61 @@ one; what comes of it says nothing of whose they were.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate, pairwise
 from typing import Final
 
-from mooring.core.allocation import Allocation, Terms
+from mooring.core.allocation import Allocation, Holding, Terms
 from mooring.core.app import App
 from mooring.core.app_version import AppVersion
 from mooring.core.circuit import CircuitFacts, Deployed
 from mooring.core.compatibility import Fact
+from mooring.core.entitlement import Entitlement
 from mooring.core.expectation import SAMPLES_MAX, Measured
-from mooring.core.inventory import facts_of
+from mooring.core.inventory import facts_from
 from mooring.core.launch import Spot
+from mooring.core.service_account import ServiceAccount
+from mooring.storage import allocation as allocations
 from mooring.storage.allocation import COLUMNS as ALLOCATION_COLUMNS
-from mooring.storage.allocation import allocation_of
 from mooring.storage.app import COLUMNS as APP_COLUMNS
-from mooring.storage.app import app_of
 from mooring.storage.app_version import COLUMNS as VERSION_COLUMNS
-from mooring.storage.app_version import version_of
+from mooring.storage.app_version import columns_of, version_of
 from mooring.storage.database import PLATFORM, Acting, Database
-from mooring.storage.node import find_all as find_nodes
+from mooring.storage.entitlement import COLUMNS as ENTITLEMENT_COLUMNS
 
 SHELF_MAX: Final = 200
 LOOKED_AT_MAX: Final = 200
 FAILURES_MAX: Final = 200
-APP: Final = f"""
-SELECT {APP_COLUMNS} FROM app a WHERE (a.tenant_id IS NULL OR a.tenant_id = $1) AND (a.slug = $2 OR a.id = $2)"""
+ACCOUNT_COLUMNS: Final = columns_of(ServiceAccount, "s")
+_WIDTHS: Final = tuple(
+    accumulate((len(App.__slots__), len(Entitlement.__slots__), len(ServiceAccount.__slots__)), initial=0)
+)
+OPENING: Final = f"""
+SELECT {APP_COLUMNS}, {ENTITLEMENT_COLUMNS}, {ACCOUNT_COLUMNS},
+       coalesce(held.gpus, 0), coalesce(held.allocations, 0), coalesce(held.revision, 0),
+       (SELECT count(*)::int FROM instance i WHERE i.project_id = $2 AND i.status <> 'stopped'),
+       EXISTS (SELECT FROM instance i WHERE i.project_id = $2 AND i.name = $4 AND i.status <> 'stopped')
+  FROM project p
+  LEFT JOIN app a ON (a.tenant_id IS NULL OR a.tenant_id = $1) AND (a.slug = $3 OR a.id = $3)
+  LEFT JOIN entitlement e ON e.project_id = $2 AND e.app_id = a.id
+  LEFT JOIN service_account s ON s.project_id = $2 AND s.id = coalesce($5, e.service_account_id)
+  LEFT JOIN ({allocations.HOLDING.replace("$1", "$2")}) held (gpus, allocations, revision) ON true
+ WHERE p.id = $2 AND p.deleted_at IS NULL"""
+"""All that a launch looks at of which there is but one."""
 VERSION: Final = f"SELECT {VERSION_COLUMNS} FROM app_version v WHERE v.app_id = $1 AND v.version = $2"
 ALLOCATIONS: Final = f"""
-SELECT {ALLOCATION_COLUMNS} FROM allocation a WHERE a.project_id = $1 AND a.id = ANY ($2::text[])"""
-OCCUPIED: Final = """
-SELECT m.allocation_id, bool_and(m.shares) FROM member m
- WHERE m.allocation_id = ANY ($1::text[]) AND m.instance_id <> $2
-   AND NOT EXISTS (SELECT FROM closing_record c WHERE c.member_id = m.id)
- GROUP BY m.allocation_id"""
+SELECT {ALLOCATION_COLUMNS}, o.shares
+  FROM allocation a
+ CROSS JOIN LATERAL (
+   SELECT bool_and(m.shares) AS shares FROM member m
+    WHERE m.allocation_id = a.id AND m.instance_id <> $3
+      AND NOT EXISTS (SELECT FROM closing_record c WHERE c.member_id = m.id)) o
+ WHERE a.project_id = $1 AND a.id = ANY ($2::text[])"""
+"""Places, each with whether those of others that are in it share it; nothing is said where nobody is."""
+NODES: Final = "SELECT n.id, n.host, n.region, n.inventory FROM node n WHERE n.id = ANY ($1::text[])"
 SHELF: Final = """
 SELECT s.id, s.slug, s.shape, s.gpu_model, s.regions, s.allowed_gpu_counts, s.price_minor_per_gpu_hour, s.currency,
        s.price_revision, s.status
   FROM sku s WHERE s.status = 'offered' ORDER BY s.id LIMIT $1"""
-STANDING: Final = """
-SELECT (SELECT count(*)::int FROM instance i WHERE i.project_id = $1 AND i.status <> 'stopped'),
-       EXISTS (SELECT FROM instance i WHERE i.project_id = $1 AND i.name = $2 AND i.status <> 'stopped')"""
-OPERATOR: Final = "SELECT e.service_account_id FROM entitlement e WHERE e.project_id = $1 AND e.app_id = $2"
 _OF_KIND: Final = """o.kind = 'deploy' AND o.finished_at IS NOT NULL AND o.request ->> 'version_id' = $1
    AND (o.request ->> 'shape') IS NOT DISTINCT FROM $2 AND o.finished_at > $3"""
 DEPLOYS: Final = f"""
@@ -68,17 +83,39 @@ SELECT coalesce(o.request ->> 'version_id', ''), o.created_at, o.dispatched_at, 
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
-    """What a project has of instances, as far as a new one is concerned."""
+class Opening:
+    """What a launch looks at first: the app, and what its project has."""
 
-    open: int
+    app: App | None
+    entitlement: Entitlement | None
+    account: ServiceAccount | None  # the one that is named, or the app's own operator account in this project
+    holding: Holding
+    open_instances: int
     name_taken: bool
 
 
-async def app(database: Database, acting: Acting, named: str) -> App | None:
-    """The app of this slug or id that the tenant sees; a slug means one app only."""
-    row = await database.fetchrow(acting, APP, acting.tenant_id, named)
-    return None if row is None else app_of(row)
+async def opening(
+    database: Database, acting: Acting, project_id: str, named: str, asked: tuple[str, str | None]
+) -> Opening | None:
+    """The project with the app of this slug or id that its tenant sees; a slug means one app only.
+
+    `asked` is the name of the instance, and the service account that is to operate it. None: no such project.
+    """
+    row = await database.fetchrow(acting, OPENING, acting.tenant_id, project_id, named, *asked)
+    if row is None:
+        return None
+    values = tuple(row)
+    parts = [values[begin:end] for begin, end in pairwise(_WIDTHS)]
+    app, entitled, account = (None if part[0] is None else part for part in parts)
+    *holding, open_instances, name_taken = values[_WIDTHS[-1] :]
+    return Opening(
+        None if app is None else App(*app),
+        None if entitled is None else Entitlement(*entitled),
+        None if account is None else ServiceAccount(*account),
+        Holding(*holding),
+        open_instances,
+        name_taken,
+    )
 
 
 async def version(database: Database, acting: Acting, app_id: str, number: str) -> AppVersion | None:
@@ -94,30 +131,18 @@ async def spots(
     wanted = list(dict.fromkeys(allocation_ids))
     if not wanted:
         return {}
-    found = [allocation_of(row) for row in await database.fetch(acting, ALLOCATIONS, project_id, wanted)]
-    taken = {row[0]: row[1] for row in await database.fetch(acting, OCCUPIED, wanted, instance_id)}
-    facts = await _facts(database, found)
+    rows = [tuple(row) for row in await database.fetch(acting, ALLOCATIONS, project_id, wanted, instance_id)]
+    found = [(Allocation(*values), shares) for *values, shares in rows]
+    facts = await _facts(database, [each for each, _ in found])
     return {
-        each.id: Spot(each, facts.get(each.node_id or "", {}), each.id in taken, bool(taken.get(each.id, False)))
-        for each in found
+        each.id: Spot(each, facts.get(each.node_id or "", {}), shares is not None, bool(shares))
+        for each, shares in found
     }
 
 
 async def shelf(database: Database, acting: Acting) -> list[Terms]:
     """Every SKU on offer."""
     return [Terms(*row) for row in await database.fetch(acting, SHELF, SHELF_MAX)]
-
-
-async def present(database: Database, acting: Acting, project_id: str, name: str) -> Present:
-    """How many instances the project has, and whether one of this name is among them."""
-    row = await database.fetchrow(acting, STANDING, project_id, name)
-    return Present(0, False) if row is None else Present(*row)
-
-
-async def operator(database: Database, acting: Acting, project_id: str, app_id: str) -> str | None:
-    """The account that was made for the app when the project was entitled."""
-    found: str | None = await database.fetchval(acting, OPERATOR, project_id, app_id)
-    return found
 
 
 async def deploys(
@@ -137,4 +162,7 @@ async def measured(database: Database, tenant_id: str, app_id: str, version_id: 
 async def _facts(database: Database, found: Sequence[Allocation]) -> Mapping[str, Mapping[str, Fact]]:
     """What the nodes of these allocations are; of a node a tenant learns only whether an app fits there."""
     node_ids = sorted({each.node_id for each in found if each.node_id is not None})
-    return {each.id: facts_of(each) for each in await find_nodes(database, node_ids)} if node_ids else {}
+    if not node_ids:
+        return {}
+    rows = await database.fetch(PLATFORM, NODES, node_ids)
+    return {node_id: facts_from(host, region, inventory) for node_id, host, region, inventory in rows}

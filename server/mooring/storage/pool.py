@@ -25,14 +25,15 @@ NAME_TENANT: Final = "SELECT set_config('mooring.tenant', $1, false)"
 
 
 class Connection(asyncpg.Connection):
-    """A connection that remembers for which tenant it speaks, and since when it is idle."""
+    """A connection that remembers for which tenant it speaks, since when it is idle, and how old its plans are."""
 
-    __slots__ = ("idle_since", "tenant_named")
+    __slots__ = ("idle_since", "planned_at", "tenant_named")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.tenant_named: str | None = None
         self.idle_since = 0.0
+        self.planned_at = float("-inf")
 
     async def name_tenant(self, tenant_id: str) -> None:
         """Speak for this tenant from now on."""

@@ -87,6 +87,16 @@ moves AS (DELETE FROM transition m USING past p WHERE m.machine = 'task' AND m.s
 gone AS (DELETE FROM task t USING past p WHERE t.id = p.id RETURNING 1)
 SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
 """A task that made or unmade a sandbox, or looked afterwards, is part of a proof and stays."""
+LOG_READS: Final = f"""
+WITH past AS MATERIALIZED (
+  SELECT t.id FROM task t
+   WHERE t.type = 'log.read' AND t.finished_at < $1 AND {_ALONE}
+     AND NOT EXISTS (SELECT FROM operation o WHERE o.id = t.operation_id AND o.finished_at IS NULL)
+   LIMIT $2 FOR UPDATE OF t SKIP LOCKED),
+moves AS (DELETE FROM transition m USING past p WHERE m.machine = 'task' AND m.subject_id = p.id),
+gone AS (DELETE FROM task t USING past p WHERE t.id = p.id RETURNING 1)
+SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
+"""What was read of a log may be confidential, and is not kept longer than somebody may ask for it again."""
 READ_ONLY_OPERATIONS: Final = f"""
 WITH past AS MATERIALIZED (
   SELECT o.id FROM operation o
@@ -120,6 +130,7 @@ STATEMENTS: Final[Mapping[str, str]] = {
     "audit": AUDIT,
     "task_log": TASK_LOGS,
     "task": TASKS,
+    "log_read": LOG_READS,
     "read_only_operation": READ_ONLY_OPERATIONS,
     "artifact_check": ARTIFACT_CHECKS,
 }

@@ -12,7 +12,6 @@ _COLUMNS: Final = """k.id, k.tenant_id, k.fingerprint, k.removed_at, k.name, k.a
 _SEEN: Final = "(k.tenant_id IS NULL OR k.tenant_id = $1)"
 FIND: Final = f"SELECT {_COLUMNS} FROM signer_key k WHERE k.tenant_id IS NOT DISTINCT FROM $1 AND k.id = $2"
 LIST: Final = f"SELECT {_COLUMNS} FROM signer_key k WHERE {_SEEN} AND k.id > $2 ORDER BY k.id LIMIT $3"
-TRUSTED: Final = f"SELECT {_COLUMNS} FROM signer_key k WHERE {_SEEN} AND k.removed_at IS NULL ORDER BY k.id"
 COUNT: Final = "SELECT count(*) FROM signer_key k WHERE k.tenant_id IS NOT DISTINCT FROM $1 AND k.removed_at IS NULL"
 
 
@@ -25,11 +24,6 @@ async def find(database: Database, acting: Acting, key_id: str) -> SignerKey | N
 async def page(database: Database, acting: Acting, after: str, limit: int) -> list[SignerKey]:
     """The next keys that count, or counted, here: the platform's and the tenant's own."""
     return [key_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, after, limit)]
-
-
-async def trusted(database: Database, acting: Acting) -> list[SignerKey]:
-    """The keys that count here now."""
-    return [key_of(row) for row in await database.fetch(acting, TRUSTED, acting.tenant_id)]
 
 
 async def count(database: Database, acting: Acting) -> int:

@@ -17,10 +17,17 @@ FIND: Final = f"SELECT {COLUMNS} FROM task t WHERE t.project_id = $1 AND t.id = 
 OF_OPERATION: Final = f"SELECT {COLUMNS} FROM task t WHERE t.operation_id = $1 AND t.step = $2"
 OF_ALLOCATION: Final = f"""
 SELECT {COLUMNS} FROM task t WHERE t.allocation_id = $1 AND t.step = $2 AND t.operation_id IS NULL"""
+MANY_OF_OPERATION: Final = f"""
+SELECT {COLUMNS} FROM unnest($2::text[]) named (step)
+  JOIN task t ON t.operation_id = $1 AND t.step = named.step"""
+MANY_OF_ALLOCATIONS: Final = f"""
+SELECT {COLUMNS} FROM unnest($1::text[], $2::text[]) named (allocation_id, step)
+  JOIN task t ON t.allocation_id = named.allocation_id AND t.step = named.step AND t.operation_id IS NULL"""
 PAGE: Final = f"""
 SELECT {COLUMNS} FROM task t
  WHERE t.project_id = $1 AND t.id < $2 AND ($4::text IS NULL OR t.status = $4)
    AND ($5::text IS NULL OR t.allocation_id = $5) AND ($6::text IS NULL OR t.instance_id = $6)
+   AND NOT (t.type = 'log.read' AND t.maker = 'system')
  ORDER BY t.id DESC LIMIT $3"""
 PAGE_OF_NODE: Final = f"""
 SELECT {COLUMNS} FROM task t
@@ -52,6 +59,17 @@ async def find_named(
     statement, first = (OF_ALLOCATION, allocation_id) if operation_id is None else (OF_OPERATION, operation_id)
     row = await database.fetchrow(acting, statement, first, step)
     return None if row is None else Task(*row)
+
+
+async def find_all_named(
+    database: Database, acting: Acting, operation_id: str | None, names: Sequence[tuple[str, str]]
+) -> list[Task]:
+    """Those tasks of these names that were made; each name is an allocation and a step."""
+    steps = [step for _, step in names]
+    if operation_id is not None:
+        return [Task(*row) for row in await database.fetch(acting, MANY_OF_OPERATION, operation_id, steps)]
+    places = [allocation_id for allocation_id, _ in names]
+    return [Task(*row) for row in await database.fetch(acting, MANY_OF_ALLOCATIONS, places, steps)]
 
 
 async def page(

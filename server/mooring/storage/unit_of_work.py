@@ -150,8 +150,10 @@ def _rows(
 ) -> Iterator[tuple[tuple[Any, ...], tuple[object, ...]]]:
     """Each part of the statement: its shape, which makes the text, and its arguments."""
     generations: dict[str, int] = {}
-    for write in decision.writes:
-        yield from _write(context, write, generations)
+    for born, run in itertools.groupby(decision.writes, _is_born):
+        parts = [part for write in run for part in _write(context, write, generations)]
+        # Births that follow each other are written table by table, so that many rows of one are one part.
+        yield from sorted(parts, key=_is_row) if born else parts
     for event in decision.events:
         yield ("insert", "event", EVENT_COLUMNS), _event(context, event, generations)
     for audited in decision.audits:
@@ -161,6 +163,15 @@ def _rows(
             answer.principal_id, answer.route, answer.key, answer.tenant_id, answer.fingerprint, answer.status,
             answer.body, answer.secret_id, context.correlation_id, context.now,
         )  # fmt: skip
+
+
+def _is_born(write: Write) -> str | None:
+    """What is born by this write, if it is a birth; the table says which births are alike."""
+    return write.noun if isinstance(write, Insert) and write.born else None
+
+
+def _is_row(part: tuple[tuple[Any, ...], tuple[object, ...]]) -> bool:
+    return bool(part[0][1] != "transition")
 
 
 def _write(

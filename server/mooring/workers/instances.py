@@ -20,6 +20,8 @@ from mooring.core.instance_seen import SeenInstance
 from mooring.storage import instance_run
 
 PACE_SECONDS: Final = 0.05  # events come by the thousand; one look answers for all of them
+PACE_SECONDS_MAX: Final = 0.25
+REST_RATIO: Final = 2  # looks take a third of the time at the most, however long one takes
 ROUND_SECONDS: Final = 20.0
 BATCH: Final = 100
 REST_SECONDS: Final = 30.0
@@ -37,16 +39,18 @@ class Instances:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._limits = limits_of(services.settings)
-        self._last_look = 0.0
+        self._rest_until = 0.0
         self._resting: dict[str, float] = {}  # instances that met an error, and until when they are left alone
 
     async def tick(self) -> float | None:
         """Everything that can go on goes on; returns when something else will be due."""
-        await asyncio.sleep(max(0.0, self._last_look + PACE_SECONDS - time.monotonic()))
-        self._last_look = time.monotonic()
+        await asyncio.sleep(max(0.0, self._rest_until - time.monotonic()))
+        begun = time.monotonic()
         await self.advance()
         now = self._services.clock.now()
         moment = await instance_run.next_moment(self._services.database, now, self._limits)
+        took = time.monotonic() - begun
+        self._rest_until = begun + took + min(max(PACE_SECONDS, REST_RATIO * took), PACE_SECONDS_MAX)
         return None if moment is None else max(0.0, (moment - now).total_seconds())
 
     async def close(self) -> None:

@@ -70,6 +70,7 @@ class Janitor:
             Rule("visit", tokens),
             Rule("task_log", now - timedelta(days=settings.task_log_retention_days)),
             Rule("task", now - timedelta(days=settings.task_retention_days)),
+            Rule("log_read", now - READ_ONLY_KEPT),
             Rule("read_only_operation", now - READ_ONLY_KEPT),
             Rule("artifact_check", now - timedelta(days=settings.check_retention_days)),
         ]

@@ -1,8 +1,5 @@
 """Endpoints of members, operations and app actions of an instance."""
 
-import asyncio
-import time
-
 import msgspec
 
 from mooring.api.call import Call, encode_json
@@ -25,8 +22,7 @@ from mooring.api.schemas.instance import (
 )
 from mooring.api.schemas.instance_view import member_view, operation_view
 from mooring.api.schemas.launch import placement_wish
-from mooring.api.stream import require_still_allowed
-from mooring.api.wait import WaitQuery, waited
+from mooring.api.wait import WaitQuery, quietly_over, waited
 from mooring.commands import app_action
 from mooring.commands import instance as commands
 from mooring.commands import member as members
@@ -159,7 +155,8 @@ async def get_operation(call: Call, instance_id: str, operation_id: str, query: 
     """Read an operation: its steps, its blocker, its deadline, its outcome and the evidence."""
     view = await _operation(call, instance_id, operation_id)
     if view.read_only:
-        return await _read_only(call, view, query.wait if query.until or query.changed_from else 0)
+        seconds = query.wait if query.until or query.changed_from else 0
+        return await quietly_over(call, instance_id, seconds, lambda: _operation(call, instance_id, operation_id))
     return await waited(call, query, operation_id, lambda: _operation(call, instance_id, operation_id))
 
 
@@ -200,7 +197,9 @@ async def start_action(call: Call, instance_id: str, action_name: str, body: Sta
     view = msgspec.json.decode(answered.body, type=OperationView)
     if query.wait and view.status not in OPERATION.final:
         if view.read_only:
-            view = await _read_only(call, view, query.wait)
+            view = await quietly_over(
+                call, instance_id, query.wait, lambda: _operation(call, instance_id, view.id)
+            )  # fmt: skip
         else:
             asked = WaitQuery(wait=query.wait, until=OVER)
             view = await waited(call, asked, view.id, lambda: _operation(call, instance_id, view.id))
@@ -211,28 +210,3 @@ async def _operation(call: Call, instance_id: str, operation_id: str) -> Operati
     where = at(call, instance_id)
     row = await instances.find_operation(call.services.database, call.acting, where.place, operation_id)
     return operation_view(call.caller, found(row, "operation"))
-
-
-async def _read_only(call: Call, view: OperationView, seconds: float) -> OperationView:
-    """An action that only reads, once it is over or the time is: it leaves no event, so a hint wakes whoever waits."""
-    deadline = time.monotonic() + min(seconds, call.services.settings.wait_seconds_max)
-    woken = asyncio.Event()
-    stop = call.services.hub.on_hint(lambda instance_id: woken.set() if instance_id == view.instance_id else None)
-    try:
-        while True:
-            woken.clear()
-            view = await _operation(call, view.instance_id, view.id)
-            left = deadline - time.monotonic()
-            if view.status in OPERATION.final or left <= 0 or call.services.hub.closed:
-                return view
-            try:
-                async with asyncio.timeout(min(left, LOOK_SECONDS)):
-                    await woken.wait()
-            except TimeoutError:
-                continue  # a hint that was lost delays and never loses
-            await require_still_allowed(call)
-    finally:
-        stop()
-
-
-LOOK_SECONDS = 1.0

@@ -4,7 +4,6 @@ They act in the one project of the service account that calls, and take no Idemp
 each of them safe to repeat.
 """
 
-from datetime import timedelta
 from decimal import Decimal
 
 from mooring.api.call import Call
@@ -15,6 +14,7 @@ from mooring.api.schemas.runtime import (
     FindAccounts,
     FinishOperation,
     MakeMemberTask,
+    MakeMemberTasks,
     MakeReport,
     MakeSecret,
     MemberTaskQuery,
@@ -22,6 +22,7 @@ from mooring.api.schemas.runtime import (
     ReportUsage,
     ending_of,
     held_of,
+    task_wish_of,
     told_of,
 )
 from mooring.api.schemas.runtime_view import (
@@ -30,6 +31,7 @@ from mooring.api.schemas.runtime_view import (
     ClaimedInstances,
     FinishedOperation,
     KeptSecret,
+    MadeTasks,
     ReleasedInstances,
     Reported,
     RuntimeTask,
@@ -38,6 +40,7 @@ from mooring.api.schemas.runtime_view import (
     claimed_instances,
     finished_operation,
     instance_etag,
+    made_tasks,
     runtime_task,
     runtime_whole,
 )
@@ -48,10 +51,10 @@ from mooring.commands.adapter import Under
 from mooring.commands.adapter_account import ACCOUNTS_MAX, accounts_of_key
 from mooring.commands.claim import Poll
 from mooring.commands.found import found
+from mooring.commands.member_tasks import make_many
 from mooring.commands.work import Answered, Work
 from mooring.core.errors import Code, Refusal
 from mooring.core.instance import Instance
-from mooring.core.member_task import MemberTaskWish
 from mooring.core.permissions import Scope
 from mooring.core.usage import UsageTold
 from mooring.storage import claim as claims
@@ -191,15 +194,23 @@ async def make_member_task(call: Call, instance_id: str, body: MakeMemberTask) -
     opens it are filled in. Every digest is judged again at each making.
     """
     claimed = _under(call, instance_id, body.fence)
-    wish = MemberTaskWish(
-        member_id=body.member_id,
-        type=body.type,
-        step=body.step,
-        arguments=body.arguments,
-        lifetime=timedelta(seconds=body.lifetime_seconds),
-        grants=tuple((each.name, each.secret) for each in body.grants),
-    )
-    return await member_task.make(call.work(runtime_task), claimed, body.operation_id, wish)
+    return await member_task.make(call.work(runtime_task), claimed, body.operation_id, task_wish_of(body))
+
+
+@route(
+    "POST",
+    ONE + "/tasks:batch",
+    Scope.RUNTIME,
+    Declared("runtime", "make_tasks", "task.create", answer=MadeTasks, errors=FENCED),
+)
+async def make_member_tasks(call: Call, instance_id: str, body: MakeMemberTasks) -> Answered:
+    """Have several things done at once, each as `make_member_task` would; one that is refused keeps no other back.
+
+    The answer has the outcome of each: its task, or the code and detail of its refusal.
+    """
+    claimed = _under(call, instance_id, body.fence)
+    wishes = [task_wish_of(each) for each in body.tasks]
+    return await make_many(call.work(made_tasks), claimed, body.operation_id, wishes)
 
 
 @route(

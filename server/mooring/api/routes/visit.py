@@ -3,9 +3,12 @@
 from mooring.api.call import Call
 from mooring.api.page import Page, PageQuery, page, start
 from mooring.api.route import Declared, route_in
+from mooring.api.routes.instance import ONE as ONE_INSTANCE
+from mooring.api.routes.instance import at
 from mooring.api.schemas.visit import (
     EndpointView,
     LinkView,
+    RunAtTerminal,
     RunCommand,
     TicketView,
     endpoint_view,
@@ -88,5 +91,25 @@ async def exec_allocation(call: Call, allocation_id: str, body: RunCommand) -> A
     """Get a ticket for one interactive command in the sandbox; its arguments are in the audit trail."""
     relay = call.tools.relay
     work: Work[tuple[Visit, str]] = call.work(lambda made: ticket_view(made, relay.url))
-    wish = CommandWish(tuple(body.argv), body.user, body.columns, body.rows, body.label)
+    wish = CommandWish(tuple(body.argv), body.user, body.columns, body.rows, body.label, body.terminal)
     return await commands.to_command(work, str(call.place.project_id), allocation_id, wish, new_visit_ticket())
+
+
+@route_in(
+    HERE,
+    "POST",
+    ONE_INSTANCE + "/exec",
+    Declared(
+        "instance", "exec", "instance.exec", 201, TicketView, one_time_secret=True,
+        errors=(Code.CONFLICT, Code.VALIDATION_FAILED),
+    ),
+)  # fmt: skip
+async def exec_instance(call: Call, instance_id: str, body: RunAtTerminal) -> Answered:
+    """Get a ticket for one command at the app's terminal, as the user whom the app names there, who is never root.
+
+    Without a command it is a login shell. The command's arguments are in the audit trail.
+    """
+    relay = call.tools.relay
+    work: Work[tuple[Visit, str]] = call.work(lambda made: ticket_view(made, relay.url))
+    wish = CommandWish(tuple(body.argv), "", body.columns, body.rows, terminal=body.terminal)
+    return await commands.to_terminal(work, at(call, instance_id), body.endpoint, wish, new_visit_ticket())

@@ -162,6 +162,9 @@ class InstanceEndpointView(Shown):
     path: str | None = None
     title: str | None = None
     task_id: str | None = None
+    user: Annotated[str | None, Meta(description="Of a terminal: who commands run as.")] = None
+    directory: str | None = None
+    environment: dict[str, str] | None = None
 
 
 class InstanceView(Shown):
@@ -345,6 +348,7 @@ class UsageRecordView(Shown):
     quantity: str
     attached_project_id: str | None
     usage_source: str
+    covered_by_allocation: bool
     app: str
     correlation_id: str
     created_at: Time

@@ -37,6 +37,8 @@ from mooring.core.usage import UsageRecord
 from mooring.storage.instance import Binding, Claim, Closed
 
 HIDDEN_INPUT: Final = ("/input",)
+UNCANCELLED: Final = frozenset({OperationKind.DECOMMISSION, OperationKind.DETACH})
+"""What is not taken back once it is asked for."""
 STOPPABLE: Final = frozenset(
     {InstanceState.CREATED, InstanceState.STARTING, InstanceState.RUNNING, InstanceState.FAILED}
 )
@@ -164,7 +166,7 @@ def operation_view(caller: Caller, operation: Operation) -> OperationView:
     """An operation as the caller sees it; what an action took and gave is for whoever asked, or may ask, for it."""
     authority = caller.authority
     shown = _is_shown(caller, operation)
-    verbs = ["cancel"] if not operation.is_over and operation.kind != OperationKind.DECOMMISSION else []
+    verbs = ["cancel"] if not operation.is_over and operation.kind not in UNCANCELLED else []
     if operation.status == OperationState.CANCELLING:
         verbs = []
     return OperationView(
@@ -236,6 +238,7 @@ def usage_view(record: UsageRecord) -> UsageRecordView:
         quantity=f"{record.quantity:f}",
         attached_project_id=record.attached_project_id,
         usage_source=record.usage_source,
+        covered_by_allocation=record.covered_by_allocation,
         app=record.app_slug,
         correlation_id=record.correlation_id,
         created_at=record.created_at,
@@ -267,6 +270,8 @@ def _is_shown(caller: Caller, operation: Operation) -> bool:
     permission = operation.request.get("permission")
     if operation.kind != OperationKind.ACTION or permission is None or operation.requested_by == caller.actor.id:
         return True
+    if operation.attachment is not None:
+        return False  # an attached project's own: it reads it there
     return may_act(caller.actor, caller.authority, Place(Scope.PROJECT, None, operation.project_id), str(permission))
 
 

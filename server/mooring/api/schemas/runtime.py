@@ -4,7 +4,8 @@ Every body that changes something names the fence of the claim under which it is
 everything has its bound.
 """
 
-from typing import Annotated, Any, Literal
+from datetime import timedelta
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -24,10 +25,19 @@ from mooring.core.adapter_report import (
 from mooring.core.claim import CLAIMS_MAX, HELD_MAX, HOLDER_PATTERN, WAIT_SECONDS_MAX, Held
 from mooring.core.ids import Prefix, pattern
 from mooring.core.instance import Health
+from mooring.core.member_task import TASKS_AT_ONCE_MAX, MemberTaskWish
 from mooring.core.operation import OperationFailure, StepState
 from mooring.core.operation_finish import Ending, FinishOutcome
 from mooring.core.task_making import LIFETIME_MAX, LIFETIME_MIN, STEP_PATTERN
-from mooring.core.task_schema import LAST_LINES_MAX, LINE_LENGTH_MAX, NAME_PATTERN, NO_NUL_PATTERN
+from mooring.core.task_schema import (
+    DIRECTORY_PATTERN,
+    ENVIRONMENT_PATTERN,
+    LAST_LINES_MAX,
+    LINE_LENGTH_MAX,
+    NAME_PATTERN,
+    NO_NUL_PATTERN,
+    USER_PATTERN,
+)
 
 InstanceId = Annotated[str, Meta(pattern=pattern(Prefix.INSTANCE))]
 MemberId = Annotated[str, Meta(pattern=pattern(Prefix.MEMBER))]
@@ -132,16 +142,34 @@ class ReportedMember(Strict):
     failure: Failure | None = None
 
 
+PROTOCOL: Final = "Such as http, https, ssh, tcp; `terminal`: a place where commands run."
+OF_A_TERMINAL: Final = "Of an endpoint of protocol `terminal`."
+
+
 class ReportedEndpoint(Strict):
     """Where a member can be reached, inside its sandbox."""
 
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
     member_id: MemberId
-    protocol: Annotated[str, Meta(pattern="^[a-z][a-z0-9+.-]{0,31}$", description="Such as http, https, ssh, tcp.")]
+    protocol: Annotated[str, Meta(pattern="^[a-z][a-z0-9+.-]{0,31}$", description=PROTOCOL)]
     port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
     path: Annotated[str, Meta(max_length=1_000, pattern=r"^/[^\x00]*$")] | None = None
     title: Annotated[str, Meta(max_length=200, pattern=NO_NUL_PATTERN)] | None = None
     task_id: TaskId | None = None
+    user: Annotated[str, Meta(max_length=32, pattern=USER_PATTERN, description=OF_A_TERMINAL)] | None = None
+    directory: Annotated[str, Meta(max_length=1_000, pattern=DIRECTORY_PATTERN, description=OF_A_TERMINAL)] | None = (
+        None
+    )
+    environment: (
+        Annotated[
+            dict[
+                Annotated[str, Meta(pattern=ENVIRONMENT_PATTERN)],
+                Annotated[str, Meta(max_length=4_096, pattern=NO_NUL_PATTERN)],
+            ],
+            Meta(max_length=50, description=f"{OF_A_TERMINAL} No secret: everybody who reads the instance reads it."),
+        ]
+        | None
+    ) = None
 
 
 class ReportedInstance(Strict):
@@ -201,12 +229,43 @@ class MakeMemberTask(Strict):
     lifetime_seconds: Annotated[float, Meta(ge=LIFETIME_MIN.total_seconds(), le=LIFETIME_MAX.total_seconds())] = 3_600.0
 
 
+class MemberTaskWanted(Strict):
+    """One of several tasks: what it is done for, and its name."""
+
+    member_id: MemberId
+    type: Annotated[str, Meta(max_length=64, description="A task family, such as `process.run`.")]
+    step: Annotated[str, Meta(pattern=STEP_PATTERN, description="With the operation the task's name: made once.")]
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
+    grants: Annotated[list[Granted], Meta(max_length=32)] = msgspec.field(default_factory=list)
+    lifetime_seconds: Annotated[float, Meta(ge=LIFETIME_MIN.total_seconds(), le=LIFETIME_MAX.total_seconds())] = 3_600.0
+
+
+class MakeMemberTasks(Strict):
+    """Several tasks of one operation, or several looks; each has its own outcome."""
+
+    fence: Fence
+    tasks: Annotated[list[MemberTaskWanted], Meta(min_length=1, max_length=TASKS_AT_ONCE_MAX)]
+    operation_id: Annotated[OperationId | None, Meta(description="None: only to look, between operations.")] = None
+
+
+def task_wish_of(body: MakeMemberTask | MemberTaskWanted) -> MemberTaskWish:
+    """What is asked for, as the core has it."""
+    return MemberTaskWish(
+        member_id=body.member_id,
+        type=body.type,
+        step=body.step,
+        arguments=body.arguments,
+        lifetime=timedelta(seconds=body.lifetime_seconds),
+        grants=tuple((each.name, each.secret) for each in body.grants),
+    )
+
+
 class MakeSecret(Strict):
     """A secret to be kept for the instance: a given value, or one that the platform makes."""
 
     fence: Fence
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
-    purpose: Annotated[str, Meta(max_length=40, description="app_access or member_secret.")]
+    purpose: Annotated[str, Meta(max_length=40, description="app_access, member_secret or cluster_key.")]
     value: Annotated[str, Meta(min_length=1, max_length=65_536)] | None = None
     generate_bytes: Annotated[int, Meta(ge=16, le=64, description="How many bytes of chance.")] | None = None
 

@@ -7,8 +7,11 @@ from mooring.api.schemas.runtime import HeldInstance
 from mooring.commands.adapter import Whole
 from mooring.commands.claim import Given
 from mooring.core.allocation import Allocation
+from mooring.core.attachment import Attachment, AttachmentState
+from mooring.core.errors import Refusal
 from mooring.core.instance import Instance, InstanceState
 from mooring.core.member import Member, MemberState
+from mooring.core.member_task import MadeOrNot
 from mooring.core.operation import Operation, OperationKind, OperationState
 from mooring.core.task import Task, TaskState
 
@@ -126,6 +129,29 @@ class RuntimeTask(Shown):
     etag: str
 
 
+class TaskRefusal(Shown):
+    """Why one of several tasks was not made: as a refused request says it."""
+
+    code: str
+    detail: str
+    retryable: bool
+    details: dict[str, Any]
+
+
+class MadeTask(Shown):
+    """What came of one of several tasks, by its step: the task, or why there is none."""
+
+    step: str
+    task: RuntimeTask | None
+    refusal: TaskRefusal | None
+
+
+class MadeTasks(Shown):
+    """What came of each, in the order in which they were asked for."""
+
+    tasks: list[MadeTask]
+
+
 class RuntimeInstance(Shown):
     """The instance itself."""
 
@@ -152,6 +178,15 @@ class RuntimeInstance(Shown):
     trace_id: str
 
 
+class RuntimeAttachment(Shown):
+    """Another project's use of the instance, and no more of that project than this."""
+
+    id: str
+    project_id: str
+    account_name: str
+    status: AttachmentState
+
+
 class RuntimeWhole(Shown):
     """All that the next holder goes on from."""
 
@@ -162,6 +197,7 @@ class RuntimeWhole(Shown):
     members: list[RuntimeMember]
     operations: list[RuntimeOperation]
     tasks: list[RuntimeTask]
+    attachments: list[RuntimeAttachment]
     etag: str
 
 
@@ -216,6 +252,7 @@ def runtime_whole(whole: Whole) -> RuntimeWhole:
         members=[_member(each, whole) for each in whole.members],
         operations=[_operation(each) for each in whole.operations],
         tasks=[runtime_task(each) for each in whole.tasks],
+        attachments=[_attachment(each) for each in whole.attachments],
         etag=instance_etag(whole.instance),
     )
 
@@ -301,6 +338,15 @@ def _allocation(allocation: Allocation, whole: Whole) -> RuntimeAllocation:
     )
 
 
+def _attachment(attachment: Attachment) -> RuntimeAttachment:
+    return RuntimeAttachment(
+        id=attachment.id,
+        project_id=attachment.project_id,
+        account_name=attachment.account_name,
+        status=AttachmentState(attachment.status),
+    )
+
+
 def _operation(operation: Operation) -> RuntimeOperation:
     return RuntimeOperation(
         id=operation.id,
@@ -342,4 +388,24 @@ def runtime_task(task: Task) -> RuntimeTask:
         expires_at=task.expires_at,
         finished_at=task.finished_at,
         etag=f"{task.generation}.{task.revision}",
+    )
+
+
+def made_tasks(outcomes: list[MadeOrNot]) -> MadeTasks:
+    """What came of several tasks, as their adapter sees it."""
+    return MadeTasks(
+        tasks=[
+            MadeTask(
+                step=each.step,
+                task=None if each.task is None else runtime_task(each.task),
+                refusal=None if each.refusal is None else _refused(each.refusal),
+            )
+            for each in outcomes
+        ]
+    )
+
+
+def _refused(refusal: Refusal) -> TaskRefusal:
+    return TaskRefusal(
+        code=refusal.code.value, detail=refusal.detail, retryable=refusal.retryable, details=refusal.details
     )

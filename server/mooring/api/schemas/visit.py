@@ -2,11 +2,12 @@
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from mooring.api.schemas.fields import Shown, Strict, Time
 from mooring.core.task_making import LABEL_PATTERN
-from mooring.core.task_schema import USER_PATTERN
+from mooring.core.task_schema import NAME_PATTERN, USER_PATTERN
 from mooring.core.visit import ARGUMENT_LENGTH_MAX, ARGUMENTS_MAX, SIZE_MAX, Endpoint, Visit, VisitKind
 
 Argument = Annotated[str, Meta(max_length=ARGUMENT_LENGTH_MAX)]
@@ -36,6 +37,21 @@ class RunCommand(Strict):
     label: Annotated[str, Meta(pattern=f"^$|{LABEL_PATTERN}", description="The owner within the allocation.")] = ""
     columns: Size = 80
     rows: Size = 24
+    terminal: Annotated[bool, Meta(description="Whether it has a terminal; else pipes, its errors apart.")] = True
+
+
+class RunAtTerminal(Strict):
+    """A command to run at an app's terminal, as the user whom the app names there."""
+
+    argv: Annotated[list[Argument], Meta(max_length=ARGUMENTS_MAX, description="The command; none: a login shell.")] = (
+        msgspec.field(default_factory=list)
+    )
+    endpoint: (
+        Annotated[str, Meta(pattern=NAME_PATTERN, description="Which terminal, where the app has several.")] | None
+    ) = None
+    columns: Size = 80
+    rows: Size = 24
+    terminal: Annotated[bool, Meta(description="Whether it has a terminal; else pipes, its errors apart.")] = True
 
 
 class TicketView(Shown):

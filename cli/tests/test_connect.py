@@ -1,0 +1,86 @@
+"""`mooring connect INSTANCE -- COMMAND`: a command where an app's users work, in a pipeline as on a terminal."""
+
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from click.testing import Result
+
+from cli.tests.conftest import Ran
+from cli.tests.platform_double import PROJECT, Given, Platform, page, problem
+from mooring_cli.visits import DATA, END, ERRORS, EXIT, HEAD
+
+Run = Callable[..., Result]
+AT = f"/api/v1/projects/{PROJECT}/app-instances"
+EXEC = f"{AT}/ins_01web/exec"
+
+
+@pytest.fixture(autouse=True)
+def in_project(environment: dict[str, str], platform: Platform) -> None:
+    environment["MOORING_PROJECT"] = PROJECT
+    platform.on("GET", AT, page({"id": "ins_01web", "name": "web", "status": "running"}))
+    platform.on("GET", f"/api/v1/projects/{PROJECT}/endpoints", page())
+
+
+def frame(kind: bytes, data: bytes = b"") -> bytes:
+    return HEAD.pack(kind, 0, len(data)) + data
+
+
+@contextmanager
+def relay(platform: Platform, *says: bytes) -> Iterator[bytearray]:
+    """A relay that reads what is typed to its end, then says this; what was typed."""
+    typed = bytearray()
+
+    def meet(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, connection.makefile("rb") as lines:
+            while lines.readline().strip():
+                pass
+            connection.sendall(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+            while (head := lines.read(HEAD.size)) and (asked := HEAD.unpack(head))[0] != END:
+                typed.extend(lines.read(asked[2]))
+            connection.sendall(b"".join(says))
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        platform.on("POST", EXEC, Given(201, {"relay_url": url, "ticket": "mrgv_x"}))
+        thread = threading.Thread(target=meet, args=(server,))
+        thread.start()
+        yield typed
+        thread.join()
+
+
+def test_in_a_pipeline_output_is_clean_errors_are_apart_and_the_exit_code_is_the_commands(
+    platform: Platform, spawn: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    says = (frame(ERRORS, b"careful\n"), frame(DATA, b"one\ntwo\n"), frame(END), frame(EXIT, b"9"))
+    with relay(platform, *says) as typed:
+        process = spawn("connect", "web", "--", "srun", "-N2", "hostname")
+        out, errors = process.communicate("words\n", timeout=60)
+    assert (out, errors, process.returncode, bytes(typed)) == ("one\ntwo\n", "careful\n", 9, b"words\n")
+    (sent,) = platform.of("POST")
+    assert (sent.body["argv"], sent.body["terminal"]) == (["srun", "-N2", "hostname"], False)
+
+
+def test_on_a_terminal_it_has_one_and_a_shell_is_a_command_that_is_not_named(
+    platform: Platform, on_terminal: Callable[..., Ran]
+) -> None:
+    platform.on("POST", EXEC, problem(409, "conflict", "web has no place where commands run"))
+    shown = on_terminal("connect", "web", "--shell", "--terminal", "login")
+    assert (shown.exit_code, "no place where commands run" in shown.screen) == (5, True)
+    (sent,) = platform.of("POST")
+    assert (sent.body["argv"], sent.body["terminal"], sent.body["endpoint"]) == ([], True, "login")
+
+
+def test_an_instance_that_is_taken_for_an_endpoint_is_told_how_it_is_used(run: Run) -> None:
+    result = run("connect", "web")
+    assert result.exit_code == 4
+    assert "mooring connect web -- COMMAND" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("--browser", "--shell"), ("--port", "80", "--", "id"), ("--shell", "--", "id")])
+def test_a_command_and_a_port_are_two_things(run: Run, words: tuple[str, ...]) -> None:
+    assert run("connect", "web", *words).exit_code == 1

@@ -1,0 +1,128 @@
+"""`mooring logs`: the last lines, all from an offset on, and what comes after, each byte once."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from cli.tests.platform_double import PROJECT, Asked, Given, Platform, page, problem
+from cli.tests.test_instances import AT, INSTANCE, ONE, instance
+from mooring_cli import logs
+
+Run = Callable[..., Result]
+MEMBER = "mem_01head"
+LOG = f"{ONE}/members/{MEMBER}/log"
+
+
+@pytest.fixture(autouse=True)
+def in_project(environment: dict[str, str]) -> None:
+    environment["MOORING_PROJECT"] = PROJECT
+
+
+def part(text: str, offset: int, size: int, **other: Any) -> dict[str, Any]:
+    """A part of the log."""
+    return {
+        "member_id": MEMBER, "service": "web", "kind": "service", "offset": offset,
+        "next_offset": offset + len(text.encode()), "size": size, "text": text, "truncated_before": False,
+        "dropped_bytes": None, "log": "", **other,
+    }  # fmt: skip
+
+
+def members(platform: Platform, *names: str, status: str = "ready") -> None:
+    """An instance with these members."""
+    platform.on("GET", AT, page(instance()))
+    found = [{"id": f"mem_01{name}", "name": name, "status": status} for name in names]
+    platform.on("GET", f"{ONE}/members", page(*found))
+
+
+def told(platform: Platform, *parts: Given) -> list[Asked]:
+    """Answer with these, one after the other; what was asked for."""
+    left, asked = list(parts), []
+
+    def answer(request: Asked) -> Given:
+        asked.append(request)
+        return left.pop(0)
+
+    platform.on("GET", LOG, answer)
+    return asked
+
+
+def test_the_last_lines_are_shown_without_what_steers_a_terminal(platform: Platform, run: Run) -> None:
+    members(platform, "head")
+    asked = told(platform, Given(body=part("a\tb\r\n\x1b[2Jc\n", 90, 100)))
+    result = run("logs", "web", "--tail", "2")
+    assert (result.exit_code, result.stdout) == (0, "a\tb\n�[2Jc\n")
+    assert asked[0].query["tail"] == "2"
+    assert "offset" not in asked[0].query
+
+
+def test_from_an_offset_all_parts_come_and_what_was_dropped_is_told(platform: Platform, run: Run) -> None:
+    members(platform, "head")
+    asked = told(
+        platform,
+        Given(body=part("one\n", 0, 100)),
+        Given(body=part("two\n", 96, 100, truncated_before=True, dropped_bytes=92, log="0a")),
+    )
+    result = run("logs", "web", "--offset", "0", "--service", "web")
+    assert (result.exit_code, result.stdout) == (0, "one\ntwo\n")
+    assert "[92 bytes were dropped here]" in result.stderr
+    assert [each.query["offset"] for each in asked] == ["0", "4"]
+    assert {each.query["service"] for each in asked} == {"web"}
+
+
+def test_following_goes_on_from_the_last_byte_and_over_a_node_that_is_away(
+    platform: Platform, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members(platform, "head")
+    monkeypatch.setattr(logs, "AGAIN_SECONDS", 0.0)
+    away = problem(503, "temporarily_unavailable", "the node does not answer")
+    asked = told(
+        platform,
+        Given(body=part("one\n", 0, 4)),
+        *[away] * 3,
+        Given(body=part("", 4, 4)),
+        Given(body=part("two\n", 4, 8, log="0a")),
+        Given(body=part("three\n", 8, 14, log="0a")),
+        problem(409, "conflict", "the member is removed"),
+    )
+    result = run("logs", "web", "--follow")
+    assert (result.exit_code != 0, result.stdout) == (True, "one\ntwo\nthree\n")
+    assert "removed" in result.stderr
+    assert [each.query.get("offset") for each in asked][-4:] == ["4", "4", "8", "14"]
+    assert [each.query.get("log", "") for each in asked][-3:] == ["", "0a", "0a"]
+    assert {each.query.get("wait") for each in asked[1:]} == {"20"}
+
+
+def test_when_nobody_can_be_asked_the_last_known_lines_are_shown_with_the_reason(platform: Platform, run: Run) -> None:
+    members(platform, "head", status="removed")
+    gone = problem(409, "conflict", "member head is removed")
+    told(platform, replace(gone, body={**gone.body, "details": {"last_lines": ["it broke"]}}))
+    result = run("logs", "web")
+    assert (result.exit_code != 0, result.stdout) == (True, "it broke\n")
+    assert "member head is removed" in result.stderr
+
+
+def test_of_several_members_one_is_named(platform: Platform, run: Run) -> None:
+    members(platform, "head", "hand")
+    asked = told(platform, Given(body=part("x\n", 0, 2)))
+    vague = run("logs", "web")
+    assert vague.exit_code == 1
+    assert "hand, head" in vague.stderr
+    assert run("logs", "web", "head").stdout == "x\n"
+    assert run("logs", "web", "nobody").exit_code != 0
+    assert len(asked) == 1
+
+
+def test_json_is_an_object_a_part(platform: Platform, run: Run) -> None:
+    members(platform, "head")
+    told(platform, Given(body=part("x\n", 0, 2)))
+    assert json.loads(run("logs", INSTANCE, "--json").stdout)["text"] == "x\n"
+
+
+def test_a_place_and_a_number_of_lines_exclude_each_other(platform: Platform, run: Run) -> None:
+    result = run("logs", "web", "--tail", "2", "--offset", "3")
+    assert result.exit_code == 1
+    assert "--offset" in result.stderr
