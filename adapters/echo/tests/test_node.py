@@ -30,7 +30,7 @@ def address(place: Path) -> Iterator[str]:
 
 def get(address: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(address, timeout=60) as answer:
+        with urllib.request.urlopen(address, timeout=180) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

@@ -26,17 +26,29 @@ from mooring_adapter.steps import (
     ReportEndpoint,
     ReportInstance,
     ReportMember,
+    ReportUsage,
     RunTask,
     Step,
     Usage,
     Wait,
     Watched,
 )
-from mooring_adapter.world import Allocation, Instance, Member, Operation, Pin, StepRecord, Task, World
+from mooring_adapter.world import (
+    Allocation,
+    Attachment,
+    Instance,
+    Member,
+    Operation,
+    Pin,
+    StepRecord,
+    Task,
+    World,
+)
 
 __all__ = [
     "Adapter",
     "Allocation",
+    "Attachment",
     "Blocked",
     "Due",
     "Failure",
@@ -55,6 +67,7 @@ __all__ = [
     "ReportEndpoint",
     "ReportInstance",
     "ReportMember",
+    "ReportUsage",
     "RunTask",
     "Step",
     "StepRecord",

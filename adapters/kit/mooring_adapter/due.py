@@ -24,6 +24,7 @@ from mooring_adapter.steps import (
     ReportEndpoint,
     ReportInstance,
     ReportMember,
+    ReportUsage,
     RunTask,
     Step,
     Wait,
@@ -32,7 +33,9 @@ from mooring_adapter.world import Member, Operation, Task, World
 
 SHOWN_MAX: Final = 64
 """Up to so many steps a plan's tasks are shown among the operation's steps; beyond, only what must be recorded."""
-ENDPOINT_FIELDS: Final = ("name", "member_id", "port", "protocol", "path", "title", "task_id")
+ENDPOINT_FIELDS: Final = (
+    "name", "member_id", "port", "protocol", "path", "title", "task_id", "user", "directory", "environment",
+)  # fmt: skip
 
 
 class State(StrEnum):
@@ -72,6 +75,7 @@ class Due:
     members: dict[str, dict[str, Any]] = field(default_factory=dict)
     instance: dict[str, Any] = field(default_factory=dict)
     secrets: list[MakeSecret] = field(default_factory=list)
+    usage: list[ReportUsage] = field(default_factory=list)
     tasks: list[Wanted] = field(default_factory=list)
     finish: Finish | None = None
     blocked: Blocked | None = None
@@ -85,7 +89,7 @@ class Due:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do before something changes."""
-        return not (self.report() or self.secrets or self.tasks or self.finish)
+        return not (self.report() or self.secrets or self.usage or self.tasks or self.finish)
 
     def report(self) -> dict[str, Any]:
         """The body of the report, without its fence; empty where there is nothing to tell."""
@@ -221,6 +225,9 @@ class _Reading:
                 if not self.due.secrets or self.due.secrets[-1].step != step.step:
                     self.due.secrets.append(step)
                 return State.RUNNING
+            case ReportUsage():
+                self.due.usage.append(step)
+                return State.RUNNING
             case Wait():
                 return self._wait(step)
             case Blocked():
@@ -288,6 +295,8 @@ class _Reading:
         told = {
             "name": step.name, "member_id": step.member_id, "protocol": step.protocol, "port": step.port,
             "path": step.path, "title": step.title, "task_id": None if opened is None else opened.id,
+            "user": step.user, "directory": step.directory,
+            "environment": None if step.environment is None else dict(step.environment),
         }  # fmt: skip
         known = self.due.instance.get("endpoints", [_plain_endpoint(each) for each in self.world.instance.endpoints])
         others = [each for each in known if each.get("name") != step.name]
@@ -309,6 +318,7 @@ class _Reading:
     def _fail(self, failure: Failure) -> None:
         """The operation ends here: nothing new is begun."""
         self.due.tasks, self.due.secrets, self.due.blocked, self.due.wake_at = [], [], None, None
+        self.due.usage = []
         done = sorted(name for name, task in self.tasks.items() if task.succeeded)
         evidence = {"steps_done": done[:100]}
         self.due.finish = Finish(outcome="failed", failure=failure, evidence=evidence)

@@ -16,12 +16,15 @@ from mooring_adapter import failures
 from mooring_adapter.adapter import Adapter, Planner
 from mooring_adapter.due import Due, Wanted, cancelling, due
 from mooring_adapter.logs import labelled, labels_of
-from mooring_adapter.platform import Held, Platform
-from mooring_adapter.steps import Failure, Finish, MemberSeen, Plan, Watched
+from mooring_adapter.platform import TASKS_MAX, Held, Platform
+from mooring_adapter.steps import Failure, Finish, MemberSeen, Plan, Usage, Watched
 from mooring_adapter.world import Operation, World, read_world
 from mooring_sdk import MooringError
 
 SIDE_BY_SIDE: Final = 16
+GATHER_SECONDS_PER_MEMBER: Final = 0.001
+GATHER_SECONDS_MAX: Final = 0.25
+"""Reading a wide instance takes its time: a moment passes between two looks, and one answers for all of its news."""
 CALM_SECONDS: Final = 60.0
 LISTED_MAX: Final = 200
 MISTAKES_MAX: Final = 3
@@ -52,6 +55,7 @@ class Keeper:
         self._failures = 0
         self._seen_at: datetime | None = None  # the platform's time of the newest view
         self._old_views = 0
+        self._gather_seconds = 0.0
         self.is_busy = True  # whether something is open that it works on
 
     async def run(self) -> None:
@@ -71,6 +75,7 @@ class Keeper:
                 await self._rest(wait_seconds)
 
     async def _rest(self, seconds: float) -> None:
+        await asyncio.sleep(self._gather_seconds)
         if seconds <= 0:
             return
         try:
@@ -92,6 +97,7 @@ class Keeper:
             return self._pause()
         offset = (world.now or asked_at) - asked_at
         self.is_busy = bool(world.operations)
+        self._gather_seconds = min(GATHER_SECONDS_PER_MEMBER * len(world.members), GATHER_SECONDS_MAX)
         rests = [await self._advance(world, operation) for operation in world.operations]
         if world.instance.status == "running" and self.adapter.watch is not None:
             with labelled(**labels_of(world)):
@@ -101,8 +107,11 @@ class Keeper:
         return min((max((each - now).total_seconds(), 0.0) for each in sooner), default=CALM_SECONDS)
 
     def _is_old(self, world: World) -> bool:
-        """Whether an answer overtook this one: what woke us may not be in it, so that it is read again at once."""
-        if world.now is None or self._seen_at is None or world.now >= self._seen_at:
+        """Whether an answer overtook this one: what woke us may not be in it, so that it is read again at once.
+
+        A view of the very moment that was seen before is that view once more, and just as old.
+        """
+        if world.now is None or self._seen_at is None or world.now > self._seen_at:
             self._seen_at, self._old_views = world.now, 0
             return False
         self._old_views += 1
@@ -145,40 +154,54 @@ class Keeper:
         operation = wanted.operation
         for told in in_parts(wanted.report()):
             await self._ours(self.platform.report(self.held, told, operation))
-        if wanted.secrets:
-            for secret in wanted.secrets:
-                await self._ours(self.platform.make_secret(self.held, operation, secret))
-            done = [{"name": each.step, "status": "done"} for each in wanted.secrets]
+        for secret in wanted.secrets:
+            await self._ours(self.platform.make_secret(self.held, operation, secret))
+        for metered in wanted.usage:
+            await self._tell_usage(metered.usage)
+        if wanted.secrets or wanted.usage:
+            done = [{"name": each.step, "status": "done"} for each in (*wanted.secrets, *wanted.usage)]
             await self._ours(self.platform.report(self.held, {"steps": done}, operation))
         await self._make_tasks(operation, wanted.tasks)
         if wanted.finish is not None:
             await self._finish(operation, wanted.finish)
         self._mistakes.pop(operation.id, None)
 
+    async def _tell_usage(self, usage: Sequence[Usage]) -> None:
+        """What was metered; a record that is stored with another content stays as it is, and holds up nothing."""
+        try:
+            await self._ours(self.platform.report_usage(self.held, usage))
+        except MooringError as error:
+            if error.code != "conflict":
+                raise
+            if len(usage) == 1:
+                log.error("what was metered is stored otherwise: %s", error, extra={"record_id": usage[0].record_id})
+                return
+            for each in usage:
+                await self._tell_usage((each,))
+
     async def _make_tasks(self, operation: Operation | None, tasks: Sequence[Wanted]) -> None:
-        """Side by side, within bounds; the first refusal is told when all have been tried."""
+        """Many at once, within bounds; the first refusal is told when all have been tried."""
+        parts = [tasks[start : start + TASKS_MAX] for start in range(0, len(tasks), TASKS_MAX)]
         outcomes = await asyncio.gather(
-            *(self._make_task(operation, each) for each in tasks), return_exceptions=True
+            *(self._make_part(operation, each) for each in parts), return_exceptions=True
         )  # fmt: skip
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _make_task(self, operation: Operation | None, wanted: Wanted) -> None:
-        task = wanted.task
-        wish: dict[str, Any] = {
-            "step": wanted.name,
-            "member_id": task.member_id,
-            "type": task.type,
-            "arguments": dict(task.arguments),
-        }
-        if task.grants:
-            wish["grants"] = [dict(each) for each in task.grants]
-        if task.lifetime_seconds is not None:
-            wish["lifetime_seconds"] = task.lifetime_seconds
+    async def _make_part(self, operation: Operation | None, tasks: Sequence[Wanted]) -> None:
+        wishes = [wish_of(each) for each in tasks]
         async with self._side_by_side:
-            made = await self._ours(self.platform.create_task(self.held, operation, wish))
-        log.debug("task %s for %s", made.id, wanted.name, extra={"task_id": made.id, "step": wanted.name})
+            if len(wishes) == 1:
+                made = await self._ours(self.platform.create_task(self.held, operation, wishes[0]))
+                log.debug("task %s for %s", made.id, made.step, extra={"task_id": made.id, "step": made.step})
+                return
+            outcomes = await self._ours(self.platform.create_tasks(self.held, operation, wishes))
+        for each in outcomes:
+            if each.refusal is not None:
+                raise each.refusal.error()
+            if each.task is not None:
+                log.debug("task %s for %s", each.task.id, each.step, extra={"task_id": each.task.id, "step": each.step})
 
     async def _finish(self, operation: Operation, end: Finish) -> None:
         told: dict[str, Any] = {"outcome": end.outcome, "evidence": dict(end.evidence)}
@@ -211,7 +234,7 @@ class Keeper:
             log.exception("the watch came to an error")
             return None
         if seen.usage:
-            await self._ours(self.platform.report_usage(self.held, seen.usage))
+            await self._tell_usage(seen.usage)
         known = {each.step for each in world.looks}
         looks = [Wanted(each.step, each) for each in seen.looks if each.step not in known]
         try:
@@ -242,6 +265,22 @@ class Keeper:
             if error.code == "lease_lost":
                 raise Gone from error
             raise
+
+
+def wish_of(wanted: Wanted) -> dict[str, Any]:
+    """A task as the platform is asked for it."""
+    task = wanted.task
+    wish: dict[str, Any] = {
+        "step": wanted.name,
+        "member_id": task.member_id,
+        "type": task.type,
+        "arguments": dict(task.arguments),
+    }
+    if task.grants:
+        wish["grants"] = [dict(each) for each in task.grants]
+    if task.lifetime_seconds is not None:
+        wish["lifetime_seconds"] = task.lifetime_seconds
+    return wish
 
 
 def action_name(operation: Operation) -> str:

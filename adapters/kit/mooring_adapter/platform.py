@@ -16,7 +16,15 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from mooring_adapter.steps import MakeSecret, Usage
 from mooring_adapter.world import Operation as WorldOperation
 from mooring_adapter.world import Task
-from mooring_sdk import AsyncClient, Call, CallOptions, ClientSettings, Operation, ServiceAccountCredentials
+from mooring_sdk import (
+    AsyncClient,
+    Call,
+    CallOptions,
+    ClientSettings,
+    MooringError,
+    Operation,
+    ServiceAccountCredentials,
+)
 from mooring_sdk.credentials import TOKEN_PATH, private_key_from
 
 ACCOUNTS: Final = Operation("list_adapter_accounts", "POST", "/api/v1/runtime/accounts", is_public=True)
@@ -27,10 +35,12 @@ READ: Final = Operation("read_runtime_instance", "GET", _INSTANCE)
 REPORTS: Final = Operation("report_instance", "POST", _INSTANCE + "/reports")
 FINISH: Final = Operation("finish_operation", "POST", _INSTANCE + "/operations/{operation_id}/finish")
 TASKS: Final = Operation("create_instance_task", "POST", _INSTANCE + "/tasks")
+MANY_TASKS: Final = Operation("create_instance_tasks", "POST", _INSTANCE + "/tasks:batch")
 SECRETS: Final = Operation("create_instance_secret", "POST", _INSTANCE + "/secrets")
 USAGE: Final = Operation("report_usage", "POST", _INSTANCE + "/usage")
 KEY_PREFIX: Final = "key:"
 USAGE_MAX: Final = 500
+TASKS_MAX: Final = 50
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +67,31 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     lost: list[Held] = []
     cursor: str | None = None
     lease_seconds: float = 45.0
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a task was not made."""
+
+    code: str
+    detail: str = ""
+    retryable: bool = False
+    details: dict[str, Any] = {}
+
+    def error(self) -> MooringError:
+        """The same as the error of a request of its own."""
+        return MooringError(self.detail, code=self.code, retryable=self.retryable, details=self.details)
+
+
+class Made(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one of several tasks."""
+
+    step: str
+    task: Task | None = None
+    refusal: Refused | None = None
+
+
+class _AllMade(msgspec.Struct):
+    tasks: list[Made] = []
 
 
 class _Accounts(msgspec.Struct):
@@ -149,6 +184,16 @@ class Platform:
             body["operation_id"] = operation.id
         answer = await self.client.call(self._call(TASKS, held, body, operation), dict[str, Any])
         return msgspec.convert(answer, Task, strict=False)
+
+    async def create_tasks(
+        self, held: Held, operation: WorldOperation | None, wishes: Sequence[Mapping[str, Any]]
+    ) -> list[Made]:
+        """Have several tasks made at once, at most `TASKS_MAX`; each has its own outcome."""
+        body: dict[str, Any] = {"fence": held.fence, "tasks": list(wishes)}
+        if operation is not None:
+            body["operation_id"] = operation.id
+        answer = await self.client.call(self._call(MANY_TASKS, held, body, operation), dict[str, Any])
+        return msgspec.convert(answer, _AllMade, strict=False).tasks
 
     async def make_secret(self, held: Held, operation: WorldOperation, wish: MakeSecret) -> None:
         """Have a secret kept; its value is never told."""

@@ -77,7 +77,11 @@ class RunTask(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeSecret(Step):
-    """Have a secret kept for the instance; under one name the first one stays."""
+    """Have a secret kept for the instance; under one name the first one stays.
+
+    `purpose` is `app_access` (shown to whoever may connect), `member_secret`, or `cluster_key` (a key by which the
+    members prove themselves to each other); nobody is shown the last two.
+    """
 
     name: str
     purpose: str = "member_secret"
@@ -105,7 +109,10 @@ class ReportMember(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportEndpoint(Step):
-    """Tell where the app is reached; an endpoint of the same name is replaced. `task` is the step that opened it."""
+    """Tell where the app is reached; an endpoint of the same name is replaced. `task` is the step that opened it.
+
+    One of protocol `terminal` is where commands run: it has a user instead of a port.
+    """
 
     name: str
     member_id: str
@@ -114,6 +121,9 @@ class ReportEndpoint(Step):
     path: str | None = None
     title: str | None = None
     task: str | None = None
+    user: str | None = None
+    directory: str | None = None
+    environment: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +220,16 @@ class Usage:
     ended_at: datetime
     quantity: float
     attached_project_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportUsage(Step):
+    """Tell what was metered, in an operation: what `watch` would tell later where there is no later.
+
+    The records are told before the step counts as done, and each is stored once, however often it is told.
+    """
+
+    usage: tuple[Usage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     app_slug: str = ""
     tenant_id: str = ""
     project_id: str = ""
+    operating_mode: str = "tenant_dedicated"
+    control_plane_scope: str = "project"
     status: str = "created"
     health: str = "unknown"
     pin: Pin = Pin()
@@ -90,6 +92,15 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         return self.status in STANDING
 
 
+class Attachment(msgspec.Struct, frozen=True, kw_only=True):
+    """Another project's use of the instance, under an account name of its own; no more of that project is told."""
+
+    id: str
+    project_id: str = ""
+    account_name: str = ""
+    status: str = "requested"
+
+
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A step of an operation, as it was reported last."""
 
@@ -129,6 +140,12 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     def is_done(self, step: str) -> bool:
         """Whether a step was reported as done."""
         return any(each.name == step and each.status in ("done", "skipped") for each in self.steps)
+
+    @property
+    def attachment(self) -> Attachment | None:
+        """Who asks for it, where that is an attached project, or which attachment it makes or ends."""
+        told = self.request.get("attachment")
+        return None if told is None else msgspec.convert(told, Attachment, strict=False)
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +191,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     members: list[Member] = []
     operations: list[Operation] = []
     tasks: list[Task] = []
+    attachments: list[Attachment] = []
     now: datetime | None = None
     etag: str = ""
 
@@ -193,9 +211,9 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
         return [by_id[each] for each in operation.member_ids if each in by_id]
 
     def quiet_until(self, operation: Operation) -> datetime | None:
-        """Until when a member's work has to be finished: a teardown's time has the end of the app behind it."""
+        """Until when work has to be finished: the time of a teardown, or of a detach, has the app's end behind it."""
         until = operation.until
-        if until is None or operation.kind not in ("remove", "replace"):
+        if until is None or operation.kind not in ("remove", "replace", "detach"):
             return until
         ending = self.manifest.get("lifecycle", {}).get("delete", {}).get("graceful_seconds", GRACEFUL_SECONDS)
         return until - timedelta(seconds=ending)

@@ -1,7 +1,7 @@
 """The keeper of an instance: what it makes of answers that come late."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from adapters.kit.tests.worlds import NOW, member, operation, world
-from mooring_adapter import Adapter, Finish, Operation, Plan, World
+from mooring_adapter import Adapter, Finish, Operation, Plan, ReportUsage, Usage, World
 from mooring_adapter.keeper import CALM_SECONDS, OLD_VIEWS_MAX, Keeper
 from mooring_adapter.platform import Held, Platform
+from mooring_sdk import MooringError
 
 
 class Told:
@@ -53,9 +54,56 @@ async def test_a_view_that_was_overtaken_is_read_again_soon_and_nothing_is_done_
 
 
 @pytest.mark.anyio
+async def test_the_very_view_that_was_seen_before_is_read_again_soon_too() -> None:
+    """It may have been kept from before what woke the keeper: who rests on it sleeps over the news."""
+    platform = Told(10, 10, 20)
+    keeper = kept(platform)
+    await keeper._round()
+    assert 0 < await keeper._round() < CALM_SECONDS / 10
+    assert platform.finished == 1
+    await keeper._round()
+    assert platform.finished == 2
+
+
+@pytest.mark.anyio
 async def test_a_platform_whose_clock_was_set_back_is_believed_after_a_few_looks() -> None:
     platform = Told(1_000, *range(OLD_VIEWS_MAX + 2))
     keeper = kept(platform)
     for _ in range(OLD_VIEWS_MAX + 3):
         await asyncio.wait_for(keeper._round(), 10)
     assert platform.finished == 3
+
+
+class Conflicting(Told):
+    """A platform that has one of the records with another content, and stores nothing of a request with it."""
+
+    def __init__(self) -> None:
+        super().__init__(10)
+        self.stored: list[str] = []
+
+    async def report_usage(self, held: Held, usage: Sequence[Usage]) -> None:
+        if any(each.record_id == "odd" for each in usage):
+            raise MooringError("the record odd is stored with another content", code="conflict", retryable=True)
+        self.stored += [each.record_id for each in usage]
+
+
+@pytest.mark.anyio
+async def test_a_record_that_is_stored_otherwise_holds_up_neither_the_others_nor_the_operation() -> None:
+    def metered(world: World, operation: Operation) -> Plan:
+        records = [
+            Usage(record_id=name, unit="hours", started_at=NOW, ended_at=NOW, quantity=1) for name in ("a", "odd", "b")
+        ]
+        done = operation.is_done("usage")
+        return Plan((Finish(),)) if done else Plan((ReportUsage(step="usage", usage=tuple(records)), Finish()))
+
+    platform = Conflicting()
+    reported: list[Mapping[str, Any]] = []
+
+    async def report(held: Held, told: Mapping[str, Any], operation: Operation | None = None) -> None:
+        reported.append(told)
+
+    platform.report = report  # type: ignore[attr-defined]
+    keeper = Keeper(Adapter(app_slug="app", plan=metered), cast(Platform, platform), Held("instance", 1))
+    await keeper._round()
+    assert platform.stored == ["a", "b"]
+    assert reported[-1] == {"steps": [{"name": "usage", "status": "done"}]}

@@ -26,7 +26,7 @@ def played(how: str, *keys: str, patience: float = 3.0) -> dict[str, Verdict]:
 
 
 def test_a_poor_adapter_keeps_the_promises_that_it_knows() -> None:
-    verdicts = played("nothing", "deploy", "add", "stale_lease", "upgrade", patience=20)
+    verdicts = played("nothing", "deploy", "add", "stale_lease", "upgrade", patience=120)
     assert {key: each.verdict for key, each in verdicts.items()} == {
         "deploy": KEPT, "add": KEPT, "stale_lease": KEPT, "upgrade": NOT_PLAYED,
     }  # fmt: skip

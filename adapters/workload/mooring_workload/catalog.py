@@ -1,6 +1,5 @@
 """The apps that come with this adapter: their manifests with digests filled in, and the small artifacts they bring."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import as_file, files
@@ -9,14 +8,13 @@ from typing import Any, Final
 
 import yaml
 
+from mooring_adapter.bundle import digest_of
+
+__all__ = ["APPS", "CATEGORY", "TITLE", "digest_of", "manifest_of", "program", "requirements_file"]
+
 APPS: Final = ("hello", "jupyter", "vllm")
 CATEGORY: Final[Mapping[str, str]] = {"hello": "web", "jupyter": "notebook", "vllm": "inference"}
 TITLE: Final[Mapping[str, str]] = {"hello": "Hello", "jupyter": "JupyterLab", "vllm": "vLLM"}
-
-
-def digest_of(content: bytes) -> str:
-    """What bytes are called by."""
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def program() -> bytes:

@@ -77,7 +77,7 @@ class Book:
         return did
 
     def _done(self, instance: Instance, task: Task, member: Member) -> None:
-        outcome = self.nodes.do(task, member)
+        outcome = self.nodes.do(task, member, instance.id)
         task.status = "failed" if outcome.failure_code else "succeeded"
         task.result, task.exit_code = outcome.result or None, outcome.exit_code
         task.failure_code, task.failure_detail = outcome.failure_code, outcome.failure_detail
@@ -159,6 +159,26 @@ class Book:
             if kind in ("remove", "decommission"):
                 working = float(request.get("timeout_seconds", 0))
                 operation.phase_deadline_at = later(self.now(), working + rules.graceful_seconds(instance))
+            return operation
+
+    def attach(self, instance: Instance, account_name: str) -> Operation:
+        """Another project of the tenant uses the instance, which is the tenant's from now on."""
+        with self.changing(instance):
+            identity = self._id("att", instance.id)
+            attached = {"id": identity, "project_id": self._id("prj", identity), "account_name": account_name}
+            instance.control_plane_scope = "tenant"
+            instance.attachments[identity] = {**attached, "status": "requested"}
+            return self._operation(instance, "attach", {"attachment": attached}, [])
+
+    def detach(self, instance: Instance, attachment_id: str, *, cancel_work: bool, seconds: float) -> Operation:
+        """Its use ends: from now on it asks for nothing new."""
+        with self.changing(instance):
+            there = instance.attachments[attachment_id]
+            there["status"] = "detaching"
+            told = {name: there[name] for name in ("id", "project_id", "account_name")}
+            request = {"attachment": told, "cancel_work": cancel_work, "timeout_seconds": seconds}
+            operation = self._operation(instance, "detach", request, [])
+            operation.deadline_at = later(self.now(), seconds + rules.graceful_seconds(instance))
             return operation
 
     def target(self, operation: Operation, instance: Instance, manifest: dict[str, Any]) -> None:

@@ -10,7 +10,8 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from typing import Any, Final
 
 from cryptography.exceptions import InvalidSignature
@@ -20,6 +21,7 @@ from mooring_adapter.conformance import rules
 from mooring_adapter.conformance.book import Book
 from mooring_adapter.conformance.records import Account, Instance, Operation, Task, later
 from mooring_adapter.conformance.rules import Refused, invalid, not_found
+from mooring_adapter.platform import TASKS_MAX
 
 TOKENS: Final = "/api/v1/oauth/token"
 ACCOUNTS: Final = "/api/v1/runtime/accounts"
@@ -28,6 +30,7 @@ ASSERTION_SECONDS_MAX: Final = 300.0
 STEP_LENGTH_MAX: Final = 128
 STEPS_MAX: Final = 200
 ARGUMENTS_BYTES_MAX: Final = 262_144
+SECRET_PURPOSES: Final = ("app_access", "member_secret", "cluster_key")
 
 
 @dataclass(slots=True)
@@ -217,6 +220,8 @@ class Contract:
                     answer = self._finish(instance, operation_id, asked)
                 case "POST", ["tasks"]:
                     answer = self._task(instance, asked)
+                case "POST", ["tasks:batch"]:
+                    answer = self._tasks(instance, asked)
                 case "GET", ["tasks", task_id]:
                     task = instance.tasks.get(task_id)
                     if task is None:
@@ -307,6 +312,29 @@ class Contract:
         self.book.touch(instance)
         return {"id": operation.id, "status": operation.status, "phase": operation.phase}
 
+    def _tasks(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+        """Several at once, each with its own outcome."""
+        wishes = asked.body.get("tasks", [])
+        if not 1 <= len(wishes) <= TASKS_MAX:
+            raise invalid(f"between 1 and {TASKS_MAX} tasks are asked for at once")
+        outcomes = []
+        for each in wishes:
+            one = {**each, "operation_id": asked.body.get("operation_id")}
+            made, refusal = None, None
+            try:
+                made = self._task(instance, replace(asked, body=one))
+            except Refused as refused:
+                if refused.status == HTTPStatus.FORBIDDEN:
+                    raise
+                refusal = {
+                    "code": refused.code,
+                    "detail": refused.detail,
+                    "retryable": refused.retryable,
+                    "details": {},
+                }
+            outcomes.append({"step": each.get("step"), "task": made, "refusal": refusal})
+        return {"tasks": outcomes}
+
     def _task(self, instance: Instance, asked: Asked) -> dict[str, Any]:
         body = asked.body
         step, kind, member_id = str(body.get("step", "")), str(body.get("type", "")), str(body.get("member_id", ""))
@@ -353,8 +381,8 @@ class Contract:
 
     def _secret(self, instance: Instance, body: Mapping[str, Any]) -> dict[str, Any]:
         name, purpose = str(body.get("name", "")), str(body.get("purpose", ""))
-        if purpose not in ("app_access", "member_secret") or not name:
-            raise invalid("a secret has a name, and is for app_access or member_secret")
+        if purpose not in SECRET_PURPOSES or not name:
+            raise invalid(f"a secret has a name, and is for {', '.join(SECRET_PURPOSES)}")
         created = name not in instance.secrets
         instance.secrets.setdefault(name, purpose)
         return {"name": name, "purpose": instance.secrets[name], "created": created}

@@ -6,11 +6,12 @@ a probe of nothing can be told from what is right.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from mooring_adapter.conformance.records import OPENING, Member, Task
+from mooring_adapter.conformance.stand_in import Outcome, StandIn, StandInFailed
 
-OBSERVING: Final = frozenset({"probe.tcp", "probe.http", "probe.exec", "process.run", "service.inspect"})
+OBSERVING: Final = frozenset({"probe.tcp", "probe.http", "probe.exec", "process.run", "service.inspect", "log.read"})
 """Tasks by which an adapter can see whether a member is quiet."""
 
 
@@ -18,17 +19,6 @@ def is_observing(task: Task) -> bool:
     """Whether a task only looks."""
     inspects = task.type == "container.control" and task.arguments.get("action") == "inspect"
     return inspects or task.type in OBSERVING
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a task."""
-
-    result: dict[str, Any] = field(default_factory=dict)
-    failure_code: str | None = None
-    failure_detail: str | None = None
-    exit_code: int | None = None
-    last_lines: tuple[str, ...] = ()
 
 
 Behaviour = Callable[[Task, Member], Outcome | None]
@@ -43,16 +33,34 @@ class Nodes:
     started_twice: list[str] = field(default_factory=list)
     holding: Callable[[Task], bool] = lambda task: False
     behaviour: Behaviour = lambda task, member: None
+    stand_in: StandIn | None = None
     never_quiet: bool = False
     stopped_together: dict[str, int] = field(default_factory=dict)  # by component: the most that were down at a time
 
-    def do(self, task: Task, member: Member) -> Outcome:
+    def do(self, task: Task, member: Member, instance_id: str) -> Outcome:
         """Do one task."""
         odd = self.behaviour(task, member)
         if odd is not None:
             return odd
         if self.never_quiet and member.status == "draining" and is_observing(task):
             return Outcome(failure_code="probe_failed", failure_detail="simulated: it still has work", exit_code=1)
+        said = self._stood_in(task, member, instance_id)
+        if said is not None and said.failure_code is not None:
+            return said
+        usual = self._done(task, member)
+        return usual if said is None else said
+
+    def _stood_in(self, task: Task, member: Member, instance_id: str) -> Outcome | None:
+        """What the stand-in says; that it failed is told by the task, and by what the platform saw."""
+        if self.stand_in is None:
+            return None
+        try:
+            return self.stand_in.ask(task, member, instance_id)
+        except StandInFailed as failed:
+            return Outcome(failure_code="host_error", failure_detail=f"simulated: {failed}", last_lines=(str(failed),))
+
+    def _done(self, task: Task, member: Member) -> Outcome:
+        """Note what the task starts and ends, and answer as usual."""
         name = str(task.arguments.get("name", ""))
         running = self.running.setdefault(member.id, set())
         if task.type in OPENING:
@@ -64,6 +72,8 @@ class Nodes:
         ):
             was_running = name in running
             running.discard(name)
+            if task.arguments.get("kill") == "owner":
+                running.clear()
             return Outcome(
                 {"stopped": True, "was_running": was_running} if task.type == "service.stop" else {"state": "exited"}
             )
@@ -85,6 +95,9 @@ class Nodes:
                 return Outcome({"state": "running", "pid": 4242, "started_at": 1})
             case "service.inspect":
                 return Outcome({"state": state, "restarts": 0, "last_lines": []})
+            case "log.read":
+                at = {"offset": 0, "next_offset": 0, "size": 0}
+                return Outcome({"content_base64": "", "truncated_before": False, **at})
             case "container.launch":
                 return Outcome({"container_id": f"simulated{task.number}", "state": "running"})
             case "container.control":

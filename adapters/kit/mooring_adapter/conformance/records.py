@@ -164,6 +164,8 @@ class Instance:
     tasks: dict[str, Task] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
     usage: dict[str, dict[str, Any]] = field(default_factory=dict)
+    attachments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    control_plane_scope: str = "project"
     claim: Claim = field(default_factory=Claim)
     changed: int = 0  # the number of the newest event about it
 
@@ -187,13 +189,17 @@ class Instance:
                 "project_id": self.project_id, "status": self.status, "health": self.health, "pin": self.pin,
                 "config": self.config, "topology": self.topology, "endpoints": list(self.endpoints),
                 "adapter_detail": dict(self.adapter_detail), "correlation_id": self.correlation_id,
-                "trace_id": self.trace_id,
+                "trace_id": self.trace_id, "operating_mode": "tenant_dedicated",
+                "control_plane_scope": self.control_plane_scope,
             },
             "manifest": self.manifest,
             "target_manifest": self.target_manifest,
             "members": [each.plain() for each in self.members.values() if each.status != "removed"],
             "operations": [each.plain() for each in offered],
             "tasks": [each.plain() for each in self.tasks.values() if each.operation_id in {None, *ids}],
+            "attachments": [
+                dict(each) for each in self.attachments.values() if each["status"] not in ("detached", "refused")
+            ],
             "now": now.isoformat(),
             "etag": str(self.changed),
         }  # fmt: skip

@@ -16,9 +16,12 @@ TASK_TYPES: Final = frozenset(
     {
         "files.write", "process.run", "service.start", "service.stop", "service.inspect", "container.launch",
         "container.control", "container.remove", "artifact.fetch", "probe.tcp", "probe.http", "probe.exec",
+        "log.read",
     }
 )  # fmt: skip
-LOOKING: Final = frozenset({"probe.tcp", "probe.http", "probe.exec", "service.inspect", "container.control"})
+LOOKING: Final = frozenset(
+    {"probe.tcp", "probe.http", "probe.exec", "service.inspect", "log.read", "container.control"}
+)
 REPORTED: Final[Mapping[str, frozenset[str]]] = {
     "joining": frozenset({"requested", "failed"}),
     "ready": frozenset({"joining", "degraded"}),
@@ -170,6 +173,10 @@ def what_is_missing(instance: Instance, operation: Operation) -> str | None:
     return None
 
 
+def _attachment(instance: Instance, operation: Operation) -> dict[str, Any]:
+    return instance.attachments[operation.request["attachment"]["id"]]
+
+
 def end(instance: Instance, operation: Operation, outcome: str, now: datetime) -> None:
     """An operation is over, and what follows for its instance."""
     operation.status, operation.blocker = outcome, None
@@ -186,6 +193,10 @@ def end(instance: Instance, operation: Operation, outcome: str, now: datetime) -
             instance.pin = operation.target_pin or instance.pin
             instance.manifest = instance.target_manifest or instance.manifest
             instance.previous = before if operation.kind == "upgrade" else None
+        case "attach", _:
+            _attachment(instance, operation)["status"] = "active" if outcome == "succeeded" else "refused"
+        case "detach", "succeeded":
+            _attachment(instance, operation)["status"] = "detached"
         case _:
             pass
     if operation.kind in ("upgrade", "rollback"):

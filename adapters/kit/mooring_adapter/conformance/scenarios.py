@@ -56,20 +56,11 @@ def promise(
 
 def succeeded(platform: PlatformUnderTest, instance_id: str, operation_id: str) -> OperationView:
     """Wait for the end of an operation, which has to be a good one."""
-    operation = ended(platform, instance_id, operation_id)
+    operation = platform.ended(instance_id, operation_id)
     if operation.status != "succeeded":
         raise Broken(f"{operation.kind} ended as {operation.status}: {dict(operation.failure or {})}")
     check(platform)
     return operation
-
-
-def ended(platform: PlatformUnderTest, instance_id: str, operation_id: str) -> OperationView:
-    """Wait for the end of an operation."""
-    first = platform.operation(instance_id, operation_id)
-    platform.wait_for(
-        f"the end of {first.kind}", lambda: platform.operation(instance_id, operation_id).is_over
-    )  # fmt: skip
-    return platform.operation(instance_id, operation_id)
 
 
 def deployed(platform: PlatformUnderTest, name: str, topology: dict[str, int] | None = None) -> str:
@@ -270,7 +261,7 @@ def acts(platform: PlatformUnderTest) -> None:
         unknown = platform.act(instance_id, "no.such.action", {})
     except TurnedAway:
         return  # the platform knows the manifest; an adapter that is asked all the same has to refuse
-    expect(ended(platform, instance_id, unknown).status == "failed", "an action that nobody knows did not fail")
+    expect(platform.ended(instance_id, unknown).status == "failed", "an action that nobody knows did not fail")
 
 
 @promise("decommission", "A stop ends within its graceful time, whatever else was open.")
@@ -285,7 +276,7 @@ def decommissions(platform: PlatformUnderTest) -> None:
     stop = platform.stop(early)
     platform.hold_tasks(lambda task: False)
     succeeded(platform, early, stop)
-    expect(ended(platform, early, deploy).status != "succeeded", "a deployment succeeded after a stop")
+    expect(platform.ended(early, deploy).status != "succeeded", "a deployment succeeded after a stop")
 
 
 @promise("cancel", "What is cancelled ends, and begins nothing new.")
@@ -296,7 +287,7 @@ def cancels(platform: PlatformUnderTest) -> None:
     platform.wait_for("a first task", lambda: platform.tasks(instance_id))
     platform.cancel(instance_id, deploy)
     platform.hold_tasks(lambda task: False)
-    operation = ended(platform, instance_id, deploy)
+    operation = platform.ended(instance_id, deploy)
     expect(operation.status in ("cancelled", "failed"), f"it ended as {operation.status}")
 
 

@@ -13,10 +13,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from mooring_adapter.conformance.book import Book
 from mooring_adapter.conformance.contract import Contract
 from mooring_adapter.conformance.front import Exchange, Faults, Front
-from mooring_adapter.conformance.nodes import Outcome
 from mooring_adapter.conformance.process import AdapterProcess
 from mooring_adapter.conformance.records import Account, Instance, Member, Operation, Task
+from mooring_adapter.conformance.stand_in import Outcome, StandIn
 from mooring_adapter.conformance.under_test import (
+    Footprint,
     InstanceView,
     MemberView,
     NotReached,
@@ -33,7 +34,10 @@ class SimulatedPlatform:
 
     def __init__(self, command: Sequence[str], profile: Profile) -> None:
         self.profile = profile
+        self.quiet_day: Footprint | None = None
         self.book = Book()
+        self.stand_in = StandIn(profile.stand_in) if profile.stand_in else None
+        self.book.nodes.stand_in = self.stand_in
         self.contract = Contract(self.book)
         self.front = Front(self.contract)
         self.place = Path(tempfile.mkdtemp(prefix="mooring-conformance-key-"))
@@ -71,6 +75,8 @@ class SimulatedPlatform:
         """End everything, and leave nothing."""
         self.adapter.close()
         self.front.stop()
+        if self.stand_in is not None:
+            self.stand_in.close()
         (self.place / "key.pem").unlink(missing_ok=True)
         self.place.rmdir()
 
@@ -86,6 +92,8 @@ class SimulatedPlatform:
             self.book.nodes.running.clear()
             self.book.nodes.started_twice.clear()
             self.book.nodes.stopped_together.clear()
+            if self.stand_in is not None:
+                self.stand_in.restart()
             self.book.offset = timedelta()
         with self.front.lock:
             self.front.exchanges = []  # what is still under way notes itself in the old list
@@ -129,6 +137,20 @@ class SimulatedPlatform:
     def act(self, instance_id: str, action: str, given: dict[str, Any]) -> str:
         return self._change(instance_id, "action", {"action": action, "input": given}, None)
 
+    def attach(self, instance_id: str, account_name: str) -> str:
+        """Another project uses the instance; the attach operation."""
+        return self.book.attach(self._instance(instance_id), account_name).id
+
+    def detach(self, instance_id: str, attachment_id: str, *, cancel_work: bool = False, seconds: float = 60.0) -> str:
+        """Its use ends; the detach operation."""
+        return self.book.detach(
+            self._instance(instance_id), attachment_id, cancel_work=cancel_work, seconds=seconds
+        ).id  # fmt: skip
+
+    def attachments(self, instance_id: str) -> list[dict[str, Any]]:
+        """What other projects have of the instance, also what is over."""
+        return [dict(each) for each in self._instance(instance_id).attachments.values()]
+
     def stop(self, instance_id: str) -> str:
         return self._change(instance_id, "decommission", {}, None)
 
@@ -162,6 +184,11 @@ class SimulatedPlatform:
     def operation(self, instance_id: str, operation_id: str) -> OperationView:
         return _operation(self._instance(instance_id).operations[operation_id])
 
+    def ended(self, instance_id: str, operation_id: str) -> OperationView:
+        kind = self.operation(instance_id, operation_id).kind
+        self.wait_for(f"the end of {kind}", lambda: self.operation(instance_id, operation_id).is_over)
+        return self.operation(instance_id, operation_id)
+
     def open_operation(self, instance_id: str, kind: str) -> OperationView:
         return [_operation(each) for each in self._instance(instance_id).operations.values() if each.kind == kind][-1]
 
@@ -183,7 +210,8 @@ class SimulatedPlatform:
             seen = [*self.book.observations, *self.book.nodes.started_twice]
             self.book.observations.clear()
             self.book.nodes.started_twice.clear()
-        return seen
+            trouble = self.stand_in.trouble if self.stand_in is not None else ""
+        return [*seen, trouble] if trouble else seen
 
     # What goes wrong -------------------------------------------------------------------------------------------------
 

@@ -11,10 +11,11 @@ from mooring_adapter.conformance.report import BROKEN, KEPT, NOT_PLAYED, Verdict
 from mooring_adapter.conformance.rules import components
 from mooring_adapter.conformance.scenarios import PLAIN, Promise
 from mooring_adapter.conformance.simulated import SimulatedPlatform
+from mooring_adapter.conformance.stand_in import find_program
 from mooring_adapter.conformance.under_test import Broken, NotReached, PlatformUnderTest, Profile
 
 CRASH: Final = "crash"
-DETAILS: Final = ("topology", "config", "actions", "grows", "patience_seconds", "next_manifest")
+DETAILS: Final = ("topology", "config", "actions", "grows", "patience_seconds", "next_manifest", "stand_in")
 
 
 class ProfileRefused(ValueError):
@@ -46,6 +47,11 @@ def read_profile(manifest: dict[str, Any], given: dict[str, Any] | None = None) 
     for name in ("app", "version", "artifacts"):
         if name not in manifest:
             raise ProfileRefused(f"the manifest has no `{name}`")
+    stand_in = details.get("stand_in", [])
+    if not isinstance(stand_in, list) or not all(isinstance(each, str) and each for each in stand_in):
+        raise ProfileRefused("`stand_in` is a program and its arguments, as a list of texts")
+    if stand_in and find_program(stand_in[0]) is None:
+        raise ProfileRefused(f"`stand_in`: there is no program {stand_in[0]!r}")
     parts = components(manifest)
     topology = {each["key"]: max(each.get("min_count", 0), 1) for each in parts}
     room = [each["key"] for each in parts if each["max_count"] >= topology[each["key"]] + 3]
@@ -57,6 +63,7 @@ def read_profile(manifest: dict[str, Any], given: dict[str, Any] | None = None) 
         actions=details.get("actions", {}),
         grows=details.get("grows", room[-1] if room else ""),
         patience_seconds=float(details.get("patience_seconds", 20.0)),
+        stand_in=tuple(stand_in),
     )
 
 

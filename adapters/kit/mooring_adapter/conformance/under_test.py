@@ -4,6 +4,7 @@ Scenarios are written against `PlatformUnderTest` alone. A platform that cannot 
 and the promises that need it are told as not played.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -12,6 +13,8 @@ from mooring_adapter.conformance.front import Exchange, Faults
 from mooring_adapter.conformance.process import AdapterProcess
 
 Value = TypeVar("Value")
+Footprint = Counter[tuple[str, str]]
+"""What a deployment starts: how often, by component and type of task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ class Profile:
     actions: dict[str, dict[str, Any]] = field(default_factory=dict)
     grows: str = ""  # the component that members are added to and removed from
     patience_seconds: float = 20.0
+    stand_in: tuple[str, ...] = ()  # a program that answers for the app's own on the simulated nodes
 
 
 class PlatformUnderTest(Protocol):
@@ -91,6 +95,8 @@ class PlatformUnderTest(Protocol):
 
     profile: Profile
     adapter: AdapterProcess
+    quiet_day: Footprint | None
+    """What a deployment starts when nothing goes wrong, once one was seen."""
 
     @property
     def faults(self) -> Faults:
@@ -135,6 +141,9 @@ class PlatformUnderTest(Protocol):
         """Those that are not removed."""
 
     def operation(self, instance_id: str, operation_id: str) -> OperationView: ...
+
+    def ended(self, instance_id: str, operation_id: str) -> OperationView:
+        """The operation once nothing more comes of it; `NotReached` when it has no end."""
 
     def open_operation(self, instance_id: str, kind: str) -> OperationView:
         """The newest operation of a kind."""
