@@ -1,8 +1,9 @@
-"""The manifests of the apps that come with the workload adapter, judged by the server's own lint."""
+"""The manifests of the apps that come with adapters, judged by the server's own lint."""
 
 import pytest
 
 from mooring.core.manifest_lint import About, examine
+from mooring_slurm import catalog as slurm_catalog
 from mooring_workload import catalog
 
 DIGEST = f"sha256:{'ab' * 32}"
@@ -21,3 +22,9 @@ def test_an_image_makes_a_container_of_hello() -> None:
     assert found.manifest is not None
     assert found.manifest.runtime_profile is not None
     assert (found.manifest.version, found.manifest.runtime_profile.image) == ("1.1.0", "image")
+
+
+@pytest.mark.parametrize("version", [slurm_catalog.VERSION, slurm_catalog.NEXT_VERSION])
+def test_the_manifest_of_the_slurm_adapter_has_nothing_to_complain_about(version: str) -> None:
+    found = examine(slurm_catalog.manifest_of(version), About(slurm_catalog.APP, slurm_catalog.CATEGORY))
+    assert found.findings == ()

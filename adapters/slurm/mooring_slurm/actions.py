@@ -1,0 +1,178 @@
+"""The verbs of a cluster: jobs are submitted, read, cancelled, and their output is read; nodes are read and operated.
+
+Each is asked of the program on the controller, but a job's output, which lies on the worker of its script. A project
+that is attached acts under its own account: it sees and touches its own jobs alone, and operates no node.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from mooring_adapter import Finish, Member, OnFailure, Operation, Plan, RunTask, World, failures
+from mooring_slurm.answers import answered, ended, failure_of
+from mooring_slurm.attaching import account_of, attachment_id
+from mooring_slurm.members import OPERATOR, UP, Crew, Refused, ask, crew_of, is_reached, workers_of
+
+GIVEN: Final = ("script", "name", "partition", "nodes", "cpus", "memory_mib", "gpus", "array", "minutes", "directory")
+OUTPUT_BYTES: Final = 32_768
+
+Act = Callable[[Crew, Operation], Plan]
+
+
+def _action(act: Act) -> Callable[[World, Operation], Plan]:
+    """An action as a plan: what stands in its way ends it with a sentence."""
+
+    def plan(world: World, operation: Operation) -> Plan:
+        try:
+            crew = crew_of(world)
+            _need_answer(crew)
+            return act(crew, operation)
+        except Refused as refused:
+            return refused.plan()
+
+    return plan
+
+
+def _need_answer(crew: Crew) -> None:
+    head = crew.controller
+    if head.status not in UP or not is_reached(head):
+        why = "is lost with its machine" if failures.is_lost(head) else f"is {head.status} or its machine not reached"
+        raise Refused("unhealthy", f"the controller {head.name} cannot be asked: it {why}")
+
+
+def _submit(crew: Crew, operation: Operation) -> Plan:
+    """A batch script; under one key it is submitted once, whoever asks and however often."""
+    given, account = given_to(operation), account_of(operation)
+    user = account or given.get("user") or crew.config.user
+    if not account and user not in crew.config.users:
+        raise Refused("config_refused", f"{user!r} is no user of this cluster: {', '.join(crew.config.users)}")
+    key = str(given.get("key") or operation.id)
+    wish = {name: given[name] for name in GIVEN if given.get(name) is not None}
+    wish["key"] = f"{attachment_id(operation)}:{key}" if account else key
+    if account:
+        wish["account"] = account
+    return _asked(crew, operation, crew.controller, ("submit",), ("job_id", "repeated"), user=user, stdin=wish)
+
+
+def _read(crew: Crew, operation: Operation) -> Plan:
+    """The queue, or one job."""
+    job = given_to(operation).get("job_id")
+    if job:
+        return _asked(crew, operation, crew.controller, ("job", "--job", str(job), *_of(operation)), _one_job)
+    words = ("jobs", *_of(operation))
+    return _asked(crew, operation, crew.controller, words, ("jobs", "job_counts", "truncated"))
+
+
+def _cancel(crew: Crew, operation: Operation) -> Plan:
+    """One job, or an array, out of the queue."""
+    words = ("cancel", "--job", str(given_to(operation).get("job_id", "")), *_of(operation))
+    return _asked(crew, operation, crew.controller, words, ("job",))
+
+
+def _output(crew: Crew, operation: Operation) -> Plan:
+    """What a job wrote: it lies where its script runs, so the controller is asked first where that is."""
+    given = given_to(operation)
+    job = str(given.get("job_id", ""))
+    found = ask(crew.controller, "job", "job", "--job", job, *_of(operation), **_SEEN)
+    if (refused := _refusal(crew, operation, "job", crew.controller)) is not None:
+        return refused
+    known = answered(crew.world, operation, "job").get("job")
+    if not isinstance(known, Mapping):
+        return Plan((found,))
+    host = str(known.get("batch_host") or "")
+    if not host:
+        detail = f"job {job} has not begun ({known.get('why') or known.get('state')}), so that there is no output yet"
+        raise Refused("config_refused", detail)
+    worker = next((each for each in workers_of(crew.world) if each.name == host), None)
+    if worker is None or not is_reached(worker):
+        raise Refused("unhealthy", f"the output of job {job} lies on {host}, which is gone or cannot be reached")
+    piece = {"stream": given.get("stream") or "out", "offset": given.get("offset") or 0}
+    piece["bytes"] = given.get("bytes") or OUTPUT_BYTES
+    options = [word for name, value in piece.items() for word in (f"--{name}", str(value))]
+    words = ("output", "--job", job, *options, *_of(operation))
+    whose = str(known.get("user") or crew.config.user)
+    shape = ("text", "offset", "end", "size")
+    return _asked(crew, operation, worker, words, shape, before=(found,), user=whose)
+
+
+def _nodes(crew: Crew, operation: Operation) -> Plan:
+    """The nodes as Slurm sees them."""
+    name = given_to(operation).get("name")
+
+    def of_look(seen: Mapping[str, Any]) -> dict[str, Any]:
+        nodes = [without_nothing(each) for each in seen.get("nodes", ()) if not name or each.get("name") == name]
+        if name and not nodes:
+            raise Refused("config_refused", f"Slurm has no node {name!r}")
+        return {"nodes": nodes}
+
+    return _asked(crew, operation, crew.controller, ("look",), of_look)
+
+
+def _operate(crew: Crew, operation: Operation) -> Plan:
+    """Drain or resume a node under the operator's name; a drain of anybody else stays."""
+    if account_of(operation):
+        raise Refused("permission_denied", "the nodes are the owning project's: an attached project operates none")
+    given = given_to(operation)
+    name, verb = str(given.get("name", "")), str(given.get("do", ""))
+    words: tuple[str, ...] = (verb, "--node", name, "--owner", OPERATOR)
+    if verb == "drain":
+        words = (*words, f"--reason={given.get('reason') or f'asked for by {operation.id}'}")
+    return _asked(crew, operation, crew.controller, words, ("node", "changed", "foreign"))
+
+
+ACTIONS: Final = {
+    "queue.submit": _action(_submit),
+    "queue.read": _action(_read),
+    "queue.cancel": _action(_cancel),
+    "queue.output": _action(_output),
+    "node.read": _action(_nodes),
+    "node.operate": _action(_operate),
+}
+
+_SEEN: Final[Mapping[str, Any]] = {"on_failure": OnFailure.GO_ON, "attempts": 1}
+Shape = tuple[str, ...] | Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+def _asked(crew: Crew, operation: Operation, member: Member, words: tuple[str, ...], shape: Shape, **more: Any) -> Plan:
+    """One question, and its answer as the action's output."""
+    before: tuple[RunTask, ...] = more.pop("before", ())
+    task = ask(member, "act", *words, **_SEEN, **more)
+    if (refused := _refusal(crew, operation, "act", member)) is not None:
+        return refused
+    said = answered(crew.world, operation, "act")
+    if ended(crew.world, operation, "act") is None:
+        return Plan((*before, task))
+    output = shape(said) if callable(shape) else {name: said[name] for name in shape if said.get(name) is not None}
+    return Plan((*before, task, Finish(output=without_nothing(output))))
+
+
+def _refusal(crew: Crew, operation: Operation, step: str, member: Member) -> Plan | None:
+    task = ended(crew.world, operation, step)
+    if task is None or task.succeeded:
+        return None
+    return Plan((Finish(outcome="failed", failure=failure_of(task, member)),))
+
+
+def _one_job(said: Mapping[str, Any]) -> dict[str, Any]:
+    job = said.get("job")
+    return {"jobs": [job] if job else []}
+
+
+def _of(operation: Operation) -> tuple[str, ...]:
+    """Whose jobs are meant, where not everybody's are."""
+    account = account_of(operation)
+    return ("--account", account) if account else ()
+
+
+def given_to(operation: Operation) -> Mapping[str, Any]:
+    """What an action was given."""
+    given = operation.request.get("input")
+    return given if isinstance(given, Mapping) else {}
+
+
+def without_nothing(value: Any) -> Any:
+    """The value without what is not known: what an action gives back has no nulls."""
+    if isinstance(value, Mapping):
+        return {name: without_nothing(each) for name, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [without_nothing(each) for each in value]
+    return value

@@ -1,0 +1,125 @@
+"""A cluster as the command line sees it: an instance or an attachment, and the app's actions there."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from mooring_cli.failures import NoSuchName
+from mooring_cli.invocation import Invocation, plain_call
+from mooring_cli.places import Places
+from mooring_cli.watch import find
+
+WAIT_SECONDS: Final = 20
+ENDED: Final = "succeeded,failed,cancelled"
+OVER: Final = ("detached", "refused")
+OPEN_STATES: Final = frozenset(
+    ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED",
+     "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SPECIAL_EXIT")
+)  # fmt: skip
+MIB: Final = {"": 1, "M": 1, "G": 1_024, "T": 1_048_576}
+
+
+class ClusterRefused(click.ClickException):
+    """The cluster, or its adapter, says no, and why."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where actions are asked for."""
+
+    invocation: Invocation
+    path: dict[str, str]
+    said: str = ""  # how the caller named it
+
+    @classmethod
+    def of_instance(cls, invocation: Invocation, project: str | None, name: str) -> "Cluster":
+        """An instance by its id, the beginning of it, or its name."""
+        return cls(invocation, find(invocation, Places(invocation).project_id(project), name), name)
+
+    @classmethod
+    def of_attachment(cls, invocation: Invocation, project: str | None, name: str) -> "Cluster":
+        """An attachment of the project by its id, or by the name of the instance that it is to."""
+        path = {"project_id": Places(invocation).project_id(project)}
+        call = plain_call("list_attachments", path, {"limit": 500})
+        known = [each for each in invocation.client.pages(call) if name in (each["id"], each["instance_name"])]
+        living = [each for each in known if each["status"] not in OVER] or known[-1:]
+        if not living:
+            raise NoSuchName(f"there is no attachment {name!r} here; mooring attachments list shows them")
+        if len(living) > 1:
+            raise click.UsageError(f"{name!r} names {len(living)} attachments; give an id")
+        return cls(invocation, {**path, "attachment_id": str(living[0]["id"])})
+
+    @property
+    def form(self) -> str:
+        """The form of the output."""
+        return self.invocation.output
+
+    def hint(self, text: str) -> str:
+        """A next step, where one can be said by the name that the caller knows."""
+        return text.format(self.said) if self.said else ""
+
+    def act(self, action: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask for an action and wait for its end; its output."""
+        attached = "attachment_id" in self.path
+        start = "start_attachment_action" if attached else "start_instance_action"
+        read = "get_attachment_operation" if attached else "get_operation"
+        body = {"input": dict(given)}
+        told = self.invocation.call(start, {**self.path, "action_name": action}, {"wait": WAIT_SECONDS}, body)
+        at = {**self.path, "operation_id": told["id"]}
+        while told["status"] not in ENDED.split(","):
+            told = self.invocation.call(read, at, {"wait": WAIT_SECONDS, "until": ENDED})
+        if told["status"] != "succeeded":
+            detail = told["failure_detail"] or told["cancel_reason"] or f"the action {action} is {told['status']}"
+            raise ClusterRefused(f"{detail} ({told['failure_code'] or told['status']})")
+        return dict(told["output"] or {})
+
+
+def named(words: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """As many words as are wanted, or a refusal that says which."""
+    if len(words) < len(wanted):
+        raise click.UsageError(f"Missing argument '{wanted[len(words)]}'.")
+    if len(words) > len(wanted):
+        raise click.UsageError(f"Got unexpected extra argument ({' '.join(words[len(wanted) :])})")
+    return words
+
+
+def is_over(state: str) -> bool:
+    """Whether nothing more comes of a job, by Slurm's word for its state."""
+    return state.partition(" ")[0] not in OPEN_STATES
+
+
+class Memory(click.ParamType):  # type: ignore[type-arg]
+    """Memory as Slurm's users write it: 500M, 4G, or a number of MiB."""
+
+    name = "memory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"([1-9][0-9]{0,8})([MGT]?)(?:i?B)?", str(value).strip())
+        if found is None:
+            self.fail(f"{value!r} is no memory: 500M, 4G, or a number of MiB", param, ctx)
+        return int(found[1]) * MIB[found[2]]
+
+
+class JobTime(click.ParamType):  # type: ignore[type-arg]
+    """A time limit as Slurm's users write it: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S; up to whole minutes."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"(?:([0-9]{1,3})-)?([0-9]{1,6})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?", str(value).strip())
+        if found is None:
+            self.fail(f"{value!r} is no time: minutes, H:MM:SS, or D-H such as 2-12", param, ctx)
+        days, *rest = found.groups()
+        parts = [int(each) for each in rest if each is not None]
+        if days is not None:  # days, then hours, minutes and seconds
+            seconds = int(days) * 86_400 + sum(each * size for each, size in zip(parts, (3_600, 60, 1), strict=False))
+        else:  # minutes; minutes and seconds; hours, minutes and seconds
+            sizes = ((60,), (60, 1), (3_600, 60, 1))[len(parts) - 1]
+            seconds = sum(each * size for each, size in zip(parts, sizes, strict=True))
+        minutes = -(-seconds // 60)
+        if not minutes:
+            self.fail("a job that may not run at all is none", param, ctx)
+        return minutes

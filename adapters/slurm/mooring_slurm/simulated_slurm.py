@@ -1,0 +1,344 @@
+"""A simulated Slurm: it answers as the program on the node would, from a small state machine, and nothing runs.
+
+    python -m mooring_slurm.simulated_slurm      a task a line in, what comes of it a line out: a stand-in for the kit
+
+It is for playing the adapter without Slurm: the conformance suite, and the tests that kill the adapter at every step. A
+job that it takes has ended when it was looked at once, unless its script says `#simulated: hold`. Every answer has
+`"simulated": true`.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+HOLD: Final = "#simulated: hold"
+VERSION: Final = "22.05.8"
+BEGAN_AT: Final = 1_700_000_000
+OPEN: Final = frozenset({"PENDING", "RUNNING"})
+
+
+class Failed(Exception):
+    """What the program would refuse, with its code and what else it would say."""
+
+    def __init__(self, code: str, detail: str, **more: Any) -> None:
+        super().__init__(detail)
+        self.code, self.detail, self.more = code, detail, more
+
+
+@dataclass(slots=True)
+class SimulatedNode:
+    """A node as Slurm would know it."""
+
+    name: str
+    drained: bool = False
+    down: bool = False
+    reason: str | None = None
+    responding: bool = True
+
+
+@dataclass(slots=True)
+class SimulatedJob:
+    """A job as Slurm would know it."""
+
+    id: str
+    key: str
+    name: str
+    user: str
+    account: str
+    node: str | None
+    script: str
+    state: str = "RUNNING"
+    looks: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits or runs."""
+        return self.state in OPEN
+
+
+@dataclass(slots=True)
+class SimulatedCluster:
+    """The Slurm of one instance."""
+
+    services: set[tuple[str, str]] = field(default_factory=set)  # member, service
+    controllers: set[str] = field(default_factory=set)
+    nodes: dict[str, SimulatedNode] = field(default_factory=dict)
+    jobs: dict[str, SimulatedJob] = field(default_factory=dict)
+    accounts: dict[str, bool] = field(default_factory=dict)  # account, whether it takes jobs
+    registering: set[str] = field(default_factory=set)
+    number: int = 0
+
+    def start(self, member: str, component: str, service: str) -> None:
+        """A daemon was started."""
+        self.services.add((member, service))
+        if service == "slurmctld":
+            self.controllers.add(member)
+        elif service == "slurmd" and component == "worker":
+            self.registering.add(member)
+
+    def stop(self, member: str, service: str, whole: bool) -> None:
+        """A daemon was ended, or all of a member's."""
+        self.services = {each for each in self.services if each[0] != member or not (whole or each[1] == service)}
+        self.registering -= {member}
+
+    def forget(self, member: str) -> None:
+        """A member is gone with everything."""
+        self.stop(member, "", whole=True)
+
+    def answer(self, verb: str, options: Mapping[str, str], given: Mapping[str, Any], user: str) -> dict[str, Any]:
+        """What a verb of the program answers."""
+        if verb in ("users", "user-end", "database"):
+            return {"changed": True}
+        if not any((name, "slurmctld") in self.services for name in self.controllers):
+            raise Failed("controller_down", "slurmctld does not answer")
+        self._register()
+        found = VERBS.get(verb)
+        if found is None:
+            raise Failed("usage", f"there is no verb {verb!r}")
+        return found(self, options, {**given, "user": user})
+
+    def _register(self) -> None:
+        for name in sorted(self.registering):
+            node = self.nodes.setdefault(name, SimulatedNode(name))
+            node.responding, node.down = True, False
+        self.registering.clear()
+        for node in self.nodes.values():
+            node.responding = (node.name, "slurmd") in self.services
+
+    # Verbs -----------------------------------------------------------------------------------------------------------
+
+    def gate(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+        self.accounts |= {str(each): True for each in given.get("accounts", ())}
+        return {"version": VERSION, "accounting": bool(given.get("accounting"))}
+
+    def look(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+        after = float(options.get("ended-after") or 0)
+        ended = [
+            each for each in self.jobs.values() if not each.is_open and each.node and BEGAN_AT + int(each.id) > after
+        ]
+        counts: dict[str, int] = {}
+        for job in self._seen(self.jobs.values()):
+            counts[job["state"]] = counts.get(job["state"], 0) + 1
+        last = max((BEGAN_AT + int(each.id) for each in ended), default=after)
+        return {
+            "version": VERSION, "controller": "up", "nodes": [self.node(each) for each in self.nodes],
+            "jobs": [self.job(each) for each in self.jobs.values() if each.is_open], "job_counts": counts,
+            "partitions": [{"name": "main", "state": "UP"}], "ended": [self.job(each) for each in ended],
+            "ended_until": last, "truncated": False,
+        }  # fmt: skip
+
+    def drain(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+        node = self._node(options)
+        if node.drained and not (node.reason or "").startswith(f"mooring:{options['owner']}:"):
+            return {"node": self.node(node.name), "changed": False, "foreign": node.reason}
+        changed = not node.drained
+        node.drained, node.reason = True, f"mooring:{options['owner']}: {options['reason']}"
+        return {"node": self.node(node.name), "changed": changed, "foreign": None}
+
+    def resume(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+        node = self._node(options)
+        ours = (node.reason or "").startswith(f"mooring:{options['owner']}:")
+        foreign = node.reason if node.drained and not ours else None
+        changed = node.drained and ours
+        if changed:
+            node.drained, node.reason = False, None
+        return {"node": self.node(node.name), "changed": changed, "foreign": foreign}
+
+    def delete(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+        name = options["node"]
+        if name not in self.nodes:
+            return {"deleted": False, "jobs": []}
+        busy = self._busy(name)
+        if busy and "gone" not in options:
+            raise Failed("busy", f"{name} runs jobs", jobs=[self.job(each) for each in busy])
+        for job in busy:
+            job.state = "NODE_FAIL"
+        del self.nodes[name]
+        return {"deleted": True, "jobs": [each.id for each in busy]}
+
+    def prove(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+        node = self.await_node(options, given)["node"]
+        if "DRAIN" in node["state"]:
+            raise Failed("timed_out", f"{node['name']} is drained: {node['reason']}")
+        self.number += 1
+        proof = SimulatedJob(str(self.number), "", "proof", str(given.get("user")), "", node["name"], "", "COMPLETED")
+        self.jobs[proof.id] = proof
+        return {"job": proof.id, "how": "proof", "nodes": [node["name"]], "accounted": None}
+
+    def await_node(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+        node = self.nodes.get(options["node"])
+        if node is None or not node.responding:
+            raise Failed("not_registered", f"{options['node']} did not register")
+        return {"node": self.node(node.name)}
+
+    def quiet(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+        node = self._node(options)
+        busy = self._busy(node.name)
+        told = {"node": self.node(node.name), "jobs": [self.job(each) for each in busy]}
+        if not node.drained or busy:
+            raise Failed("busy", f"{node.name} is not quiet", quiet=False, **told)
+        return {"quiet": True, **told}
+
+    def submit(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+        account = str(given.get("account") or "")
+        if account and not self.accounts.get(account):
+            raise Failed("closed", f"the account {account} takes no jobs")
+        known = next((each for each in self.jobs.values() if each.key and each.key == given.get("key")), None)
+        if known is not None:
+            return {"job_id": known.id, "repeated": True}
+        self.number += 1
+        free = next((each.name for each in self.nodes.values() if each.responding and not each.drained), None)
+        job = SimulatedJob(
+            str(self.number), str(given.get("key", "")), str(given.get("name") or "job"), str(given.get("user")),
+            account, free, str(given.get("script", "")), "RUNNING" if free else "PENDING",
+        )  # fmt: skip
+        self.jobs[job.id] = job
+        return {"job_id": job.id, "repeated": False}
+
+    def read_jobs(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+        found = self._seen(each for each in self.jobs.values() if options.get("account", each.account) == each.account)
+        return {"jobs": found, "job_counts": {}, "truncated": False}
+
+    def read_job(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+        return {"job": self._seen([self._job(options)])[0]}
+
+    def cancel(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+        job = self._job(options)
+        job.state = "CANCELLED" if job.is_open else job.state
+        return {"job": self.job(job)}
+
+    def output(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+        job = self._job(options)
+        text = f"simulated output of {job.id}\n"
+        return {"text": text, "offset": len(text), "end": not job.is_open, "size": len(text)}
+
+    def account_add(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+        self.accounts[str(given["account"])] = True
+        return {"account": given["account"]}
+
+    def account_close(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+        account = str(given["account"])
+        self.accounts[account] = False
+        left = [each for each in self.jobs.values() if each.account == account and each.is_open]
+        for job in left if "cancel" in options else ():
+            job.state = "CANCELLED"
+        return {"jobs": [each.id for each in left if each.is_open]}
+
+    def account_remove(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+        return {"removed": self.accounts.pop(str(given["account"]), None) is not None}
+
+    # What is told ----------------------------------------------------------------------------------------------------
+
+    def node(self, name: str) -> dict[str, Any]:
+        """A node, as the program tells it."""
+        node, busy = self.nodes[name], self._busy(name)
+        state = ["DOWN" if node.down or not node.responding else "ALLOCATED" if busy else "IDLE"]
+        state += ["DRAIN"] * node.drained + ["NOT_RESPONDING"] * (not node.responding)
+        return {
+            "name": name, "state": state, "reason": node.reason, "reason_by": "root" if node.reason else None,
+            "jobs": len(busy), "cpus": 2, "cpus_used": len(busy), "gpus": 0, "gpus_used": 0, "version": VERSION,
+            "address": "10.99.0.1", "responding": node.responding,
+        }  # fmt: skip
+
+    def job(self, job: SimulatedJob) -> dict[str, Any]:
+        """A job, as the program tells it."""
+        began = BEGAN_AT + int(job.id) - 1 if job.node else None
+        return {
+            "id": job.id, "array": None, "name": job.name, "user": job.user, "account": job.account or None,
+            "partition": "main", "state": job.state, "why": "Resources" if job.state == "PENDING" else None,
+            "why_text": None, "nodes": [job.node] if job.node else [], "batch_host": job.node, "submitted_at": BEGAN_AT,
+            "started_at": began, "ended_at": None if job.is_open or began is None else began + 1, "exit_code": 0,
+            "gpus": 0, "cpus": 1, "restarts": 0, "key": job.key or None,
+        }  # fmt: skip
+
+    def _seen(self, jobs: Iterable[SimulatedJob]) -> list[dict[str, Any]]:
+        told = []
+        for job in jobs:
+            told.append(self.job(job))
+            job.looks += 1
+            if job.state == "RUNNING" and HOLD not in job.script:
+                job.state = "COMPLETED"
+        return told
+
+    def _busy(self, name: str) -> list[SimulatedJob]:
+        return [each for each in self.jobs.values() if each.node == name and each.state == "RUNNING"]
+
+    def _node(self, options: Mapping[str, str]) -> SimulatedNode:
+        if options["node"] not in self.nodes:
+            raise Failed("not_found", f"there is no node {options['node']}")
+        return self.nodes[options["node"]]
+
+    def _job(self, options: Mapping[str, str]) -> SimulatedJob:
+        job = self.jobs.get(options["job"])
+        if job is None or options.get("account", job.account) != job.account:
+            raise Failed("not_found", f"there is no job {options['job']}")
+        return job
+
+
+Verb = Callable[[SimulatedCluster, Mapping[str, str], Mapping[str, Any]], dict[str, Any]]
+VERBS: Final[Mapping[str, Verb]] = {
+    "gate": SimulatedCluster.gate, "look": SimulatedCluster.look, "drain": SimulatedCluster.drain,
+    "resume": SimulatedCluster.resume, "delete": SimulatedCluster.delete, "prove": SimulatedCluster.prove,
+    "await-node": SimulatedCluster.await_node, "quiet": SimulatedCluster.quiet, "submit": SimulatedCluster.submit,
+    "jobs": SimulatedCluster.read_jobs, "job": SimulatedCluster.read_job, "cancel": SimulatedCluster.cancel,
+    "output": SimulatedCluster.output, "account-add": SimulatedCluster.account_add,
+    "account-close": SimulatedCluster.account_close, "account-remove": SimulatedCluster.account_remove,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class SimulatedSlurm:
+    """The clusters of all instances, and the answers to their tasks."""
+
+    clusters: dict[str, SimulatedCluster] = field(default_factory=dict)
+
+    def answer(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """What comes of a task; empty: as usual."""
+        cluster = self.clusters.setdefault(str(task["instance_id"]), SimulatedCluster())
+        member, arguments = task["member"], task["arguments"]
+        if task["type"] == "service.start":
+            cluster.start(member["name"], member["component_key"], arguments["name"])
+        elif task["type"] == "service.stop":
+            cluster.stop(member["name"], arguments["name"], whole=arguments.get("kill") == "owner")
+        elif task["type"] in ("process.run", "probe.exec"):
+            return self._said(cluster, arguments)
+        return {}
+
+    def _said(self, cluster: SimulatedCluster, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        argv = [str(each) for each in arguments["argv"]]
+        if "--home" not in argv:
+            return {}
+        verb, options = read_words(argv[argv.index("--home") + 2 :])
+        given = json.loads(arguments.get("stdin") or "{}")
+        try:
+            said = cluster.answer(verb, options, given, str(arguments.get("user", "root")))
+        except Failed as failed:
+            said = {"error": {"code": failed.code, "detail": failed.detail}, "simulated": True, **failed.more}
+            result = {"exit_code": 1, "output": f"{json.dumps(said)}\n"}
+            detail = f"simulated: {verb} ended with 1"
+            return {"result": result, "failure_code": "exited", "failure_detail": detail, "exit_code": 1,
+                    "last_lines": [failed.detail]}  # fmt: skip
+        return {"result": {"exit_code": 0, "output": f"{json.dumps({**said, 'simulated': True})}\n"}, "exit_code": 0}
+
+
+def read_words(words: list[str]) -> tuple[str, dict[str, str]]:
+    """A verb and its options; one without a value stands for itself."""
+    verb, *rest = words
+    options: dict[str, str] = {}
+    while rest:
+        name, said, value = rest.pop(0).removeprefix("--").partition("=")
+        options[name] = value if said else rest.pop(0) if rest and not rest[0].startswith("--") else ""
+    return verb, options
+
+
+def main() -> None:
+    """Answer until nobody asks any more."""
+    slurm = SimulatedSlurm()
+    for line in sys.stdin:
+        print(json.dumps(slurm.answer(json.loads(line)["task"])), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""Verbs about nodes: is it there, does it work, is it quiet; drain, resume and delete it; and the look at all."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .asking import Deadline, Slurm, Trouble, code_of, sentence_of
+from .reading import (
+    OVER,
+    WAITING,
+    Job,
+    Node,
+    is_busy,
+    is_drained,
+    jobs_of,
+    nodes_of,
+)
+
+OWN = "mooring:"
+PROOF = "mooring-proof"
+ONE_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
+REASON_LENGTH_MAX = 300
+PROOF_MINUTES = 1
+AT_ONCE_SECONDS = 1
+GONE_SECONDS = 30.0
+JOBS_MAX, ENDED_MAX = 200, 500
+NODES_BYTES, JOBS_BYTES, ENDED_BYTES = 30_000, 12_000, 16_000
+SETTLED_SECONDS = 2
+"""A job that ends in this very moment may not be in the list yet: the next look begins that much earlier."""
+NOT_YET = frozenset({"not_found", "partition_down", "controller_down", "slurm_refused", "account_refused"})
+"""Refusals of a proof that time may heal: the node is about to register, the partition about to be opened."""
+TAKEN = frozenset({"ALLOCATED", "MIXED"})
+Answer = dict[str, Any]
+
+
+def node_named(slurm: Slurm, name: str, jobs: list[Job] | None = None) -> Node | None:
+    """One node, as Slurm sees it; None where it knows none of that name."""
+    done = slurm.say("scontrol", "--oneliner", "--detail", "show", "node", name)
+    if done.returncode != 0:
+        if code_of(done.stdout + done.stderr) == "not_found":
+            return None
+        raise Trouble(code_of(done.stderr), f"scontrol: {sentence_of(done)}")
+    return next(iter(nodes_of(done.stdout, jobs or ())), None)
+
+
+def existing(slurm: Slurm, name: str) -> Node:
+    """One node that has to be there."""
+    found = node_named(slurm, name)
+    if found is None:
+        raise Trouble("not_found", f"Slurm knows no node {name}")
+    return found
+
+
+def all_jobs(slurm: Slurm) -> list[Job]:
+    """Every job that the controller remembers."""
+    return jobs_of(slurm.ask("squeue", "--json"))
+
+
+def await_node(slurm: Slurm, name: str, seconds: float) -> Answer:
+    """Wait until a node is registered and answers."""
+    deadline = Deadline(seconds)
+    slurm.await_controller(deadline)
+    seen: list[Node | None] = [None]
+
+    def look() -> Node | None:
+        seen[0] = node_named(slurm, name)
+        return seen[0] if seen[0] is not None and seen[0]["responding"] else None
+
+    return {"node": deadline.wait(look, lambda: f"{name} {_told(seen[0])}")}
+
+
+def prove(slurm: Slurm, name: str | None, count: int, seconds: float) -> Answer:
+    """Have a job run end to end: submitted, started, over, and accounted where jobs are.
+
+    Everything that is not there yet is waited for. A node that other jobs have taken first is proven by them. A proof
+    never stands in the queue: it starts at once, or is tried again.
+    """
+    deadline = Deadline(seconds)
+    slurm.await_controller(deadline)
+    words = ["srun", f"--job-name={PROOF}", f"--time={PROOF_MINUTES}", f"--immediate={AT_ONCE_SECONDS}", "--mem=1"]
+    words += ["--chdir=/tmp", "--ntasks-per-node=1", "--cpus-per-task=1"]
+    words += [f"--nodelist={name}", "--nodes=1"] if name else [f"--nodes={count}"]
+    said = [""]
+
+    def attempt() -> Answer | None:
+        done = slurm.say(*words, "sh", "-c", 'echo "$SLURM_JOB_ID $SLURMD_NODENAME"')
+        if done.returncode == 0:
+            told = [line.split() for line in done.stdout.splitlines()]
+            return {"job": told[0][0], "how": "proof", "nodes": sorted(each[1] for each in told), "accounted": None}
+        said[0] = sentence_of(done)
+        if code_of(done.stderr) not in NOT_YET:
+            raise Trouble(code_of(done.stderr), f"srun: {said[0]}")
+        return _others(slurm, name) if name else None
+
+    answer = deadline.wait(attempt, lambda: f"no job ran: {said[0]}; {_where(slurm, name)}")
+    if answer["how"] == "proof" and slurm.accounts:
+        answer["accounted"] = _accounted(slurm, answer["job"], deadline)
+    return answer
+
+
+def _others(slurm: Slurm, name: str) -> Answer | None:
+    """A job of somebody else that runs on a node, as its proof; where jobs are private, the node's state tells it."""
+    answer = {"how": "other", "nodes": [name], "accounted": None}
+    if running := slurm.say("squeue", "-h", "-t", "RUNNING", "-w", name, "-o", "%A").stdout.split():
+        return {"job": running[0], **answer}
+    node = node_named(slurm, name) if slurm.setting("PrivateData") else None
+    if node is None or not node["responding"] or "COMPLETING" in node["state"]:
+        return None
+    return answer if TAKEN & set(node["state"]) else None
+
+
+def _accounted(slurm: Slurm, job_id: str, deadline: Deadline) -> bool:
+    def look() -> bool | None:
+        done = slurm.say("sacct", "-n", "-P", "-X", "-j", job_id, "-o", "State")
+        return True if done.stdout.strip() == "COMPLETED" else None
+
+    return deadline.wait(look, lambda: f"job {job_id} ran, and is not in the accounting")
+
+
+def _where(slurm: Slurm, name: str | None) -> str:
+    if name:
+        return f"{name} {_told(node_named(slurm, name))}"
+    nodes = nodes_of(slurm.say("scontrol", "--oneliner", "--detail", "show", "node").stdout)
+    return "; ".join(f"{each['name']} {_told(each)}" for each in nodes[:20]) or "there are no nodes"
+
+
+def _told(node: Node | None) -> str:
+    if node is None:
+        return "is not registered"
+    why = f" ({node['reason']})" if node.get("reason") else ""
+    return f"is {'+'.join(node['state'])}{why}"
+
+
+def quiet(slurm: Slurm, name: str, seconds: float) -> Answer:
+    """That a node takes no new jobs and has none; looked at until it is so, or the time is over."""
+    deadline = Deadline(seconds)
+    while True:
+        node = existing(slurm, name)
+        if is_drained(node):
+            return {"quiet": True, "node": node}
+        if deadline.is_over:
+            jobs = _jobs_on(slurm, name)
+            held = f"jobs {', '.join(job['id'] for job in jobs)}" if jobs else "nothing that is listed"
+            raise Trouble("not_quiet", f"{name} {_told(node)}; held by {held}", quiet=False, node=node, jobs=jobs)
+        time.sleep(0.1)
+
+
+def _jobs_on(slurm: Slurm, name: str) -> list[Job]:
+    return [
+        job for job in all_jobs(slurm)
+        if name in job.get("nodes", ()) and job["state"] not in OVER and job["state"] not in WAITING
+    ][:50]  # fmt: skip
+
+
+def drain(slurm: Slurm, name: str, owner: str, reason: str) -> Answer:
+    """No new jobs for a node, in somebody's name; another's drain stays as it is, one's own has this reason."""
+    node = existing(slurm, name)
+    told = f"{OWN}{owner}: {' '.join(reason.split())}"[:REASON_LENGTH_MAX]
+    if "DRAIN" in node["state"]:
+        foreign = _foreign(node, owner)
+        if foreign is not None or node.get("reason") == told:
+            return {"node": node, "changed": False, "foreign": foreign}
+    slurm.ask("scontrol", "update", f"nodename={name}", "state=drain", f"reason={told}")
+    return {"node": existing(slurm, name), "changed": True, "foreign": None}
+
+
+def resume(slurm: Slurm, name: str, owner: str) -> Answer:
+    """Jobs again for a node, if it was drained in this name."""
+    node = existing(slurm, name)
+    if "DRAIN" not in node["state"] or (foreign := _foreign(node, owner)) is not None:
+        told = _foreign(node, owner) if "DRAIN" in node["state"] else None
+        return {"node": node, "changed": False, "foreign": told}
+    slurm.ask("scontrol", "update", f"nodename={name}", "state=resume")
+    return {"node": existing(slurm, name), "changed": True, "foreign": foreign}
+
+
+def _foreign(node: Node, owner: str) -> str | None:
+    """Somebody else's reason for a drain; None where it is the owner's own."""
+    reason = str(node.get("reason", ""))
+    return None if reason.startswith(f"{OWN}{owner}:") else reason or "no reason is told"
+
+
+def delete(slurm: Slurm, name: str, owner: str, gone: bool) -> Answer:
+    """Take a node out of the cluster; one that has jobs only if its machine is gone, which ends them."""
+    node = node_named(slurm, name)
+    if node is None:
+        return {"deleted": False, "jobs": []}
+    ended: list[str] = []
+    if gone:
+        ended = [job["id"] for job in _jobs_on(slurm, name)]
+        slurm.ask("scontrol", "update", f"nodename={name}", "state=down", f"reason={OWN}{owner}: gone")
+    elif is_busy(node):
+        jobs = _jobs_on(slurm, name)
+        raise Trouble("busy", f"jobs run on {name}: {', '.join(job['id'] for job in jobs)}", jobs=jobs)
+
+    def look() -> bool | None:
+        done = slurm.say("scontrol", "delete", f"nodename={name}")
+        if done.returncode == 0 or code_of(done.stderr + done.stdout) == "not_found":
+            return True
+        if not gone:
+            raise Trouble("busy", f"scontrol: {sentence_of(done)}", jobs=_jobs_on(slurm, name))
+        return None
+
+    Deadline(GONE_SECONDS).wait(look, lambda: f"{name} cannot be deleted: it {_told(node_named(slurm, name))}")
+    return {"deleted": True, "jobs": ended}
+
+
+def look(slurm: Slurm, ended_after: str | None, nodes_after: str | None) -> Answer:
+    """All that is seen of the cluster at one moment, bounded; `ended_until` is where the next look goes on."""
+    now = int(time.time())
+    text = slurm.ask("squeue", "--json")
+    jobs = jobs_of(text)
+    nodes = nodes_of(slurm.ask("scontrol", "--oneliner", "--detail", "show", "node"), jobs)
+    partitions = slurm.ask("sinfo", "-h", "-o", "%R|%a").splitlines()
+    shown, more_nodes = fitted([each for each in nodes if each["name"] > (nodes_after or "")], 1_000, NODES_BYTES)
+    alive = sorted((job for job in jobs if job["state"] not in OVER), key=_running_first)
+    listed, more_jobs = fitted(alive, JOBS_MAX, JOBS_BYTES)
+    ended, until, more_ended = ended_jobs(jobs, ended_after, now)
+    counts: dict[str, int] = {}
+    for job in jobs:
+        counts[job["state"]] = counts.get(job["state"], 0) + 1
+    return {
+        "version": json.loads(text)["meta"]["Slurm"]["release"],
+        "controller": "up",
+        "nodes": shown,
+        "nodes_after": shown[-1]["name"] if more_nodes and shown else None,
+        "jobs": listed,
+        "job_counts": counts,
+        "partitions": [dict(zip(("name", "state"), each.split("|", 1), strict=False)) for each in partitions],
+        "ended": ended,
+        "ended_until": until,
+        "truncated": more_nodes or more_jobs or more_ended,
+    }
+
+
+def ended_jobs(jobs: list[Job], after: str | None, now: int) -> tuple[list[Job], str, bool]:
+    """The jobs that ended after a mark, oldest first, and the mark to go on from, which is opaque to the caller."""
+    over = [job for job in jobs if job.get("ended_at") and job.get("started_at")]
+    over.sort(key=_mark)
+    begun = _read_mark(after)
+    wanted = [job for job in over if _mark(job) > begun]
+    shown, more = fitted(
+        [{k: v for k, v in job.items() if k not in ("name", "key")} for job in wanted], ENDED_MAX, ENDED_BYTES
+    )
+    if more and shown:
+        last = _mark(shown[-1])
+        return shown, f"{last[0]}/{last[1]}", True
+    settled = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now - SETTLED_SECONDS))
+    return shown, f"{max(settled, begun[0])}/0", False
+
+
+def _mark(job: Job) -> tuple[str, int]:
+    return job["ended_at"], int(job["id"])
+
+
+def _read_mark(text: str | None) -> tuple[str, int]:
+    moment, _, number = (text or "").partition("/")
+    return moment, int(number) if number.isdigit() else 0
+
+
+def _running_first(job: Job) -> tuple[bool, int]:
+    return job["state"] in WAITING, int(job["id"])
+
+
+def fitted(found: list[dict[str, Any]], most: int, most_bytes: int) -> tuple[list[dict[str, Any]], bool]:
+    """As many as may be told, and whether there are more."""
+    kept: list[dict[str, Any]] = []
+    for each in found[:most]:
+        most_bytes -= len(json.dumps(each)) + 2
+        if most_bytes < 0:
+            break
+        kept.append(each)
+    return kept, len(kept) < len(found)
+
+
+def _name(given: Namespace) -> str:
+    """The name of one node: Slurm would also take lists and ALL."""
+    if not given.node or not ONE_NODE.fullmatch(given.node) or given.node.lower() == "all":
+        raise Trouble("usage", "say which node, and one alone: --node")
+    return str(given.node)
+
+
+VERBS: Mapping[str, Callable[[Slurm, Namespace], Answer]] = {
+    "await-node": lambda slurm, given: await_node(slurm, _name(given), given.seconds or 60.0),
+    "prove": lambda slurm, given: prove(
+        slurm, _name(given) if given.node else None, given.nodes, given.seconds or 60.0
+    ),
+    "quiet": lambda slurm, given: quiet(slurm, _name(given), given.seconds or 0.0),
+    "look": lambda slurm, given: look(slurm, given.ended_after, given.nodes_after),
+    "drain": lambda slurm, given: drain(slurm, _name(given), given.owner, given.reason),
+    "resume": lambda slurm, given: resume(slurm, _name(given), given.owner),
+    "delete": lambda slurm, given: delete(slurm, _name(given), given.owner, given.gone),
+}

@@ -1,0 +1,200 @@
+"""The look at a running cluster: what Slurm says of every node becomes its member's health, and what differs is shown.
+
+Health is read and never proved here: a full cluster cannot run a probe. One look at a time is made on the controller,
+once in a while and whenever a member changed; a member whose drain was taken back is resumed in Slurm, where the drain
+is the platform's own.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from mooring_adapter import Member, MemberSeen, RunTask, Task, Watched, World
+from mooring_slurm.answers import answer_of
+from mooring_slurm.drains import DEAD
+from mooring_slurm.layout import Home
+from mooring_slurm.members import OUTPUT_BYTES, OWNER, UP, controller_of, is_reached, workers_of
+from mooring_slurm.usage import accounts_of, usage_of
+from mooring_slurm.views import Difference, differences, drain_owner, is_down, nodes_of
+
+WATCH_SECONDS: Final = 20.0
+LOOK_SECONDS: Final = 30
+COUNTED_MAX: Final = 20
+NODE_FIELDS: Final = (
+    "state",
+    "reason",
+    "reason_by",
+    "jobs",
+    "cpus_used",
+    "gpus",
+    "gpus_used",
+    "version",
+    "address",
+    "responding",
+)
+UNREACHED: Final = "the controller's machine cannot be reached: nothing is known of Slurm"
+
+
+def watch(world: World) -> Watched:
+    """What is to be told of a cluster that runs."""
+    head = controller_of(world)
+    if head is None or head.status not in UP:
+        return Watched(health="degraded", health_detail="there is no controller that works")
+    if not is_reached(head):
+        return Watched(health="degraded", health_detail=UNREACHED)
+    asked = (look_task(world, head),)
+    look = next((each for each in world.looks if each.member_id == head.id and each.step.startswith("look/")), None)
+    if look is None or not look.is_over:
+        return Watched(looks=asked if look is None or look.step != asked[0].step else ())
+    seen = answer_of(look)
+    if not look.succeeded or seen is None or "error" in seen:
+        return _unanswered(world, head, look, asked)
+    usage, meter = usage_of(world, seen), metered(world, seen)
+    if look.step.split("/")[1] != fingerprint(world) or any(each.kind != "action" for each in world.operations):
+        # It is older than the newest change, or something is being changed: it says nothing about how members stand.
+        return Watched(detail={**world.instance.adapter_detail, **meter}, usage=usage, looks=asked)
+    resumed = resumes(world, seen)
+    silent = silent_once(world, seen)
+    found = [
+        each
+        for each in differences(world, seen)
+        if (each.name != "stale_drain" or not resumed) and (each.name != "down" or each.node not in silent)
+    ]
+    health, why = health_of(world, found)
+    wrong = {each.node for each in found}
+    told = [
+        each for each in workers_of(world) if _is_told(each) and (each.name in nodes_of(seen) or each.name in wrong)
+    ]
+    members = tuple(member_seen(each, seen, found) for each in told)
+    return Watched(
+        members=(*members, head_seen(head, seen)), health=health, health_detail=why,
+        detail=detail_of(world, seen, found), usage=usage, looks=(*asked, *resumed),
+    )  # fmt: skip
+
+
+def look_task(world: World, head: Member) -> RunTask:
+    """The next look: a name for each stretch of time, and for each change of the members."""
+    now = world.now or datetime.now(UTC)
+    words = ["look"]
+    if (after := world.instance.adapter_detail.get("ended_until")) is not None:
+        words += ["--ended-after", str(after)]
+    arguments: dict[str, Any] = {
+        "argv": Home(head.name).argv(*words), "attempts": 1, "timeout_seconds": LOOK_SECONDS,
+        "output_bytes": OUTPUT_BYTES,
+    }  # fmt: skip
+    step = f"look/{fingerprint(world)}/{int(now.timestamp() // WATCH_SECONDS)}"
+    return RunTask(step=step, member_id=head.id, type="probe.exec", arguments=arguments)
+
+
+def fingerprint(world: World) -> str:
+    """How the members stand, in a few letters: another look is due when that changes."""
+    told = [(each.id, each.status) for each in world.members]
+    told += [(each.id, each.status) for each in world.operations if each.kind != "action"]
+    return hashlib.sha256(repr(sorted(told)).encode()).hexdigest()[:10]
+
+
+def resumes(world: World, seen: Mapping[str, Any]) -> tuple[RunTask, ...]:
+    """Nodes that are wanted back: their member does its part, and the drain that they have is the platform's own."""
+    nodes = nodes_of(seen)
+    stale = {each.node for each in differences(world, seen) if each.name == "stale_drain"}
+    found = []
+    for member in workers_of(world):
+        if member.name in stale and is_reached(member) and drain_owner(nodes[member.name]) == OWNER:
+            reason = hashlib.sha256(str(nodes[member.name].get("reason")).encode()).hexdigest()[:10]
+            words = ("resume", "--node", member.name, "--owner", OWNER)
+            arguments = {"argv": Home(member.name).argv(*words), "attempts": 3, "timeout_seconds": LOOK_SECONDS}
+            step = f"wanted/{reason}/{int((world.now or datetime.now(UTC)).timestamp() // WATCH_SECONDS)}"
+            found.append(RunTask(step=step, member_id=member.id, type="probe.exec", arguments=arguments))
+    return tuple(found)
+
+
+def silent_once(world: World, seen: Mapping[str, Any]) -> frozenset[str]:
+    """Nodes that only did not answer, and did at the look before: one moment's silence is not called down."""
+    nodes = nodes_of(seen)
+    return frozenset(
+        each.name
+        for each in workers_of(world)
+        if each.name in nodes
+        and not DEAD - {"NOT_RESPONDING"} & frozenset(nodes[each.name].get("state", ()))
+        and (each.adapter_detail.get("slurm") or {}).get("responding") is not False
+    )
+
+
+def health_of(world: World, found: list[Difference]) -> tuple[str, str]:
+    """How the whole does, and why."""
+    workers = workers_of(world)
+    failed = [each.name for each in workers if each.status == "failed"]
+    if failed:
+        return "degraded", f"failed: {', '.join(failed[:5])}"
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        first = found[0]
+        return "degraded", f"{first.node}: {first.detail}{more}".removeprefix(": ")[:500]
+    if not workers:
+        return "healthy", "the controller takes jobs; there are no workers"
+    return "healthy", f"{len(workers)} workers"
+
+
+def member_seen(member: Member, seen: Mapping[str, Any], found: list[Difference]) -> MemberSeen:
+    """What Slurm says of one worker."""
+    node = nodes_of(seen).get(member.name)
+    wrong = next((each for each in found if each.node == member.name), None)
+    state = None if node is None else {name: node[name] for name in NODE_FIELDS if node.get(name) is not None}
+    detail = {**member.adapter_detail, "slurm": state or {"state": ["ABSENT"]}}
+    if member.status in ("draining", "drained"):
+        health = "degraded" if node is None or is_down(node) else "healthy"
+        return MemberSeen(member_id=member.id, health=health, detail=detail)
+    if wrong is None:
+        return MemberSeen(
+            member_id=member.id, status="ready", health="healthy", health_detail="Slurm sends it jobs", detail=detail
+        )
+    return MemberSeen(
+        member_id=member.id, status="degraded", health="degraded", health_detail=wrong.detail[:500], detail=detail
+    )
+
+
+def head_seen(head: Member, seen: Mapping[str, Any]) -> MemberSeen:
+    """The controller answers."""
+    known = {name: seen[name] for name in ("version", "partitions") if name in seen}
+    status = "ready" if head.status == "degraded" else None
+    return MemberSeen(
+        member_id=head.id, status=status, health="healthy", health_detail="it answers",
+        detail={**head.adapter_detail, "slurm": known},
+    )  # fmt: skip
+
+
+def detail_of(world: World, seen: Mapping[str, Any], found: list[Difference]) -> dict[str, Any]:
+    """What operators see of the whole; until when jobs were metered is in it, so that nobody meters them anew."""
+    kept = {name: value for name, value in world.instance.adapter_detail.items() if name not in ("slurm", "drift")}
+    return {
+        **kept,
+        **metered(world, seen),
+        "slurm": {
+            "version": seen.get("version"),
+            "nodes": len(nodes_of(seen)),
+            "jobs": dict(list(seen.get("job_counts", {}).items())[:COUNTED_MAX]),
+        },
+        "drift": [each.plain() for each in found[:COUNTED_MAX]],
+    }
+
+
+def metered(world: World, seen: Mapping[str, Any]) -> dict[str, Any]:
+    """Until when jobs were metered, once that is told (a mark of the program's own), and whose accounts are whose."""
+    until, accounts = seen.get("ended_until"), accounts_of(world)
+    return {**({} if until is None else {"ended_until": until}), **({"accounts": accounts} if accounts else {})}
+
+
+def _unanswered(world: World, head: Member, look: Task, asked: tuple[RunTask, ...]) -> Watched:
+    """The controller does not answer: what it would say of the others is not known."""
+    error = (answer_of(look) or {}).get("error")
+    said = error.get("detail") if isinstance(error, Mapping) else None
+    why = f"the controller does not answer: {said or look.failure_detail or look.status}"[:500]
+    told = MemberSeen(
+        member_id=head.id, status="degraded" if head.status == "ready" else None, health="degraded", health_detail=why
+    )
+    return Watched(members=(told,), health="degraded", health_detail=why, looks=asked)
+
+
+def _is_told(member: Member) -> bool:
+    return member.status in UP and is_reached(member)

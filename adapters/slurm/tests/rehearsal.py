@@ -1,0 +1,198 @@
+"""A rehearsal: the adapter's real keeper against the kit's simulated platform and a simulated Slurm, in one process.
+
+There is no HTTP, no other process and no waiting: requests are function calls, and where a plan waits for a time the
+platform's clock is moved there. A keeper can be killed at any of its requests, before or after the platform has done
+it; the next one begins with nothing but the records.
+"""
+
+import asyncio
+import json
+import pickle
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final, cast
+
+from mooring_adapter.conformance.book import Book
+from mooring_adapter.conformance.contract import Asked, Contract
+from mooring_adapter.conformance.records import Account, Member, Operation, Task
+from mooring_adapter.conformance.rules import Refused
+from mooring_adapter.conformance.stand_in import Outcome, StandIn, read_answer, told
+from mooring_adapter.keeper import Keeper
+from mooring_adapter.platform import Held, Platform
+from mooring_sdk import AsyncClient, Call, MooringError
+from mooring_slurm.adapter import SLURM
+from mooring_slurm.catalog import NEXT_VERSION, manifest_of
+from mooring_slurm.simulated_slurm import SimulatedCluster, SimulatedSlurm
+
+ROUNDS_MAX: Final = 400
+STILL_MAX: Final = 3
+LONG: Final = timedelta(seconds=30)
+STOOD: dict[str, bytes] = {}
+
+
+class Killed(BaseException):
+    """The adapter was killed at this request."""
+
+
+class Stuck(AssertionError):
+    """Nothing more happens, and the operation is not over."""
+
+
+class InProcess(StandIn):
+    """The simulated Slurm, asked without another process."""
+
+    def __init__(self, slurm: SimulatedSlurm) -> None:
+        self.slurm = slurm
+
+    def ask(self, task: Task, member: Member, instance_id: str) -> Outcome | None:
+        return read_answer(json.dumps(self.slurm.answer(told(task, member, instance_id))).encode())
+
+
+class Line:
+    """The way to the platform, on which the adapter can be killed."""
+
+    def __init__(self, contract: Contract, token: str, kill_at: int | None = None, *, is_done: bool = False) -> None:
+        self.contract, self.token = contract, token
+        self.kill_at, self.is_done = kill_at, is_done
+        self.requests = 0  # that change something: a kill at a look is one before the next of these
+        self.dead = False
+
+    async def call(self, call: Call, kind: type[Any]) -> Any:
+        return await self.execute(call)
+
+    async def execute(self, call: Call) -> Any:
+        if self.dead:
+            raise Killed
+        counts = call.operation.method != "GET"
+        self.requests += counts
+        is_now = counts and self.requests == self.kill_at
+        if is_now and not self.is_done:
+            self.dead = True
+            raise Killed
+        path = call.operation.path.format(**call.path)
+        body = call.body if isinstance(call.body, dict) else {}
+        query = {name: str(value) for name, value in call.query.items()}
+        try:
+            _, answer = self.contract.answer(Asked(call.operation.method, path, query, body, "", self.token))
+        except Refused as refused:
+            raise MooringError(
+                refused.detail, code=refused.code, status=refused.status, retryable=refused.retryable
+            ) from refused
+        if is_now:
+            self.dead = True
+            raise Killed
+        return json.loads(json.dumps(answer))
+
+
+class Rehearsal:
+    """One instance, and whoever keeps it."""
+
+    def __init__(self, workers: int = 2, **config: Any) -> None:
+        self.book = Book()
+        self.slurm = SimulatedSlurm()
+        self.book.nodes.stand_in = InProcess(self.slurm)
+        self.contract = Contract(self.book)
+        account = Account("sva_one", "prj_one", "key", "", ("slurm",))
+        self.book.accounts[account.id] = account
+        self.contract.tokens["token"] = (account.id, 1e12)
+        topology = {"controller": 1, "worker": workers}
+        self.made_of = f"{topology} {config}"
+        self.instance = self.book.create(account, manifest_of(), topology, config, "c")
+        self.on_round: Callable[[int], None] = lambda number: None
+
+    @property
+    def cluster(self) -> SimulatedCluster:
+        """What the simulated Slurm has of it."""
+        return self.slurm.clusters.setdefault(self.instance.id, SimulatedCluster())
+
+    def member(self, name: str) -> Member:
+        """A member that is not removed, by the end of its name."""
+        alive = [each for each in self.instance.members.values() if each.status != "removed"]
+        return next(each for each in alive if each.name == f"c-{name}")
+
+    def operation(self, kind: str) -> Operation:
+        """The newest operation of a kind."""
+        return [each for each in self.instance.operations.values() if each.kind == kind][-1]
+
+    def deployed(self) -> "Rehearsal":
+        """The same, once it runs; what was deployed once is not deployed again."""
+        return self.once("deployed", lambda: self.operation("deploy"))
+
+    def once(self, what: str, change: Callable[[], Operation]) -> "Rehearsal":
+        """The same after a change that succeeds; what was brought about once is put back from then on."""
+        self.made_of += f" {what}"
+        if self.made_of not in STOOD:
+            operation = change()
+            self.until_over(operation)
+            assert operation.status == "succeeded", operation.outcome
+            STOOD[self.made_of] = self._kept()
+        self._put_back(STOOD[self.made_of])
+        return self
+
+    def _kept(self) -> bytes:
+        book = self.book
+        return pickle.dumps((book.instances, book.sequence, book.offset, book.nodes.running, self.slurm.clusters))
+
+    def _put_back(self, kept: bytes) -> None:
+        book = self.book
+        book.instances, book.sequence, book.offset, book.nodes.running, self.slurm.clusters = pickle.loads(kept)
+        (self.instance,) = book.instances.values()
+
+    def upgrade(self, version: str = NEXT_VERSION, kind: str = "upgrade") -> Operation:
+        """Towards another version."""
+        operation = self.book.change(self.instance, kind, {"version": version}, None)
+        self.book.target(operation, self.instance, manifest_of(version))
+        return operation
+
+    def until_over(self, operation: Operation, kill_at: int | None = None, *, is_done: bool = False) -> int:
+        """Keep the instance until the operation is over, killed once on the way; how many requests the first made."""
+        line = self._line(kill_at, is_done=is_done)
+        try:
+            self._keep(line, operation)
+        except Killed:
+            self._keep(self._line(None), operation)
+        return line.requests
+
+    def _line(self, kill_at: int | None, *, is_done: bool = False) -> Line:
+        """A new holder, under a new fence, that knows nothing."""
+        with self.book.changing():
+            self.instance.claim.fence += 1
+            self.instance.claim.holder = f"keeper-{self.instance.claim.fence}"
+        return Line(self.contract, "token", kill_at, is_done=is_done)
+
+    def _keep(self, line: Line, operation: Operation) -> None:
+        platform = Platform(cast(AsyncClient, line), "keeper")
+        keeper = Keeper(SLURM, platform, Held(self.instance.id, self.instance.claim.fence))
+        asyncio.run(self._rounds(keeper, operation))
+
+    async def _rounds(self, keeper: Keeper, operation: Operation) -> None:
+        still = 0
+        for number in range(ROUNDS_MAX):
+            if operation.is_over or operation.phase == "platform":
+                self.book.settle()
+                return
+            self.on_round(number)
+            before = self.instance.changed
+            rest = await keeper._round()
+            still = still + 1 if self.instance.changed == before else 0
+            if still > STILL_MAX:
+                raise Stuck(f"{operation.kind} is {operation.status}: {list(operation.steps.values())}")
+            if rest > 0:
+                self.book.offset += min(timedelta(seconds=rest), LONG)
+                self.book.settle()
+        raise Stuck(f"{operation.kind} has no end after {ROUNDS_MAX} rounds")
+
+    def end_state(self, operation: Operation) -> dict[str, Any]:
+        """What has to be the same however often the adapter died: people's view, Slurm's, and what was done."""
+        self.book.settle()
+        tasks = [each for each in self.instance.tasks.values() if each.operation_id == operation.id]
+        return {
+            "instance": self.instance.status,
+            "operation": operation.status,
+            "members": sorted((each.name, each.status, each.version) for each in self.instance.members.values()),
+            "nodes": sorted((each.name, each.drained) for each in self.cluster.nodes.values()),
+            "services": sorted(self.cluster.services),
+            "accounts": dict(self.cluster.accounts),
+            "effects": sorted((each.step, each.type, each.status) for each in tasks if each.type != "service.inspect"),
+            "evidence": sorted(operation.outcome.get("evidence", {})),
+        }

@@ -1,0 +1,281 @@
+"""`mooring slurm` against a double of the platform: what it asks for, and what it shows."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from cli.tests.platform_double import PROJECT, Asked, Given, Platform, page, problem, serving
+from mooring_cli.main import mooring
+from mooring_slurm import cli
+from mooring_slurm.cli_cluster import JobTime, Memory
+
+Run = Callable[..., Result]
+INSTANCE = "ins_01c1"
+AT = f"/api/v1/projects/{PROJECT}/app-instances"
+ONE = f"{AT}/{INSTANCE}"
+ATTACHED = f"/api/v1/projects/{PROJECT}/attachments"
+SCRIPT = "#!/bin/sh\nhostname\n"
+
+
+@pytest.fixture
+def platform() -> Iterator[Platform]:
+    """A platform with one cluster."""
+    with serving() as double:
+        double.on("GET", AT, page({"id": INSTANCE, "name": "c1", "status": "running"}))
+        double.on("GET", ATTACHED, page({"id": "att_1", "instance_name": "shared", "status": "active"}))
+        yield double
+
+
+@pytest.fixture
+def run(platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the command inside of the test."""
+    monkeypatch.setattr(cli, "FOLLOW_SECONDS", 0.0)
+    given = {"MOORING_URL": platform.url, "MOORING_TOKEN": "mrgp_x", "MOORING_PROJECT": PROJECT, "HOME": str(tmp_path)}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+    def invoke(*arguments: str, stdin: str | None = None) -> Result:
+        result = CliRunner().invoke(mooring, ["slurm", *arguments], input=stdin)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return invoke
+
+
+def operation(status: str = "succeeded", **fields: Any) -> dict[str, Any]:
+    """An action's operation."""
+    empty = {"output": None, "failure_code": None, "failure_detail": None, "cancel_reason": None}
+    return {"id": "op_1", "status": status, **empty, **fields}
+
+
+def answers(platform: Platform, action: str, *outputs: dict[str, Any], place: str = ONE) -> None:
+    """What the cluster answers to an action, one after the other; the last one stays."""
+    left = list(outputs)
+
+    def answer(asked: Asked) -> Given:
+        return Given(body=operation(output=left.pop(0) if len(left) > 1 else left[0]))
+
+    platform.on("POST", f"{place}/actions/{action}", answer)
+
+
+def asked(platform: Platform, action: str) -> list[dict[str, Any]]:
+    """What an action was given, each time."""
+    return [each.body["input"] for each in platform.of("POST") if each.path.endswith(f"/actions/{action}")]
+
+
+def job(number: str = "7", state: str = "PENDING", **fields: Any) -> dict[str, Any]:
+    """A job, as the app tells it."""
+    return {"id": number, "name": "train", "user": "app", "state": state, **fields}
+
+
+# Jobs ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_script_is_submitted_with_what_was_asked_for(run: Run, platform: Platform, tmp_path: Path) -> None:
+    answers(platform, "queue.submit", {"job_id": "7", "repeated": False})
+    (tmp_path / "job.sh").write_text(SCRIPT)
+    options = ("--nodes", "2", "--gpus", "1", "--memory", "4G", "--time", "1:30:00", "--array", "0-3", "--key", "k1")
+    result = run("submit", "c1", str(tmp_path / "job.sh"), "--name", "train", *options)
+    assert (result.stdout, result.exit_code) == ("Submitted batch job 7\n", 0)
+    assert asked(platform, "queue.submit") == [
+        {
+            "script": SCRIPT, "name": "train", "nodes": 2, "gpus": 1, "memory_mib": 4096, "minutes": 90, "array": "0-3",
+            "key": "k1",
+        }
+    ]  # fmt: skip
+
+
+def test_a_script_comes_from_stdin_too_and_a_repetition_is_told(run: Run, platform: Platform) -> None:
+    answers(platform, "queue.submit", {"job_id": "7", "repeated": True})
+    result = run("submit", "c1", "-", "--key", "k1", stdin=SCRIPT)
+    assert "submitted before" in result.stderr
+    shown = run("submit", "c1", "-", "--key", "k1", "-o", "json", stdin=SCRIPT)
+    assert json.loads(shown.stdout) == {"id": "7", "job_id": "7", "repeated": True}
+
+
+@pytest.mark.parametrize("text", ["hostname\n", "", "#!/bin/sh\n" + "x" * 50_000])
+def test_what_is_no_script_is_not_sent(run: Run, platform: Platform, text: str) -> None:
+    result = run("submit", "c1", "-", stdin=text)
+    assert (result.exit_code, asked(platform, "queue.submit")) == (1, [])
+
+
+def test_submit_waits_for_the_end_and_ends_with_the_jobs_exit_code(run: Run, platform: Platform) -> None:
+    answers(platform, "queue.submit", {"job_id": "7", "repeated": False})
+    answers(
+        platform, "queue.read",
+        {"jobs": [job(why_text="it waits for room")]}, {"jobs": [job(state="RUNNING")]},
+        {"jobs": [job(state="FAILED", exit_code=3)]},
+    )  # fmt: skip
+    result = run("submit", "c1", "-", "--wait", stdin=SCRIPT)
+    assert result.exit_code == 3
+    assert "it waits for room" in result.stderr
+    assert "Job 7 is FAILED." in result.stderr
+
+
+@pytest.mark.parametrize(("state", "code"), [("COMPLETED", 0), ("CANCELLED by 1000", 1), ("TIMEOUT", 1)])
+def test_a_job_that_did_not_complete_is_no_success(run: Run, platform: Platform, state: str, code: int) -> None:
+    answers(platform, "queue.read", {"jobs": [job(state=state, exit_code=0)]})
+    assert run("job", "c1", "7", "--wait").exit_code == code
+
+
+def test_the_queue_says_why_jobs_wait_and_that_it_is_empty(run: Run, platform: Platform) -> None:
+    rows = [job(why_text="it waits for room", gpus=1), job("8", "RUNNING", nodes=["w-0", "w-1"])]
+    answers(platform, "queue.read", {"jobs": rows, "truncated": True})
+    result = run("queue", "c1")
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["ID", "NAME", "USER", "STATE", "NODES", "GPUS", "WHY", "TEXT"]
+    assert "it waits for room" in lines[1]
+    assert "w-0, w-1" in lines[2]
+    assert "There are more" in result.stderr
+    assert json.loads(run("queue", "c1", "-o", "json").stdout) == rows
+    answers(platform, "queue.read", {"jobs": []})
+    assert "mooring slurm submit c1" in run("queue", "c1").stderr
+
+
+def test_a_job_that_there_is_not_is_said(run: Run, platform: Platform) -> None:
+    answers(platform, "queue.read", {"jobs": []})
+    result = run("job", "c1", "7")
+    assert (result.exit_code, "knows no job 7" in result.stderr) == (1, True)
+
+
+def test_output_is_read_piece_by_piece_as_it_was_written(run: Run, platform: Platform) -> None:
+    pieces = [
+        {"text": "one\x1b[31m\n", "offset": 9, "end": False, "size": 13},
+        {"text": "two\n", "offset": 13, "end": False, "size": 13},
+    ]
+    answers(platform, "queue.output", *pieces)
+    assert run("output", "c1", "7", "--stderr").stdout == "one\x1b[31m\ntwo\n"
+    assert asked(platform, "queue.output") == [
+        {"job_id": "7", "stream": "err", "offset": 0}, {"job_id": "7", "stream": "err", "offset": 9},
+    ]  # fmt: skip
+
+
+def test_output_is_followed_to_the_end_of_the_job(run: Run, platform: Platform) -> None:
+    pieces = [
+        {"text": "", "offset": 0, "end": False, "size": 0},
+        {"text": "one\n", "offset": 4, "end": False, "size": 4},
+        {"text": "", "offset": 4, "end": True, "size": 4},
+    ]
+    answers(platform, "queue.output", *pieces)
+    assert run("output", "c1", "7", "--follow").stdout == "one\n"
+    answers(platform, "queue.output", pieces[0])
+    assert "nothing yet" in run("output", "c1", "7").stderr
+    assert json.loads(run("output", "c1", "7", "-o", "json").stdout) == {"id": "7", "stream": "out", "text": ""}
+
+
+def test_a_job_is_cancelled(run: Run, platform: Platform) -> None:
+    answers(platform, "queue.cancel", {"job": job(state="CANCELLED")})
+    assert "Job 7 is CANCELLED." in run("cancel", "c1", "7").stderr
+    assert asked(platform, "queue.cancel") == [{"job_id": "7"}]
+
+
+# Nodes --------------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_are_shown_with_what_is_in_use(run: Run, platform: Platform) -> None:
+    node = {"name": "w-0", "state": ["MIXED", "DRAIN"], "reason": "x", "cpus": 4, "cpus_used": 1, "gpus": 2}
+    answers(platform, "node.read", {"nodes": [node]})
+    shown = run("nodes", "c1").stdout.splitlines()[1].split()
+    assert shown[:6] == ["w-0", "MIXED+DRAIN", "x", "-", "1/4", "0/2"]
+    answers(platform, "node.read", {"nodes": []})
+    assert "mooring instances members add c1 --component worker" in run("nodes", "c1").stderr
+
+
+def test_a_node_is_drained_with_a_reason_and_somebody_elses_drain_stays(run: Run, platform: Platform) -> None:
+    node = {"name": "w-0", "state": ["IDLE", "DRAIN"]}
+    answers(platform, "node.operate", {"node": node, "changed": True})
+    assert "w-0 is IDLE+DRAIN." in run("drain", "c1", "w-0", "--reason", "new disk").stderr
+    answers(platform, "node.operate", {"node": node, "changed": False, "foreign": "the tenant's own"})
+    assert "that stays: the tenant's own" in run("resume", "c1", "w-0").stderr
+    assert asked(platform, "node.operate") == [
+        {"name": "w-0", "do": "drain", "reason": "new disk"}, {"name": "w-0", "do": "resume"},
+    ]  # fmt: skip
+    assert run("drain", "c1", "w-0").exit_code == 1  # a reason is owed to whoever reads it
+
+
+# Places -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_attached_project_acts_by_its_attachment(run: Run, platform: Platform) -> None:
+    answers(platform, "queue.read", {"jobs": [job()]}, place=f"{ATTACHED}/att_1")
+    for name in ("att_1", "shared"):
+        assert "train" in run("job", "--attachment", name, "7").stdout
+    assert asked(platform, "queue.read") == [{"job_id": "7"}] * 2
+    assert run("queue", "--attachment", "other").exit_code == 4
+
+
+def test_an_action_that_takes_long_is_waited_for_and_one_that_fails_says_why(run: Run, platform: Platform) -> None:
+    platform.on("POST", f"{ONE}/actions/node.read", Given(202, operation("running")))
+    failed = operation("failed", failure_code="unhealthy", failure_detail="the controller c-0 cannot be asked")
+    platform.on("GET", f"{ONE}/operations/op_1", Given(body=failed))
+    result = run("nodes", "c1")
+    assert (result.exit_code, result.stderr.splitlines()[0]) == (
+        1, "error: the controller c-0 cannot be asked (unhealthy)",
+    )  # fmt: skip
+
+
+def test_what_the_platform_refuses_is_told_as_it_says_it(run: Run, platform: Platform) -> None:
+    denied = problem(403, "permission_denied", "scheduler.queue.read is not allowed to this caller here")
+    platform.on("POST", f"{ONE}/actions/queue.read", denied)
+    result = run("queue", "c1")
+    assert (result.exit_code, "scheduler.queue.read" in result.stderr) == (3, True)
+    assert run("queue", "other").exit_code == 4
+
+
+@pytest.mark.parametrize("words", [(), ("c1",), ("c1", "7", "8"), ("--attachment", "att_1")])
+def test_words_that_are_missing_or_too_many_are_refused(run: Run, words: tuple[str, ...]) -> None:
+    assert run("cancel", *words).exit_code == 1
+
+
+def test_run_and_shell_ask_for_a_command_at_the_clusters_terminal(run: Run, platform: Platform) -> None:
+    platform.on("POST", f"{ONE}/exec", problem(409, "conflict", "c1 has no place where commands run"))
+    assert run("run", "c1", "--", "-N2", "hostname").exit_code == 5
+    assert run("shell", "c1").exit_code == 5
+    bodies = [each.body for each in platform.of("POST")]
+    assert [each["argv"] for each in bodies] == [["srun", "-N2", "hostname"], []]
+    assert [each["terminal"] for each in bodies] == [False, False]  # there is no terminal at both ends here
+
+
+# Values -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [("30", 30), ("0:30", 1), ("1:30", 2), ("1:30:00", 90), ("0:00:01", 1), ("2-12", 3_600), ("1-0:30:00", 1_470)],
+)
+def test_a_time_is_read_as_slurms_users_write_it(text: str, minutes: int) -> None:
+    assert JobTime().convert(text, None, None) == minutes
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"), [("500", 500), ("500M", 500), ("4G", 4_096), ("4GiB", 4_096), ("1T", 1 << 20)]
+)
+def test_memory_is_read_as_slurms_users_write_it(text: str, mib: int) -> None:
+    assert Memory().convert(text, None, None) == mib
+
+
+@pytest.mark.parametrize("text", ["", "x", "1:2:3:4", "-5", "0", "0:00"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        JobTime().convert(text, None, None)
+
+
+def test_the_command_itself_has_no_such_word() -> None:
+    root = Path(cli.__file__).parents[3]
+    found = subprocess.run(
+        ["grep", "-rliw", "slurm", "--include=*.py", str(root / "cli" / "mooring_cli")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert found.stdout == ""
+    program = "import sys; from mooring_cli import main; main.plugins = lambda: {}; main.mooring.main(['slurm'])"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ran.returncode, "No such command 'slurm'" in ran.stderr) == (1, True)

@@ -1,0 +1,185 @@
+"""Every kind of operation, killed at each request of its keeper, ends as if nobody had died: on simulated Slurm."""
+
+from collections.abc import Callable
+
+import pytest
+
+from adapters.slurm.tests.rehearsal import Rehearsal
+from mooring_adapter.conformance.records import Operation
+from mooring_slurm.catalog import VERSION
+from mooring_slurm.simulated_slurm import HOLD, SimulatedNode
+
+Play = tuple[Rehearsal, Operation]
+
+
+def deploy() -> Play:
+    here = Rehearsal()
+    return here, here.operation("deploy")
+
+
+def deploy_with_accounting() -> Play:
+    here = Rehearsal(accounting=True, users=["app", "ada"])
+    return here, here.operation("deploy")
+
+
+def add() -> Play:
+    here = Rehearsal().deployed()
+    return here, here.book.add(here.instance, "worker", 2)
+
+
+def drain() -> Play:
+    here = Rehearsal().deployed()
+    return here, here.book.change(here.instance, "drain", {"timeout_seconds": 300}, here.member("worker-1").id)
+
+
+def drain_with_a_job() -> Play:
+    """The job ends on the way, by the clock of the platform."""
+    here = Rehearsal().deployed()
+    job = here.cluster.submit({}, {"script": HOLD, "user": "app"})["job_id"]
+    worker = here.member(str(here.cluster.jobs[job].node).removeprefix("c-"))
+    began = here.book.now()
+
+    def pass_time(number: int) -> None:
+        if (here.book.now() - began).total_seconds() > 5:
+            here.cluster.jobs[job].state = "COMPLETED"
+
+    here.on_round = pass_time
+    return here, here.book.change(here.instance, "drain", {"timeout_seconds": 300}, worker.id)
+
+
+def remove() -> Play:
+    here = Rehearsal().deployed()
+    return here, here.book.change(here.instance, "remove", {"timeout_seconds": 300}, here.member("worker-1").id)
+
+
+def remove_what_never_ends() -> Play:
+    here = Rehearsal().deployed()
+    job = here.cluster.submit({}, {"script": HOLD, "user": "app"})["job_id"]
+    worker = here.member(str(here.cluster.jobs[job].node).removeprefix("c-"))
+    return here, here.book.change(here.instance, "remove", {"timeout_seconds": 5}, worker.id)
+
+
+def replace() -> Play:
+    here = Rehearsal().deployed()
+    return here, here.book.change(here.instance, "replace", {"surge": True}, here.member("worker-1").id)
+
+
+def replace_without_surge() -> Play:
+    here = Rehearsal().deployed()
+    return here, here.book.change(here.instance, "replace", {"surge": False}, here.member("worker-1").id)
+
+
+def replace_what_is_lost() -> Play:
+    here = Rehearsal().deployed()
+    old = here.member("worker-1")
+    here.book.lose(here.instance, old)
+    here.cluster.forget(old.name)
+    return here, here.book.change(here.instance, "replace", {"surge": True}, old.id)
+
+
+def replace_the_controller() -> Play:
+    here = Rehearsal(workers=1).deployed()
+    return here, here.book.change(here.instance, "replace", {"surge": True}, here.member("controller-0").id)
+
+
+def upgrade() -> Play:
+    here = Rehearsal().deployed()
+    here.cluster.submit({}, {"script": HOLD, "user": "app"})
+    return here, here.upgrade()
+
+
+def rollback() -> Play:
+    here = Rehearsal(workers=1).deployed()
+    here = here.once("upgraded", here.upgrade)
+    return here, here.upgrade(VERSION, "rollback")
+
+
+def restart() -> Play:
+    here = Rehearsal(workers=1).deployed()
+    return here, here.book.change(here.instance, "restart", {}, None)
+
+
+def reconcile() -> Play:
+    """A node of no member, and a drain of the platform's own that nobody wants any more."""
+    here = Rehearsal().deployed()
+    here.cluster.nodes["stranger"] = SimulatedNode("stranger")
+    here.cluster.drain({"node": "c-worker-0", "owner": "member", "reason": "left behind"}, {})
+    return here, here.book.change(here.instance, "reconcile", {}, None)
+
+
+def repair() -> Play:
+    """A worker that failed, and another whose daemon is down."""
+    here = Rehearsal(workers=3).deployed()
+    broken, down = here.member("worker-1"), here.member("worker-2")
+    with here.book.changing(here.instance):
+        broken.status, broken.failure = "failed", {"code": "unhealthy", "detail": "it is broken"}
+        here.book.nodes.running[down.id].discard("slurmd")
+    here.cluster.stop(down.name, "slurmd", whole=False)
+    return here, here.book.change(here.instance, "repair", {"scope": "whole_runtime"}, None)
+
+
+def decommission() -> Play:
+    here = Rehearsal().deployed()
+    return here, here.book.change(here.instance, "decommission", {}, None)
+
+
+def attach() -> Play:
+    here = Rehearsal(accounting=True).deployed()
+    return here, here.book.attach(here.instance, "p-other")
+
+
+def detach() -> Play:
+    here = Rehearsal(accounting=True).deployed()
+    here = here.once("attached", lambda: here.book.attach(here.instance, "p-other"))
+    here.cluster.submit({}, {"script": HOLD, "user": "p-other", "account": "p-other", "key": "theirs"})
+    identity = next(iter(here.instance.attachments))
+    return here, here.book.detach(here.instance, identity, cancel_work=True, seconds=60)
+
+
+def submit() -> Play:
+    here = Rehearsal().deployed()
+    wish = {"action": "queue.submit", "input": {"script": f"#!/bin/sh\n{HOLD}\n", "key": "mine"}}
+    return here, here.book.change(here.instance, "action", wish, None)
+
+
+def cancelled_drain() -> Play:
+    here, drained = drain_with_a_job()
+    here.on_round = lambda number: here.book.cancel(here.instance, drained) if number == 4 else None
+    return here, drained
+
+
+def cancelled_upgrade() -> Play:
+    here, changed = upgrade()
+
+    def cancel(number: int) -> None:
+        if any(each.step.startswith("stop/") for each in here.instance.tasks.values()) and changed.status == "running":
+            here.book.cancel(here.instance, changed)
+
+    here.on_round = cancel
+    return here, changed
+
+
+PLAYS: tuple[Callable[[], Play], ...] = (
+    deploy, deploy_with_accounting, add, drain, drain_with_a_job, remove, remove_what_never_ends, replace,
+    replace_without_surge, replace_what_is_lost, replace_the_controller, upgrade, rollback, restart, reconcile, repair,
+    decommission, attach, detach, submit, cancelled_drain, cancelled_upgrade,
+)  # fmt: skip
+ENDS = {"cancelled_drain": "cancelled", "cancelled_upgrade": "cancelled", "replace_what_is_lost": "running"}
+"""How they end where they do not succeed: what is left on a lost machine waits for somebody to write it off."""
+
+
+@pytest.mark.parametrize("play", PLAYS, ids=lambda play: play.__name__)
+def test_the_end_is_the_same_wherever_the_adapter_is_killed(play: Callable[[], Play]) -> None:
+    here, operation = play()
+    requests = here.until_over(operation)
+    undisturbed = here.end_state(operation)
+    assert operation.status == ENDS.get(play.__name__, "succeeded"), operation.outcome
+    assert here.book.nodes.started_twice == []
+    assert here.book.observations == []
+    if play.__name__.startswith("cancelled"):
+        return  # when it is cancelled depends on the round, and so does what was done before
+    for point in range(1, requests + 1):
+        here, operation = play()
+        here.until_over(operation, point, is_done=point > 1)  # before one is behind the one before
+        assert here.end_state(operation) == undisturbed, f"killed at request {point}"
+        assert (here.book.nodes.started_twice, here.book.observations) == ([], [])

@@ -1,0 +1,156 @@
+"""The look at a running cluster: what Slurm says in, health, differences and usage out."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+from adapters.slurm.tests.test_plans import FIRST, HEAD, NOW, member, operation, world
+from mooring_adapter import Attachment, Member, MemberSeen, Task, Watched, World
+from mooring_slurm.watch import fingerprint, watch
+
+IDLE = {"name": "c-one", "state": ["IDLE"], "responding": True, "version": "22.05.8", "jobs": 0}
+
+
+def looked(here: World, nodes: list[dict[str, Any]], **more: Any) -> World:
+    """The world after a look that found this."""
+    said = {"version": "22.05.8", "nodes": nodes, "job_counts": {"RUNNING": 1}, "ended_until": "mark", **more}
+    look = Task(
+        id="look", step=f"look/{fingerprint(here)}/1", member_id=HEAD, status="succeeded", finished_at=NOW,
+        result={"output": json.dumps(said)},
+    )  # fmt: skip
+    return World(
+        instance=here.instance, manifest=here.manifest, members=here.members, operations=here.operations, tasks=[look],
+        now=here.now, attachments=more.get("attachments", []),
+    )  # fmt: skip
+
+
+def seen_of(found: Watched, identity: str = FIRST) -> MemberSeen:
+    return next(each for each in found.members if each.member_id == identity)
+
+
+def cluster(worker: Member | None = None) -> World:
+    return world(member(HEAD), worker or member(FIRST))
+
+
+def test_a_cluster_that_was_not_looked_at_is_looked_at_on_the_controller_and_nothing_is_told() -> None:
+    found = watch(cluster())
+    assert [(each.type, each.member_id) for each in found.looks] == [("probe.exec", HEAD)]
+    assert (found.health, found.members) == (None, ())
+
+
+def test_a_node_that_takes_jobs_is_healthy_and_operators_see_what_slurm_says() -> None:
+    found = watch(looked(cluster(), [IDLE]))
+    told = seen_of(found)
+    assert (told.status, told.health, found.health) == ("ready", "healthy", "healthy")
+    assert told.detail is not None
+    assert told.detail["slurm"]["state"] == ["IDLE"]
+    assert found.detail is not None
+    assert found.detail["slurm"] == {"version": "22.05.8", "nodes": 1, "jobs": {"RUNNING": 1}}
+
+
+def test_a_node_that_is_down_makes_its_member_degraded_with_slurms_reason() -> None:
+    found = watch(looked(cluster(), [{**IDLE, "state": ["DOWN"], "reason": "Not responding", "responding": False}]))
+    told = seen_of(found)
+    assert (told.status, told.health, found.health) == ("degraded", "degraded", "degraded")
+    assert "Not responding" in (told.health_detail or "")
+
+
+def test_a_node_that_was_silent_once_is_looked_at_again_before_its_member_is_called_degraded() -> None:
+    silent = {**IDLE, "state": ["IDLE", "NOT_RESPONDING"], "responding": False}
+    told = seen_of(watch(looked(cluster(), [silent])))
+    assert told.status == "ready"
+    assert told.detail is not None
+    again = member(FIRST, adapter_detail=dict(told.detail))
+    assert seen_of(watch(looked(cluster(again), [silent]))).status == "degraded"
+
+
+def test_somebody_elses_drain_is_shown_and_never_cleared() -> None:
+    found = watch(looked(cluster(), [{**IDLE, "state": ["IDLE", "DRAIN"], "reason": "swap", "reason_by": "root"}]))
+    assert seen_of(found).status == "degraded"
+    assert "drained in Slurm by root: swap" in (seen_of(found).health_detail or "")
+    assert [each.step.split("/")[0] for each in found.looks] == ["look"]
+    assert found.detail is not None
+    assert [each["difference"] for each in found.detail["drift"]] == ["foreign_drain"]
+
+
+def test_a_member_that_was_resumed_has_the_platforms_own_drain_cleared() -> None:
+    drained = {**IDLE, "state": ["IDLE", "DRAIN"], "reason": "mooring:member: drain op_1"}
+    found = watch(looked(cluster(), [drained]))
+    assert seen_of(found).status == "ready"
+    asked = next(each for each in found.looks if each.member_id == FIRST)
+    assert asked.arguments["argv"][-5:] == ["resume", "--node", "c-one", "--owner", "member"]
+
+
+def test_a_drain_that_is_wanted_is_left_as_it_is() -> None:
+    drained = {**IDLE, "state": ["IDLE", "DRAIN"], "reason": "mooring:member: drain op_1"}
+    found = watch(looked(cluster(member(FIRST, "drained")), [drained]))
+    assert (seen_of(found).status, seen_of(found).health) == (None, "healthy")
+    assert len(found.looks) == 1
+
+
+def test_a_look_from_before_a_change_says_nothing_about_members() -> None:
+    old = looked(cluster(member(FIRST, "drained")), [{**IDLE, "state": ["IDLE", "DRAIN"]}])
+    here = World(instance=old.instance, members=cluster().members, tasks=old.tasks, now=NOW)
+    found = watch(here)
+    assert (found.members, found.health, len(found.looks)) == ((), None, 1)
+    busy = World(
+        instance=old.instance, members=old.members, tasks=old.tasks, operations=[operation("upgrade")], now=NOW
+    )  # fmt: skip
+    assert watch(busy).members == ()
+
+
+def test_a_controller_that_does_not_answer_is_told_with_its_words() -> None:
+    here = cluster()
+    error = {"error": {"code": "unreachable", "detail": "slurmctld does not listen"}}
+    look = Task(
+        id="look", step="look/x/1", member_id=HEAD, status="failed", result={"output": json.dumps(error)}
+    )  # fmt: skip
+    found = watch(World(instance=here.instance, members=here.members, tasks=[look], now=NOW))
+    assert (seen_of(found, HEAD).status, found.health) == ("degraded", "degraded")
+    assert "slurmctld does not listen" in (found.health_detail or "")
+
+
+def test_a_cluster_without_workers_is_well_and_says_so() -> None:
+    here = looked(world(member(HEAD)), [])
+    assert (watch(here).health, watch(here).health_detail) == (
+        "healthy", "the controller takes jobs; there are no workers",
+    )  # fmt: skip
+
+
+def test_each_attempt_of_a_job_is_metered_once_and_names_the_project_it_was_for() -> None:
+    began = NOW - timedelta(hours=2)
+    job = {
+        "id": "7", "account": "p-other", "restarts": 1, "gpus": 2, "started_at": began.isoformat(),
+        "ended_at": NOW.isoformat(),
+    }  # fmt: skip
+    attached = Attachment(id="att_1", project_id="prj_2", account_name="p-other", status="active")
+    never_ran = {"id": "8", "started_at": None, "ended_at": NOW.isoformat()}
+    here = looked(cluster(), [IDLE], ended=[job, never_ran])
+    here = World(
+        instance=here.instance, manifest=here.manifest, members=here.members, tasks=here.tasks, now=NOW,
+        attachments=[attached],
+    )  # fmt: skip
+    found = watch(here)
+    told = [(each.record_id, each.unit, each.quantity, each.attached_project_id) for each in found.usage]
+    name = f"job/7/1/{int(began.timestamp())}"
+    assert told == [
+        (f"{name}/job_hours", "job_hours", 2.0, "prj_2"), (f"{name}/gpu_hours", "gpu_hours", 4.0, "prj_2"),
+    ]  # fmt: skip
+    assert found.detail is not None
+    assert found.detail["ended_until"] == "mark"
+
+
+def test_the_jobs_of_a_project_that_is_attached_no_more_are_told_as_before() -> None:
+    """A record is stored once: told with another project it would be another content under the same name."""
+    job = {"id": "7", "account": "p-other", "started_at": NOW.timestamp() - 60, "ended_at": NOW.timestamp()}
+    attached = Attachment(id="att_1", project_id="prj_2", account_name="p-other", status="active")
+    before = looked(cluster(), [IDLE], ended=[job])
+    before = World(
+        instance=before.instance, manifest=before.manifest, members=before.members, tasks=before.tasks, now=NOW,
+        attachments=[attached],
+    )  # fmt: skip
+    told = watch(before)
+    assert told.detail is not None
+    after = looked(world(member(HEAD), member(FIRST), adapter_detail=dict(told.detail)), [IDLE], ended=[job])
+    assert watch(after).usage == told.usage
+    assert [each.attached_project_id for each in told.usage] == ["prj_2"]

@@ -1,0 +1,326 @@
+"""A site for tests with real Slurm: a Mooring, machines with real agents, tenants, and the Slurm adapter as a guest.
+
+Everything goes through the public API, by the SDK, as a tenant's admin uses it; what Slurm itself says is asked inside
+of a member's sandbox, by a task like anybody's. GPUs are simulated: they are scheduled and kept apart, and compute
+nothing.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mooring_sdk import Client, models
+from tests.e2e.cloud import PATIENT, Machine
+from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
+
+Seen = TypeVar("Seen")
+REASON = "a test of real Slurm asks for it"
+SKU = "simulated"
+REGION = "here"
+APP = "slurm"
+OVER = "succeeded,failed,cancelled"
+SECONDS_MAX = 120.0
+VERSIONS = ("1.0.0", "1.1.0")
+SETTINGS = {"MOORING_ADAPTER_LEASE_SECONDS": "3", "MOORING_TOKEN_CACHE_SECONDS": "0"}
+
+
+@dataclass
+class Tenant:
+    """A tenant with a project and its admin."""
+
+    slug: str
+    tenant_id: str
+    project_id: str
+    client: Client
+    token: str
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command said inside of a sandbox."""
+
+    exit_code: int
+    lines: list[str]
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "\n".join(self.lines)
+
+
+@dataclass
+class Site:
+    """The whole."""
+
+    mooring: Mooring
+    admin: Client
+    directory: Path
+    app_id: str = ""
+    machines: list[Machine] = field(default_factory=list)
+    adapters: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
+    number: int = 0
+
+    @property
+    def key_file(self) -> Path:
+        """The adapter's key."""
+        return self.directory / "slurm.key"
+
+    # Who is there ----------------------------------------------------------------------------------------------------
+
+    def join(self, gpus: int = 8) -> Machine:
+        """A machine with its agent running."""
+        place = self.directory / f"machine-{len(self.machines)}"
+        place.mkdir(mode=0o700)
+        token = self.admin.create_enrolment_token(region=REGION).token
+        command = [
+            sys.executable, "-m", "mooring_agent", "enrol", "--state-dir", str(place), "--host", "namespace", "--url",
+            self.mooring.url, "--name", place.name,
+        ]  # fmt: skip
+        told = subprocess.run(command, input=token, text=True, capture_output=True, check=False)
+        assert told.returncode == 0, told.stderr
+        machine = Machine(place, "namespace", told.stdout.split()[2], gpus)
+        machine.start()
+        self.machines.append(machine)
+        return machine
+
+    def tenant(self, slug: str) -> Tenant:
+        """A tenant that may launch the app."""
+        first = models.FirstAdminBody(email=f"ada@{slug}.test", display_name="Ada")
+        made = self.admin.create_tenant(slug=slug, display_name=slug, first_admin=first)
+        with Client(self.mooring.url, settings=PATIENT) as door:
+            entered = door.sign_in(
+                email=first.email, tenant=slug, one_time_code=made.one_time_code, new_password=PASSWORD
+            )
+        client = Client(self.mooring.url, token=entered.token, settings=PATIENT)
+        project = client.create_project(made.id, slug="vision", display_name="Vision")
+        self.entitle(client, project.id)
+        return Tenant(slug, made.id, project.id, client, entered.token)
+
+    def entitle(self, client: Client, project_id: str) -> None:
+        """Let a project launch the app."""
+        agreed = self.bundle(VERSIONS[0])["manifest"]["required_actions"]
+        client.create_entitlement(project_id, app_id=self.app_id, reason=REASON, agreed_actions=agreed)
+
+    # The app and its adapter -----------------------------------------------------------------------------------------
+
+    def bundle(self, version: str) -> dict[str, Any]:
+        """The bundle of a version, as the adapter's own command writes it, into the platform's directory of blobs."""
+        place = self.directory / "apps" / version
+        file = place / f"{APP}.json"
+        if not file.exists():
+            words = ["bundle", str(place), "--key-file", str(self.key_file), "--version", version]
+            done = subprocess.run(
+                [sys.executable, "-m", "mooring_slurm", *words], capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            for each in place.iterdir():
+                if each != file:
+                    (place.parent / each.name).write_bytes(each.read_bytes())
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return found
+
+    def offer(self) -> None:
+        """The app in the platform's catalog, in every version, and what is sold."""
+        bundles = [self.bundle(each) for each in VERSIONS]
+        about = bundles[0]["app"]
+        app = self.admin.create_platform_app(
+            slug=about["slug"], display_name=about["display_name"], category=about["category"]
+        )
+        self.app_id = app.id
+        self.admin.set_platform_app_adapter_key(app.id, public_key=bundles[0]["adapter_key"])
+        places = {
+            (bundle["manifest"]["artifacts"][role], place["location"], place["kind"])
+            for bundle in bundles
+            for role, place in bundle["artifacts"].items()
+        }
+        for number, (digest, location, kind) in enumerate(sorted(places)):
+            self.admin.create_platform_artifact_source(name=f"{APP}-{number}", pattern=location)
+            artifact = self.admin.register_platform_artifact(kind=kind, location=location, digest=digest)
+            for move in ("stage", "canary", "activate"):
+                self.admin.promote_platform_artifact(artifact.id, move=move, reason=REASON)
+        for bundle in bundles:
+            version = self.admin.create_platform_version(app.id, manifest=bundle["manifest"])
+            for move in ("stage", "canary", "activate"):
+                share = 100.0 if move == "canary" else None
+                self.admin.promote_platform_version(
+                    app.id, version.id, move=move, reason=REASON, canary_percentage=share
+                )
+        self.admin.create_sku(
+            slug=SKU, display_name="Simulated", shape="gpu_slice", gpu_model="simulated", regions=[REGION],
+            allowed_gpu_counts=[1, 2, 4], price_minor_per_gpu_hour=0, currency="EUR",
+        )  # fmt: skip
+
+    def start_adapter(self) -> "subprocess.Popen[bytes]":
+        """One replica of the Slurm adapter."""
+        command = [
+            sys.executable, "-m", "mooring_slurm", "--url", self.mooring.url, "--key-file", str(self.key_file),
+        ]  # fmt: skip
+        with (self.directory / "adapter.log").open("ab") as log:
+            started = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        self.adapters.append(started)
+        return started
+
+    def kill_adapters(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """End every replica."""
+        for each in self.adapters:
+            each.send_signal(number)
+            each.wait(timeout=60)
+        self.adapters = []
+
+    # Clusters --------------------------------------------------------------------------------------------------------
+
+    def launch(
+        self,
+        tenant: Tenant,
+        name: str,
+        workers: int = 2,
+        *,
+        config: dict[str, Any] | None = None,
+        placement: models.Placement | None = None,
+        scope: str | None = None,
+    ) -> models.Instance:
+        """A cluster that runs; what is wrong is told with what everybody said."""
+        made = tenant.client.create_instance(
+            tenant.project_id, app=APP, version=VERSIONS[0], name=name, config=config or {},
+            topology={"controller": 1, "worker": workers},
+            placement=placement or models.Placement(sku=SKU, gpu_count=2), control_plane_scope=scope,
+        )  # fmt: skip
+        return self.running(tenant, made.id)
+
+    def running(self, tenant: Tenant, instance_id: str) -> models.Instance:
+        """The instance once it runs."""
+        return self.instance_until(tenant, instance_id, "running", "running,failed,stopped")
+
+    def instance_until(self, tenant: Tenant, instance_id: str, wanted: str, until: str) -> models.Instance:
+        """The instance at the end of its way to a state."""
+        seen = self._patiently(
+            lambda wait: tenant.client.get_instance(tenant.project_id, instance_id, wait=wait, until=until),
+            lambda each: each.status in until.split(","),
+        )
+        assert seen.status == wanted, f"{seen}\n{self.said()}"
+        return seen
+
+    def members(self, tenant: Tenant, instance_id: str, component: str = "worker") -> list[models.Member]:
+        """The members of a component that are there, in order."""
+        found = tenant.client.iter_members(tenant.project_id, instance_id, limit=100)
+        here = [each for each in found if each.component_key == component and each.status != "removed"]
+        return sorted(here, key=lambda each: each.ordinal)
+
+    def over(self, tenant: Tenant, instance_id: str, operation_id: str, wanted: str = "succeeded") -> models.Operation:
+        """An operation at its end."""
+        seen = self._patiently(
+            lambda wait: tenant.client.get_operation(
+                tenant.project_id, instance_id, operation_id, wait=wait, until=OVER
+            ),
+            lambda each: each.status in OVER.split(","),
+        )
+        assert seen.status == wanted, f"{seen.blocker} {seen.failure_detail} {seen.last_lines}\n{seen}\n{self.said()}"
+        return seen
+
+    def act(self, tenant: Tenant, instance_id: str, action: str, **given: Any) -> dict[str, Any]:
+        """An action of the app to its good end; its output."""
+        made = tenant.client.start_instance_action(tenant.project_id, instance_id, action, input=given)
+        return dict(self.over(tenant, instance_id, made.id).output or {})
+
+    def stop(self, tenant: Tenant, instance_id: str) -> models.Instance:
+        """Decommission it; every member's node looked and found nothing, and what was taken for it is given back."""
+        found = tenant.client.iter_members(tenant.project_id, instance_id, limit=100)
+        places = {each.allocation_id for each in found if each.allocation_id is not None and each.owns_allocation}
+        tenant.client.stop_instance(tenant.project_id, instance_id)
+        over = self.instance_until(tenant, instance_id, "stopped", "stopped")
+        assert over.teardown_proof == "receipts", over
+        for each in places:
+            self.released(tenant, each)
+        return over
+
+    def released(self, tenant: Tenant, allocation_id: str) -> None:
+        """An allocation that is given back, and whose node found nothing of it."""
+        until = "released,release_failed"
+        seen = self._patiently(
+            lambda wait: tenant.client.get_allocation(tenant.project_id, allocation_id, wait=wait, until=until),
+            lambda each: each.status in until.split(","),
+        )
+        assert (seen.status, seen.teardown_proof) == ("released", "receipts"), f"{seen}\n{self.said()}"
+
+    # Inside of a sandbox ---------------------------------------------------------------------------------------------
+
+    def inside(self, tenant: Tenant, member: models.Member, *argv: str, user: str = "app", label: str = "test") -> Said:
+        """What a command says in the sandbox of a member, as somebody who is logged in there."""
+        assert member.allocation_id is not None
+        made = tenant.client.create_allocation_task(
+            tenant.project_id, member.allocation_id, type="process.run", label=label,
+            arguments={"argv": list(argv), "user": user, "directory": "/tmp", "timeout_seconds": 120},
+        )  # fmt: skip
+        seen = self._patiently(
+            lambda wait: tenant.client.get_task(
+                tenant.project_id, made.id, wait=wait, until="succeeded,failed,cancelled,expired"
+            ),
+            lambda each: each.finished_at is not None,
+        )
+        exit_code = 0 if seen.status == "succeeded" else seen.exit_code
+        assert exit_code is not None, f"{seen}\n{self.said()}"
+        return Said(exit_code, list(seen.last_lines or []))
+
+    def slurm(self, tenant: Tenant, instance_id: str, *argv: str, user: str = "app", label: str = "test") -> Said:
+        """What a command of Slurm says at the controller."""
+        (controller,) = self.members(tenant, instance_id, "controller")
+        return self.inside(tenant, controller, *argv, user=user, label=label)
+
+    def until(self, look: Callable[[], Any], what: str) -> Any:
+        """Wait for something that only Slurm tells."""
+        end = time.monotonic() + SECONDS_MAX
+        while time.monotonic() < end:
+            if found := look():
+                return found
+            time.sleep(0.1)
+        raise AssertionError(f"{what} did not come about\n{self.said()}")
+
+    def said(self) -> str:
+        """What adapter and agents said last."""
+        log = self.directory / "adapter.log"
+        adapter = log.read_text(errors="replace")[-4000:] if log.exists() else "no adapter was started"
+        return "\n".join([adapter, *(each.said()[-2000:] for each in self.machines)])
+
+    def _patiently(self, ask: Callable[[float], Seen], is_over: Callable[[Seen], bool]) -> Seen:
+        end = time.monotonic() + SECONDS_MAX
+        while True:
+            seen = ask(20)
+            if is_over(seen) or time.monotonic() > end:
+                return seen
+
+
+@contextmanager
+def site(directory: Path, gpus: Sequence[int] = (8,), **settings: str) -> Iterator[Site]:
+    """A site with machines of so many GPUs each, the app offered, and one adapter."""
+    directory.chmod(0o711)  # the machines' sandboxes pass through
+    apps = directory / "apps"
+    apps.mkdir()
+    with running(MOORING_SOURCE_FILE_DIRECTORY=str(apps), **SETTINGS, **settings) as mooring:
+        with Client(mooring.url, settings=PATIENT) as door:
+            entered = door.sign_in(email=FIRST_ADMIN, one_time_code=mooring.code, new_password=PASSWORD)
+        with Client(mooring.url, token=entered.token, settings=PATIENT) as admin:
+            made = Site(mooring, admin, directory)
+            try:
+                for count in gpus:
+                    made.join(count)
+                made.offer()
+                made.start_adapter()
+                yield made
+            finally:
+                made.kill_adapters()
+                for machine in made.machines:
+                    machine.stop(signal.SIGKILL)
+                    machine.clear()
+
+
+def is_root() -> bool:
+    """Whether this account can have sandboxes."""
+    return os.geteuid() == 0

@@ -1,0 +1,183 @@
+"""A cluster of real Slurm, from its launch to its last receipt; its GPUs are simulated and compute nothing."""
+
+import os
+import signal
+
+from mooring_agent.hosts.namespace import NamespaceHost
+from mooring_agent.hosts.namespace.records import sandbox_itself
+from mooring_sdk import models
+from mooring_slurm.layout import controller_port
+from tests.e2e.slurm.cluster import SKU, Site, Tenant
+from tests.e2e.slurm.machine import Footprint
+
+GPU_JOB = "echo $CUDA_VISIBLE_DEVICES; while [ ! -e /tmp/go ]; do sleep 0.1; done"
+
+
+def state(place: Site, tenant: Tenant, cluster: str, node: str) -> str:
+    """How Slurm itself sees a node."""
+    return place.slurm(tenant, cluster, "sinfo", "-N", "-h", "-n", node, "-o", "%T").text.strip()
+
+
+def began(place: Site, tenant: Tenant, cluster: str, *words: str) -> str:
+    """A job that was submitted natively, and runs; its id."""
+    said = place.slurm(tenant, cluster, "sbatch", "--parsable", "-o", "/tmp/%j.out", *words)
+    assert said.exit_code == 0, said.text
+    job = said.text.strip()
+    place.until(lambda: job_state(place, tenant, cluster, job) == "RUNNING", f"the start of job {job}")
+    return job
+
+
+def job_state(place: Site, tenant: Tenant, cluster: str, job: str) -> str:
+    """How a job stands, and why."""
+    lines = place.slurm(tenant, cluster, "scontrol", "-o", "show", "job", job).text
+    return next((word.partition("=")[2] for word in lines.split() if word.startswith("JobState=")), lines)
+
+
+def let_go(place: Site, tenant: Tenant, worker: models.Member, file: str = "/tmp/go") -> None:
+    """Let the jobs on a worker end."""
+    assert place.inside(tenant, worker, "touch", file).exit_code == 0
+
+
+def waiting(file: str = "/tmp/go") -> tuple[str, str]:
+    """A job that goes on until it is let go."""
+    return "--wrap", f"while [ ! -e {file} ]; do sleep 0.1; done; echo survived > {file}.done"
+
+
+def test_from_launch_to_the_last_receipt(place: Site, ada: Tenant) -> None:
+    cluster = place.launch(ada, "first", workers=2).id
+    first, second = place.members(ada, cluster)
+    assert (first.status, second.status) == ("ready", "ready")
+    said = place.slurm(ada, cluster, "srun", "-N2", "sh", "-c", "echo $SLURMD_NODENAME as $(id -un)")
+    assert sorted(said.lines) == [f"{first.name} as app", f"{second.name} as app"]
+
+    # GPU jobs get devices of their own, and the fifth waits for one.
+    jobs = [
+        place.slurm(ada, cluster, "sbatch", "--parsable", "--gres=gpu:1", "-o", "/tmp/%j.out", "--wrap", GPU_JOB)
+        for _ in range(5)
+    ]
+    ids = [each.text.strip() for each in jobs]
+    running = ids[:4]
+    place.until(
+        lambda: all(job_state(place, ada, cluster, each) == "RUNNING" for each in running), "four jobs with a GPU"
+    )
+    assert job_state(place, ada, cluster, ids[4]) == "PENDING"
+    shown = place.slurm(ada, cluster, "scontrol", "-o", "-d", "show", "job", ids[4]).text
+    assert "Reason=Resources" in shown or "Reason=Priority" in shown, shown
+    for worker in (first, second):
+        devices = place.inside(ada, worker, "sh", "-c", "cat /tmp/*.out").lines
+        assert sorted(devices) == ["0", "1"], devices
+        let_go(place, ada, worker)
+    place.until(lambda: job_state(place, ada, cluster, ids[4]) == "COMPLETED", "the fifth job")
+
+    # A third worker, in an allocation of its own, without a restart of the controller.
+    started = booted(place, ada, cluster)
+    added = ada.client.add_members(
+        ada.project_id, cluster, component="worker", count=1, placement=models.Placement(sku=SKU, gpu_count=2)
+    )
+    place.over(ada, cluster, added.id)
+    third = place.members(ada, cluster)[2]
+    assert place.slurm(ada, cluster, "srun", "-w", third.name, "hostname").exit_code == 0
+    assert booted(place, ada, cluster) == started
+
+    # A drain while a job runs ends when the job has ended, and not before.
+    job = began(place, ada, cluster, "-w", third.name, *waiting("/tmp/third"))
+    drained = ada.client.drain_member(ada.project_id, cluster, third.id, timeout_seconds=600, reason="new memory")
+    place.until(lambda: state(place, ada, cluster, third.name) == "draining", "the drain in Slurm")
+    assert ada.client.get_operation(ada.project_id, cluster, drained.id).status == "running"
+    let_go(place, ada, third, "/tmp/third")
+    place.over(ada, cluster, drained.id)
+    assert job_state(place, ada, cluster, job) == "COMPLETED"
+    reason = place.slurm(ada, cluster, "sinfo", "-h", "-R", "-o", "%E", "-n", third.name).text
+    assert reason.startswith("mooring:member: drain op_")
+    assert reason.endswith(": new memory")
+
+    # Removed: gone from Slurm, with a receipt; and another one comes in its place.
+    place.over(ada, cluster, ada.client.remove_member(ada.project_id, cluster, third.id).id)
+    assert third.name not in place.slurm(ada, cluster, "sinfo", "-N", "-h", "-o", "%N").text.split()
+    again = ada.client.add_members(
+        ada.project_id, cluster, component="worker", count=1, placement=models.Placement(sku=SKU, gpu_count=2)
+    )
+    place.over(ada, cluster, again.id)
+    fourth = place.members(ada, cluster)[2]
+    assert place.slurm(ada, cluster, "srun", "-w", fourth.name, "hostname").exit_code == 0
+
+    places = [each.allocation_id for each in [*place.members(ada, cluster), *place.members(ada, cluster, "controller")]]
+    footprint = Footprint.of(place.machines[0], [each for each in places if each is not None])
+    assert len(footprint.left()) > len(footprint.namespaces) > len(places) == 4
+    place.stop(ada, cluster)
+    assert footprint.left() == []
+
+
+def booted(place: Site, tenant: Tenant, cluster: str) -> str:
+    """When the controller was started."""
+    return place.slurm(tenant, cluster, "sh", "-c", "scontrol show config | grep BOOT_TIME").text
+
+
+def test_somebody_elses_drain_is_left_alone(place: Site, ada: Tenant) -> None:
+    cluster = place.launch(ada, "foreign", workers=1).id
+    (worker,) = place.members(ada, cluster)
+    told = ("nodename=" + worker.name, "state=drain", "reason=disk is being swapped")
+    assert place.slurm(ada, cluster, "scontrol", "update", *told, user="root").exit_code == 0
+    place.over(ada, cluster, ada.client.drain_member(ada.project_id, cluster, worker.id).id)
+    ada.client.resume_member(ada.project_id, cluster, worker.id)
+    repaired = ada.client.reconcile_instance(ada.project_id, cluster)
+    place.over(ada, cluster, repaired.id)
+    assert state(place, ada, cluster, worker.name) == "drained"
+    reason = place.slurm(ada, cluster, "sinfo", "-h", "-R", "-o", "%E", "-n", worker.name).text
+    assert reason.strip() == "disk is being swapped"
+    place.stop(ada, cluster)
+
+
+def test_a_worker_whose_sandbox_was_killed_is_replaced(place: Site, ada: Tenant) -> None:
+    cluster = place.launch(ada, "broken", workers=2).id
+    victim = place.members(ada, cluster)[1]
+    assert victim.allocation_id is not None
+    machine = place.machines[0]
+    init = NamespaceHost(machine.directory / "host", machine.node_id).places.load_init(
+        sandbox_itself(victim.allocation_id)
+    )
+    assert init is not None
+    os.kill(init.pid, signal.SIGKILL)
+    replaced = ada.client.replace_member(
+        ada.project_id, cluster, victim.id, surge=True, placement=models.Placement(sku=SKU, gpu_count=2)
+    )
+    place.over(ada, cluster, replaced.id)
+    standing = place.members(ada, cluster)
+    assert victim.id not in {each.id for each in standing}
+    names = place.slurm(ada, cluster, "sinfo", "-N", "-h", "-o", "%N").text.split()
+    assert sorted(names) == sorted(each.name for each in standing)
+    assert place.slurm(ada, cluster, "srun", "-N2", "hostname").exit_code == 0
+    place.stop(ada, cluster)
+
+
+def test_a_running_job_survives_an_upgrade_and_a_rollback(place: Site, ada: Tenant) -> None:
+    cluster = place.launch(ada, "lasting", workers=2).id
+    first, _ = place.members(ada, cluster)
+    job = began(place, ada, cluster, "-w", first.name, *waiting("/tmp/lasting"))
+    place.over(ada, cluster, ada.client.upgrade_instance(ada.project_id, cluster, version="1.1.0").id)
+    assert {each.version for each in place.members(ada, cluster)} == {"1.1.0"}
+    assert job_state(place, ada, cluster, job) == "RUNNING"
+    assert place.slurm(ada, cluster, "srun", "-N2", "hostname").exit_code == 0
+    place.over(ada, cluster, ada.client.rollback_instance(ada.project_id, cluster).id)
+    assert {each.version for each in place.members(ada, cluster)} == {"1.0.0"}
+    assert job_state(place, ada, cluster, job) == "RUNNING"
+    let_go(place, ada, first, "/tmp/lasting")
+    place.until(lambda: job_state(place, ada, cluster, job) == "COMPLETED", "the end of the job")
+    assert place.inside(ada, first, "cat", "/tmp/lasting.done").lines == ["survived"]
+    place.stop(ada, cluster)
+
+
+def test_two_tenants_with_the_same_names_never_see_each_other(place: Site, ada: Tenant) -> None:
+    other = place.tenant("rival")
+    ours, theirs = (place.launch(each, "same", workers=1).id for each in (ada, other))
+    job = place.act(ada, ours, "queue.submit", script="#!/bin/sh\nsleep 30\n", name="secret-plan", key="one")
+    told = place.act(other, theirs, "queue.read")
+    assert {each["name"] for each in told["jobs"]} == {"mooring-proof"}
+    assert "secret-plan" not in place.slurm(other, theirs, "squeue", "-a").text
+    at = place.slurm(ada, ours, "hostname", "-I").text.split()[0]
+    dial = ("bash", "-c", f"exec 3<>/dev/tcp/{at}/{controller_port(ours)}")
+    assert place.slurm(ada, ours, "timeout", "5", *dial).exit_code == 0
+    assert place.slurm(other, theirs, "timeout", "5", *dial).exit_code != 0
+    place.act(ada, ours, "queue.cancel", job_id=job["job_id"])
+    for tenant, cluster in ((ada, ours), (other, theirs)):
+        place.stop(tenant, cluster)

@@ -1,0 +1,67 @@
+"""A cluster by hand: Slurm's own commands through `mooring connect`, and the queue through `mooring slurm`."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.e2e.slurm.cluster import Site, Tenant
+
+SCRIPT = "#!/bin/sh\necho begun on $SLURMD_NODENAME; echo of errors >&2; exit 3\n"
+
+
+def mooring(place: Site, tenant: Tenant, *words: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+    """The command line of the tenant's admin, in a pipeline."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MOORING_")}
+    environment = {
+        **kept, "MOORING_URL": place.mooring.url, "MOORING_TOKEN": tenant.token, "MOORING_PROJECT": tenant.project_id,
+        "HOME": str(place.directory),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "mooring_cli", *words]
+    return subprocess.run(
+        command, env=environment, input=given, capture_output=True, text=True, timeout=180, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster(place: Site, ada: Tenant) -> str:
+    """A cluster with two workers."""
+    return place.launch(ada, "byhand", workers=2).id
+
+
+def test_slurms_own_commands_behave_in_a_pipeline_as_its_users_expect(place: Site, ada: Tenant, cluster: str) -> None:
+    names = [each.name for each in place.members(ada, cluster)]
+    said = mooring(place, ada, "connect", "byhand", "--", "srun", "-N2", "sh", "-c", "echo $SLURMD_NODENAME $(id -un)")
+    assert (sorted(said.stdout.splitlines()), said.stderr, said.returncode) == (
+        [f"{each} app" for each in names],
+        "",
+        0,
+    )
+    said = mooring(place, ada, "slurm", "run", "byhand", "--", "-N1", "sh", "-c", "echo lost >&2; exit 7")
+    assert (said.stdout, said.returncode) == ("", 7)
+    assert "lost" in said.stderr.splitlines()
+    said = mooring(place, ada, "connect", "byhand", "--shell", given="sinfo -h -o %T; id -un; pwd; exit 5\n")
+    assert (said.stdout.split()[-3:], said.returncode) == (["idle", "app", "/home/app"], 5)
+    sent = mooring(place, ada, "connect", "byhand", "--", "sbatch", "--parsable", given=SCRIPT)
+    assert (sent.stdout.strip().isdigit(), sent.returncode) == (True, 0), sent
+    rows = list(ada.client.iter_tenant_audit(ada.tenant_id, action="instance.exec"))
+    assert any(each.after and (each.after.get("argv") or [])[:2] == ["srun", "-N2"] for each in rows)
+
+
+def test_the_queue_and_the_nodes_are_worked_with_by_the_plug_in(place: Site, ada: Tenant, cluster: str) -> None:
+    worker = place.members(ada, cluster)[0].name
+    said = mooring(place, ada, "slurm", "submit", "byhand", "-", "--name", "by-hand", "--wait", given=SCRIPT)
+    assert said.returncode == 3, said
+    number = said.stdout.split()[-1]
+    (job,) = json.loads(mooring(place, ada, "slurm", "queue", "byhand", "--job", number, "-o", "json").stdout)
+    assert (job["name"], job["state"], job["exit_code"]) == ("by-hand", "FAILED", 3)
+    assert "begun on" in mooring(place, ada, "slurm", "output", "byhand", number, "--follow").stdout
+    drained = mooring(place, ada, "slurm", "drain", "byhand", worker, "--reason", "a new disk")
+    assert (drained.returncode, "DRAIN" in drained.stderr) == (0, True), drained
+    shown = mooring(place, ada, "slurm", "nodes", "byhand").stdout
+    assert "a new disk" in shown
+    resumed = mooring(place, ada, "slurm", "resume", "byhand", worker)
+    assert (resumed.returncode, "DRAIN" in resumed.stderr) == (0, False), resumed
+    place.stop(ada, cluster)
