@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import msgspec
 
-from bench import agents, instances, members
+from bench import agents, instances, members, slurm
 from bench.catalog import measure_catalog
 from bench.measure import Bench, Effort, Result
 from bench.report import lines_of
@@ -43,15 +43,24 @@ def main(arguments: list[str] | None = None) -> int:
     grown = asyncio.run(members.measure(width))
     # Its quick form, `python -m bench.instances --quick`, starts three servers more.
     launched = None if options.quick else asyncio.run(instances.measure(instances.Effort()))
+    # Its quick form is `python -m bench.slurm --quick`, as root.
+    no_cluster_because = "" if options.quick else slurm.is_missing()
+    cluster = None if options.quick or no_cluster_because else slurm.measure(slurm.Effort())
     if options.json:
         told = asdict(result) | {"agents": asdict(waited), "members": asdict(grown)}
         if launched is not None:
             told["instances"] = asdict(launched)
+        if cluster is not None:
+            told["slurm"] = asdict(cluster)
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(told)).decode() + "\n")
     else:
         parts = [lines_of(result), agents.lines_of(waited), members.lines_of(grown)]
         if launched is not None:
             parts.append(instances.lines_of(launched))
+        if cluster is not None:
+            parts.append(slurm.lines_of(cluster))
+        elif no_cluster_because:
+            parts.append(iter([f"Real Slurm is left out: {no_cluster_because}"]))
         sys.stdout.write("\n\n".join("\n".join(part) for part in parts) + "\n")
     return 0
 

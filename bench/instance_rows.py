@@ -1,8 +1,10 @@
 """Rows for the bench of instances: an app that can be launched, and as many instances as are wanted.
 
-What is measured is not how a catalog is filled, so these rows are written past the API, in bulk; every constraint and
-trigger of the database is at work meanwhile. Half of the instances are over, half of them run and are watched by a
-holder whose lease lasts: so they lie where instances of a cloud of some age lie.
+What is measured is not how a catalog is filled, so these rows are written past the API, in bulk. The first of them are
+written with every constraint and trigger of the database at work, which proves that they may stand as they do; the many
+that follow are written the same way without them, and what triggers would have added is added here. Half of the
+instances are over, half of them run and are watched by a holder whose lease lasts: so they lie where instances of a
+cloud of some age lie.
 """
 
 import json
@@ -28,7 +30,7 @@ SLUG = "bench-app"
 REASON = "for the bench of instances"
 ACTIONS = ["runtime.claim", "runtime.report", "task.create", "task.read"]
 DIGEST = f"sha256:{'b' * 64}"
-CHUNK = 2_000
+CHUNK = 2_000  # of which half run: what one holder can hold
 SHARED = 50
 """Instances that share an allocation."""
 MANIFEST = {
@@ -91,13 +93,29 @@ SELECT replace(made, 'ins_', 'clo_'), $2, $3, replace(made, 'ins_', 'mem_'), 'no
   FROM unnest($1::text[]) made"""
 OPERATIONS = """
 INSERT INTO operation (id, tenant_id, project_id, status, generation, created_at, instance_id, kind, request,
-                       member_ids, deadline_at, requested_by, correlation_id, trace_id, finished_at)
-SELECT replace(made, 'ins_', 'op_'), $2, $3, 'succeeded', $4, now(), made, 'deploy', '{}', '{}', now(), 'system',
-       'bench', repeat('0', 32), now()
+                       member_ids, deadline_at, requested_by, correlation_id, trace_id, dispatched_at, finished_at)
+SELECT replace(made, 'ins_', 'op_'), $2, $3, 'succeeded', $4, now(), made, 'deploy',
+       jsonb_build_object('version_id', $5::text, 'shape', 'baremetal'), ARRAY[replace(made, 'ins_', 'mem_')], now(),
+       'system', 'bench', repeat('0', 32), now(), now()
   FROM unnest($1::text[]) made"""
+CONCERNED = """
+INSERT INTO operation_member (operation_id, member_id, tenant_id, project_id, open)
+SELECT replace(made, 'ins_', 'op_'), replace(made, 'ins_', 'mem_'), $2, $3, false FROM unnest($1::text[]) made
+ON CONFLICT DO NOTHING"""
+CLAIMS = """
+INSERT INTO instance_claim (instance_id, tenant_id, project_id, service_account_id, wanted, wanted_count)
+SELECT made, $2, $3, $4, false, 0 FROM unnest($1::text[]) made ON CONFLICT DO NOTHING"""
 WATCHED = """
-UPDATE instance_claim SET holder = 'bench', fence = 1, claimed_at = now(), expires_at = now() + interval '1 hour'
+UPDATE instance_claim SET holder = $2, fence = 1, claimed_at = now(), expires_at = now() + interval '1 hour',
+       wanted = true, wanted_count = 1
  WHERE instance_id = ANY ($1::text[])"""
+ENDED = "UPDATE instance_claim SET wanted = false, fence = 1 WHERE instance_id = ANY ($1::text[])"
+HOLDS = """
+INSERT INTO artifact_hold (id, tenant_id, project_id, digest, holder_noun, holder_id, version_id, created_at)
+SELECT replace(made, 'ins_', 'hld_'), $2, $3, $4, 'instance', made, $5, now() FROM unnest($1::text[]) made"""
+HEARD = "UPDATE node SET last_seen_at = now() + interval '1 hour'"
+"""Nobody plays these nodes: they are not to be called silent while something is measured."""
+UNCHECKED = "SET LOCAL session_replication_role = replica"
 
 
 @dataclass(frozen=True)
@@ -140,10 +158,13 @@ async def fill(built: Stand, tenant: Tenant, app: Launchable, count: int) -> Non
         for begin in range(0, count, CHUNK):
             numbers = range(begin, min(count, begin + CHUNK))
             async with connection.transaction():
+                if begin:
+                    await connection.execute(UNCHECKED)
                 for state in (InstanceState.RUNNING, InstanceState.STOPPED):
                     parity = 0 if state is InstanceState.RUNNING else 1
                     ids = [f"ins_{number:026}" for number in numbers if number % 2 == parity]
                     await _instances(connection, (tenant.id, tenant.projects[0]), app, ids, state)
+        await connection.execute(HEARD)
         await connection.execute("VACUUM ANALYZE")  # as the database does by itself, some time later
     finally:
         await connection.close()
@@ -175,13 +196,19 @@ async def _instances(
     await connection.execute(MEMBERS, ids, *home, stands.value, born, app.version_id, places)
     operations = [each.replace("ins_", "op_") for each in ids]
     done = await _way(connection, operations, OPERATION, OperationState.SUCCEEDED, home[0])
-    await connection.execute(OPERATIONS, ids, *home, done)
+    await connection.execute(OPERATIONS, ids, *home, done, app.version_id)
+    # What triggers add at the commit is there before it is added here.
+    await connection.execute("SET CONSTRAINTS ALL IMMEDIATE; SET CONSTRAINTS ALL DEFERRED")
+    await connection.execute(CONCERNED, ids, *home)
+    await connection.execute(CLAIMS, ids, *home, app.service_account_id)
     if not over:
-        await connection.execute(WATCHED, ids)
+        await connection.execute(HOLDS, ids, *home, DIGEST, app.version_id)
+        await connection.execute(WATCHED, ids, f"bench-{ids[0][-8:]}")
         return
     await connection.execute(CLOSINGS, ids, *home)
     await _end(connection, (members, "member", MEMBER, MemberState.REQUESTED, MemberState.REMOVED), home[0])
     await _end(connection, (ids, "instance", INSTANCE, begins, InstanceState.STOPPED), home[0])
+    await connection.execute(ENDED, ids)
 
 
 async def _end(

@@ -3,7 +3,8 @@
 Where there is a registry to be had, it goes on: an image is made, pushed, signed and promoted until a project may
 launch it as an app, and a policy refuses it with an explanation (`demo_catalog`). Then this machine is a node: an
 allocation is placed on it, programs run in its sandbox, and a receipt proves that nothing is left (`demo_nodes`). At
-last apps are launched into capacity of their own, scaled, stopped and proven gone (`demo_apps`).
+last apps are launched into capacity of their own, scaled, stopped and proven gone (`demo_apps`); one of them is a
+cluster of real Slurm (`demo_slurm`).
 
 It starts `mooring up` on a database of its own in a temporary directory and on a free port, so that it touches
 nothing and can be run as often as one likes. Everything that it does then carries one correlation id, by which it
@@ -39,6 +40,7 @@ from tools.demo_apps import Stage, containers_are_missing, show_apps, show_jupyt
 from tools.demo_catalog import Shelf, show_catalog
 from tools.demo_nodes import Berth, nodes_are_missing, offer, remains, show_nodes, show_the_node
 from tools.demo_registry import RegistryFailed, free_address, registry_program, running_registry
+from tools.demo_slurm import show_slurm, slurm_is_missing
 from tools.demo_telling import DemoFailed, heading, tell, undisturbed
 
 START_SECONDS_MAX = 60.0
@@ -68,6 +70,8 @@ class Beside:
     no_registry_because: str
     no_node_because: str
     jupyter: bool = False  # whether the demo goes as far as an app of 80 MB
+    slurm: bool = True  # whether it is wanted; where it cannot be, that is told
+    no_slurm_because: str = ""
 
     @property
     def node_state(self) -> Path:
@@ -264,11 +268,13 @@ def show(place: Started, beside: Beside, began: float) -> None:
             if there_is_one:
                 show_catalog(Shelf(client, tenant.id, project))
             show_the_nodes(beside, berth)
+            stage = Stage(place.url, admin, token, berth)
             if not beside.no_node_because:
-                stage = Stage(place.url, admin, token, berth)
                 show_apps(stage)
                 if beside.jupyter and there_is_one:
                     show_jupyter(stage)
+            if beside.slurm:
+                show_the_cluster(beside, stage)
 
 
 def show_the_machine(place: Started, beside: Beside, admin: str) -> None:
@@ -286,6 +292,15 @@ def show_the_nodes(beside: Beside, berth: Berth) -> None:
         print(f"   This part needs a node, and this machine is none: {beside.no_node_because}")
         return
     show_nodes(berth)
+
+
+def show_the_cluster(beside: Beside, stage: Stage) -> None:
+    """Slurm's part; or why there is none."""
+    if reason := beside.no_slurm_because or beside.no_node_because:
+        heading("Left out: a cluster of Slurm")
+        print(f"   This part needs real Slurm in sandboxes, and {reason}")
+        return
+    show_slurm(stage)
 
 
 @contextmanager
@@ -331,13 +346,18 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.reconfigure(line_buffering=True)  # whoever reads it from a pipe sees it happen, too
     parser = argparse.ArgumentParser(prog="make demo", description="Show what Mooring does, and leave nothing behind.")
     parser.add_argument("--no-jupyter", action="store_true", help="leave out the app that takes a minute to build")
+    parser.add_argument("--no-slurm", action="store_true", help="leave out the cluster of real Slurm")
     given = parser.parse_args(arguments)
     program, missing = registry_program()  # may install something, which has a time of its own
+    no_slurm_because = "" if given.no_slurm else slurm_is_missing()  # so may this
     began = time.monotonic()
     bound()
     directory = Path(tempfile.mkdtemp(prefix="mooring-demo-"))
     jupyter = not given.no_jupyter and not containers_are_missing()
-    beside = Beside(directory, free_address(), program, missing, nodes_are_missing(), jupyter)
+    beside = Beside(
+        directory, free_address(), program, missing, nodes_are_missing(), jupyter=jupyter, slurm=not given.no_slurm,
+        no_slurm_because=no_slurm_because,
+    )  # fmt: skip
     # As root the embedded database runs as another account, which must be able to pass through.
     directory.chmod(0o711)
     heading("Mooring starts, on a database of its own")

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -34,6 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ECHO = ROOT / "adapters" / "echo"
 WAIT_SECONDS_MAX = 90.0
 STEP_SECONDS = 10
+LOOK_SECONDS = 0.1
 OVER = {"succeeded", "failed", "cancelled"}
 
 
@@ -51,6 +53,19 @@ class Stage:
         """Where bundles lie: what they bring along, the platform reads there."""
         return self.berth.directory / "data-apps"
 
+    def mooring(self, token: str, *words: str) -> "subprocess.CompletedProcess[str]":
+        """The command line of whoever has this token, in a pipeline."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MOORING_")}
+        environment |= {
+            "MOORING_URL": self.url, "MOORING_TOKEN": token,
+            "MOORING_CONFIG_DIR": str(self.berth.directory / "contexts"),
+        }  # fmt: skip
+        command = [sys.executable, "-m", "mooring_cli", *words]
+        return subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=WAIT_SECONDS_MAX, check=False,
+        )  # fmt: skip
+
 
 def containers_are_missing() -> str:
     """Why this machine runs no containers; empty if it does."""
@@ -61,14 +76,14 @@ def show_apps(stage: Stage) -> None:
     """An app from a bundle, and a cluster."""
     berth, apps = stage.berth, stage.apps
     heading("An app comes into the catalog from a bundle, and the project may launch it")
-    _install(stage, _first_bundle(apps / "hello.json"))
+    install_app(stage, _first_bundle(apps / "hello.json"))
     with launched(berth, "hello", "greeter") as instance:
         read_its_page(berth, instance)
     echo = echo_bundle(apps, berth.directory)
     heading("A cluster of three roles, operated by an adapter of its own")
-    _install(stage, echo)
+    install_app(stage, echo)
     with (
-        adapter(stage.url, berth.directory),
+        adapter(stage.url, berth.directory, "echo"),
         launched(berth, "echo", "chorus", {"seed": 1, "worker": 1, "gate": 1}) as instance,
     ):
         grow_and_shrink(berth, instance)
@@ -80,22 +95,17 @@ def _first_bundle(path: Path) -> Path:
     while not path.exists():
         if time.monotonic() > deadline:
             raise DemoFailed(f"the workload adapter did not write {path.name}")
-        time.sleep(0.1)
+        time.sleep(LOOK_SECONDS)
     return path
 
 
-def _install(stage: Stage, bundle: Path) -> None:
+def install_app(stage: Stage, bundle: Path) -> None:
     """Into the platform's catalog, as its admin; for the project, as the tenant's."""
     berth = stage.berth
     for token, words in ((stage.admin, []), (stage.token, ["--project", berth.project.id])):
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("MOORING_")}
-        environment |= {
-            "MOORING_URL": stage.url, "MOORING_TOKEN": token, "MOORING_CONFIG_DIR": str(berth.directory / "contexts"),
-        }  # fmt: skip
-        command = [sys.executable, "-m", "mooring_cli", "install", str(bundle), *words]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-        if done.returncode != 0:
-            raise DemoFailed(f"the app of {bundle.name} cannot be installed: {done.stderr.strip()}")
+        ran = stage.mooring(token, "install", str(bundle), *words)
+        if ran.returncode != 0:
+            raise DemoFailed(f"the app of {bundle.name} cannot be installed: {ran.stderr.strip()}")
     about = json.loads(bundle.read_text(encoding="utf-8"))
     tell("app", f"{about['app']['slug']} {about['manifest']['version']}, {len(about['artifacts'])} artifact by digest")
     tell("its adapter", f"has an account of the project with {', '.join(about['manifest']['required_actions'])}")
@@ -140,7 +150,7 @@ def show_jupyter(stage: Stage) -> None:
         admin.add_platform_signer_key(name="apps", public_key_pem=key.trusted("").pem)
     own = key_at(berth.directory / "data-adapter" / "workload.key")
     bundle = write_bundle(stage.apps, bundle_of("jupyter", {"image": f"{intent.location}@{image.digest}"}, own))
-    _install(stage, bundle)
+    install_app(stage, bundle)
     with Client(stage.url, token=stage.admin) as admin:
         for artifact in admin.iter_platform_artifacts(digest=image.digest):
             tell("its signature", f"{admin.verify_platform_artifact(artifact.id).trust}: this tenant asks for one")
@@ -174,11 +184,16 @@ def enter_the_lab(berth: Berth, instance: models.Instance) -> None:
 
 
 @contextmanager
-def adapter(url: str, directory: Path) -> Iterator[None]:
-    """Echo's adapter as a program of its own, ended at the end."""
-    command = [sys.executable, "-m", "mooring_echo", "--url", url, "--key-file", str(directory / "echo.key")]
-    with (directory / "echo.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+def adapter(url: str, directory: Path, app: str) -> Iterator[None]:
+    """An app's own adapter as a program of its own, ended at the end."""
+    command = [sys.executable, "-m", f"mooring_{app}", "--url", url, "--key-file", str(directory / f"{app}.key")]
+    # A demo that is killed takes its adapter along. Ctrl-C reaches the demo alone: stopping an app needs its adapter.
+    keeper = shutil.which("setpriv")
+    begin = [keeper, "--pdeathsig", "TERM"] if keeper else []
+    with (directory / f"{app}.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*begin, *command], stdout=log, stderr=log, stdin=subprocess.DEVNULL, process_group=0
+        )  # fmt: skip
     try:
         yield
     finally:
@@ -243,15 +258,26 @@ def grow_and_shrink(berth: Berth, instance: models.Instance) -> None:
     """One worker, three workers, one worker."""
     client, project = berth.client, berth.project
     added = client.add_members(project.id, instance.id, component="worker", count=2)
-    _done(berth, instance.id, added, "two workers more")
+    done(berth, instance.id, added, "two workers more")
     workers = [each for each in client.iter_members(project.id, instance.id) if each.component_key == "worker"]
     going = sorted((each for each in workers if each.status == "ready"), key=lambda each: each.ordinal)[1:]
     for each in going:
         removed = client.remove_member(project.id, instance.id, each.id)
-        _done(berth, instance.id, removed, f"{each.name} drained and gone")
+        done(berth, instance.id, removed, f"{each.name} drained and gone")
 
 
-def _done(berth: Berth, instance_id: str, operation: models.Operation, what: str) -> None:
+def done(berth: Berth, instance_id: str, operation: models.Operation, what: str) -> models.Operation:
+    """An operation to its good end, and how the members stand then."""
+    seen = over(berth, instance_id, operation, what)
+    if seen.status != "succeeded":
+        raise DemoFailed(f"{what}: {seen.status}, {seen.failure_code} {seen.failure_detail} {seen.last_lines}")
+    steps = ", ".join(dict.fromkeys(each.name.partition("/")[0] for each in seen.steps))
+    tell(what, f"{_roles(berth.client.get_instance(berth.project.id, instance_id))}  [{steps}]")
+    return seen
+
+
+def over(berth: Berth, instance_id: str, operation: models.Operation, what: str) -> models.Operation:
+    """An operation at its end, whichever that is."""
     deadline, seen = time.monotonic() + WAIT_SECONDS_MAX, operation
     while seen.status not in OVER:
         if time.monotonic() > deadline:
@@ -259,10 +285,7 @@ def _done(berth: Berth, instance_id: str, operation: models.Operation, what: str
         seen = berth.client.get_operation(
             berth.project.id, instance_id, operation.id, wait=STEP_SECONDS, until=",".join(sorted(OVER))
         )
-    if seen.status != "succeeded":
-        raise DemoFailed(f"{what}: {seen.status}, {seen.failure_code} {seen.failure_detail} {seen.last_lines}")
-    steps = ", ".join(dict.fromkeys(each.name.partition("/")[0] for each in seen.steps))
-    tell(what, f"{_roles(berth.client.get_instance(berth.project.id, instance_id))}  [{steps}]")
+    return seen
 
 
 def _instance(berth: Berth, instance_id: str, wanted: set[str]) -> models.Instance:
@@ -282,14 +305,11 @@ def _instance(berth: Berth, instance_id: str, wanted: set[str]) -> models.Instan
 def _stop(berth: Berth, instance_id: str) -> None:
     client, project = berth.client, berth.project
     asked = client.stop_instance(project.id, instance_id)
-    over = _instance(berth, instance_id, {"stopped"})
-    told = [_proof(each) for each in client.iter_closing_records(project.id, instance_id)]
-    tell("stopped", f"{over.name}, known by {over.teardown_proof}: {', '.join(told)}")
+    stopped = _instance(berth, instance_id, {"stopped"})
+    tell("stopped", f"{stopped.name}, known by {stopped.teardown_proof}")
+    for each in client.iter_closing_records(project.id, instance_id):
+        tell("receipt", f"{each.member_name}: {(each.receipt or {}).get('receipt_id', each.kind)}")
     evidence = client.get_operation(project.id, instance_id, asked.id).evidence or {}
     tell("GPU-seconds", str(evidence.get("gpu_seconds", "not told")))
-    if over.teardown_proof != "receipts":
-        raise DemoFailed(f"{over.name} is not proven gone")
-
-
-def _proof(record: models.ClosingRecord) -> str:
-    return f"{record.member_name} {(record.receipt or {}).get('receipt_id', record.kind)}"
+    if stopped.teardown_proof != "receipts":
+        raise DemoFailed(f"{stopped.name} is not proven gone")

@@ -25,6 +25,9 @@ class RealPart:
 
 
 CONTAINERS = ("podman", "runc", "conmon", "catatonit", "uidmap", "busybox-static", "docker-registry")
+SLURM = (
+    "slurmctld", "slurmd", "slurm-client", "munge", "slurmdbd", "mariadb-server-core", "mariadb-client-core",
+)  # fmt: skip
 PARTS = (
     RealPart("registry", "server/tests/registry", ("docker-registry",)),
     RealPart("containers", "agent/tests/containers", CONTAINERS),
@@ -33,6 +36,8 @@ PARTS = (
     RealPart("the shell", "adapters/echo/tests", ("curl", "jq", "openssl")),
     RealPart("the catalog's registry", "tests/e2e", ("docker-registry",)),
     RealPart("apps", "tests/e2e", CONTAINERS),
+    RealPart("slurm", "adapters/slurm/tests", SLURM),
+    RealPart("a cluster", "tests/e2e", SLURM),
     RealPart("cloud-init", "adapters/workload/tests", ()),  # its tests unpack Debian's packages, and install nothing
 )
 

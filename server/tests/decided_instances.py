@@ -30,6 +30,7 @@ DOCUMENT: Final = launchable(
         **LIFECYCLE,
         "upgrade": {"strategy": "rolling", "from_versions": [">=1.0.0"]},
         "restart": {"supported": True},
+        "attach": {"supported": True},
     },
     actions=ACTIONS,
     config_schema=None,

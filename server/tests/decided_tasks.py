@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
+from mooring.core import member_log
 from mooring.core.decision import Context, Decision
 from mooring.core.receipt import Receipt, digest_of
 from mooring.core.runtime_secret import RuntimeSecret, SecretWish, destroy_all, keep_secret
@@ -12,6 +13,7 @@ from mooring.core.task import Task
 from mooring.core.task_family import RefusalReason
 from mooring.core.task_making import TaskWish, make_task
 from mooring.core.task_moves import Ended, Outcome, add_receipt, cancel, finish, lapse, refuse
+from server.tests.core.test_why import allocation, member
 
 TENANT, PROJECT = "ten_1", "prj_1"
 BODY = b"{}"
@@ -64,8 +66,17 @@ def _every_lapse(now: Context) -> Iterator[Decision[Any]]:
     yield lapse(now, [over, a_task(now), replace(over, status="queued")])
 
 
+def _every_read(now: Context) -> Iterator[Decision[Any]]:
+    """Reads of logs: at their end, and from an offset on."""
+    ground = member_log.Ground(member(), allocation(node_id="nod_1"), reachable=True)
+    program, known = member_log.Program("web", "service"), member_log.Known((), {})
+    for wanted in (member_log.LogAsk(), member_log.LogAsk(7, None, 4_096, 20.0, "0a")):
+        yield member_log.ask(now, ground, program, known, wanted)
+
+
 SEALED = Sealed("sec_1", TENANT, "runtime_secret", "key", b"w", b"c")
 DRIVEN_TASKS: Final[dict[str, Callable[[Context], Decision[Any] | Iterator[Decision[Any]]]]] = {
+    "member_log.ask": _every_read,
     "runtime_secret.destroy_all": lambda now: destroy_all(now, [a_secret(now), a_secret(now)]),
     "runtime_secret.keep_secret": lambda now: keep_secret(
         now, SecretWish(TENANT, PROJECT, "pull", "artifact_pull", SEALED, instance_id="ins_1"), 0

@@ -3,10 +3,13 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mooring.core.allocation import ALLOCATION, AllocationState
+from mooring.core.attachment import ATTACHMENT, AttachmentState
 from mooring.core.decision import Insert, Move
 from mooring.core.ids import Prefix
 from mooring.core.instance import INSTANCE, InstanceState
 from mooring.core.manifest import manifest_digest
+from mooring.core.member import MEMBER, MemberState
 from mooring.core.permissions import Scope
 from mooring.core.promotion import PROMOTION, PromotionState
 from mooring.core.runtime_secret import SecretWish, keep_secret
@@ -61,8 +64,16 @@ def manifest_of(slug: str) -> dict[str, Any]:
     return {
         "manifest_version": 1, "app": slug, "version": "1.0.0", "artifact_kind": "controller",
         "artifacts": {"main": DIGEST}, "runtime_profile": {"image": "main"}, "required_actions": OPERATOR,
-        "actions": [{"name": "look", "permission": "instance.read", "input_schema": {"type": "object"}}],
+        "actions": [
+            {"name": name, "permission": permission, "input_schema": {"type": "object"}}
+            for name, permission in (("look", "instance.read"), ("peek", "attachment.read"))
+        ],
+        "endpoints": [{"name": "login", "protocol": "terminal", "user": "app"}],
         "components": [{"key": "main", "max_count": 9}], "usage_units": [{"unit": "tokens", "title": "Tokens"}],
+        "lifecycle": {
+            "upgrade": {"strategy": "none"}, "rollback": {"supported": False}, "delete": {"data": "removed"},
+            "attach": {"supported": True},
+        },
     }  # fmt: skip
 
 
@@ -164,6 +175,24 @@ async def new_action(home: "Home", scope: Scope) -> dict[str, str]:
     return await new_instance(home, scope) | {"action_name": "look"}
 
 
+async def at_terminal(ground: Ground) -> None:
+    """Let the instance have a member that is up, in an allocation that stands: its terminal is there."""
+    placed = replace(ground, node_id=await ground.birth("node"))
+    allocation = await placed.subject("allocation", ALLOCATION, AllocationState.ACTIVE)
+    placed = replace(placed, allocation_id=allocation.id)
+    made = await placed.birth("member", allocation_id=allocation.id)
+    subject = Subject("member", MEMBER, made, MEMBER.initial)
+    for edge in path(MEMBER, MemberState.READY):
+        subject = await placed.move(subject, edge)
+
+
+async def new_terminal(home: "Home") -> str:
+    """One more instance, at whose terminal commands run."""
+    ground = await instance_ground(home)
+    await at_terminal(ground)
+    return ground.instance_id
+
+
 async def new_secret(home: "Home", scope: Scope) -> dict[str, str]:
     """The secret that opens one more instance."""
     ground = await instance_ground(home)
@@ -175,6 +204,43 @@ async def new_secret(home: "Home", scope: Scope) -> dict[str, str]:
     wish = SecretWish(*place, SECRET, "app_access", sealed, instance_id=ground.instance_id)
     await apply(ground.database, ground.acting, context(), keep_secret(context(), wish, 0))
     return {"instance_id": ground.instance_id, "secret_name": SECRET}
+
+
+async def shared_instance(home: "Home") -> dict[str, object]:
+    """One more instance of another project of the tenant, which the tenant's projects attach to."""
+    known = await launchable(home)
+    standing = replace(
+        home.ground(), app_id=known["app_id"], version_id=known["version_id"], account_id=known["account_id"]
+    )
+    return await standing.shared_instance(app_slug=known["slug"], app_category="scheduler")
+
+
+async def new_attachment(home: "Home", scope: Scope) -> dict[str, str]:
+    """One more attachment of the project, which is active."""
+    ground, around = home.ground(), await shared_instance(home)
+    made = await ground.birth("attachment", **around)
+    subject = Subject("attachment", ATTACHMENT, made, ATTACHMENT.initial)
+    await ground.move(subject, path(ATTACHMENT, AttachmentState.ACTIVE)[0])
+    return {"attachment_id": made}
+
+
+async def new_attached_operation(home: "Home", scope: Scope) -> dict[str, str]:
+    """One more operation that is for an attachment of the project."""
+    ground, around = home.ground(), await shared_instance(home)
+    made = await ground.birth("attachment", **around)
+    owner = replace(ground, project_id=str(around["owning_project_id"]), instance_id=str(around["instance_id"]))
+    told = {"id": made, "project_id": ground.project_id, "account_name": "p-train"}
+    return {"attachment_id": made, "operation_id": await owner.birth("operation", request={"attachment": told})}
+
+
+async def new_attached_action(home: "Home", scope: Scope) -> dict[str, str]:
+    """An action of an instance that the project is attached to."""
+    return await new_attachment(home, scope) | {"action_name": "peek"}
+
+
+async def a_shared_instance(home: "Home", scope: Scope) -> object:
+    """The id of an instance that the project may be attached to."""
+    return (await shared_instance(home))["instance_id"]
 
 
 async def an_app(home: "Home", scope: Scope) -> object:

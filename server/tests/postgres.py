@@ -32,8 +32,14 @@ SETTINGS = {
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
+    "max_wal_size": "8GB",
+    "checkpoint_timeout": "1h",
+    "autovacuum": "off",
+    "bgwriter_lru_maxpages": "0",
+    "jit": "off",
 }
-"""Fast instead of durable: what these tests write is thrown away with the server."""
+"""Fast instead of durable: what these tests write is thrown away with the server, and no database lives long enough to
+need a sweep."""
 
 
 def _place() -> Path:

@@ -98,6 +98,8 @@ class Ground:
         """A new row of the noun, in the first state of each of its machines."""
         if noun == "artifact_check" and "artifact_id" not in columns:
             columns["artifact_id"] = await self.birth("artifact")
+        if noun == "attachment" and "instance_id" not in columns:
+            columns |= await self.shared_instance()
         row = self.row(noun) | columns
         await self.write(Insert(noun, row, machines_of(noun)), acting=self.home(noun))
         return str(row["id"])
@@ -107,6 +109,18 @@ class Ground:
         app = create_app(context(), self.tenant_id, f"{slug}-{next(_NUMBERS)}", category, AppCard(name))
         await apply(self.database, self.acting, context(), app)
         return app.result.id
+
+    async def shared_instance(self, **columns: object) -> dict[str, object]:
+        """An instance of a neighbouring project that the tenant's projects attach to, and an operation of it."""
+        project = create_project(context(), self.tenant_id, f"next-{next(_NUMBERS)}", "Next door")
+        await apply(self.database, self.acting, context(), project)
+        owner, machine = replace(self, project_id=project.result.id), machines_of("instance")[0]
+        made = await owner.birth("instance", **{"control_plane_scope": "tenant", **columns})
+        running = Subject("instance", machine, made, machine.initial)
+        for edge in path(machine, machine.states("running")):
+            running = await owner.move(running, edge)
+        operation = await owner.birth("operation", instance_id=running.id)
+        return {"instance_id": running.id, "owning_project_id": owner.project_id, "operation_id": operation}
 
     def home(self, noun: str) -> Acting:
         """For whom rows of the noun are written: nodes are the platform's."""
@@ -133,6 +147,8 @@ class Ground:
             row |= {"instance_id": self.instance_id} | member_columns(self.version_id)
         if noun == "operation":
             row |= {"instance_id": self.instance_id} | operation_columns()
+        if noun == "attachment":
+            row |= attachment_columns()
         if noun == "allocation":
             row |= allocation_columns(str(row["id"]))
         if noun == "task":
@@ -242,6 +258,14 @@ def operation_columns() -> dict[str, object]:
     return {
         "kind": "action", "request": {}, "deadline_at": LATER, "requested_by": "system",
         "correlation_id": "cor_test", "trace_id": "a" * 32,
+    }  # fmt: skip
+
+
+def attachment_columns() -> dict[str, object]:
+    """What an attachment is, beside whose and to what."""
+    return {
+        "instance_name": "shared", "app_slug": "app", "account_name": "p-train",
+        "requested_by": "system", "correlation_id": "cor_test", "trace_id": "a" * 32,
     }  # fmt: skip
 
 

@@ -115,9 +115,9 @@ class Home:
         if fresh and not leaves and route.method == "DELETE":
             named["project_id"] = await self.new_project()
         if leaves:
-            key = (scope, leaves[-1])
+            key = (scope, "/".join(leaves) if leaves[0] == "attachment_id" else leaves[-1])
             if fresh or key not in self.kept:
-                made = await MAKERS[leaves[-1]](self, scope)
+                made = await MAKERS[key[1]](self, scope)
                 if fresh:
                     return named | made
                 self.kept[key] = made
@@ -316,6 +316,9 @@ MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
     "operation_id": making.new_operation,
     "action_name": making.new_action,
     "secret_name": making.new_secret,
+    "attachment_id": making.new_attachment,
+    "attachment_id/operation_id": making.new_attached_operation,
+    "attachment_id/action_name": making.new_attached_action,
     "subject": making.new_subject,
 }
 """How the thing is made that a parameter of an address names."""
@@ -367,6 +370,7 @@ async def _a_location(home: Home, scope: Scope) -> object:
 FIELDS: Final[dict[str, Field]] = {
     "app": making.an_app,
     "component": making.a_component,
+    "instance_id": making.a_shared_instance,
     "placement": making.a_placement,
     "actions": _always(list),
     "agent_version": _always(lambda: "1.0.0"),

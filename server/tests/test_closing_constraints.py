@@ -199,6 +199,6 @@ async def task_of(ground: Ground, member_id: str, state: TaskState) -> Subject:
 async def until_one_waits_for(holder: asyncpg.Connection, ground: Ground) -> None:
     """Until another session waits for a lock that this one holds."""
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
-    async with asyncio.timeout(10):
-        while not await ground.database.fetchval(PLATFORM, waiting, holder.get_server_pid()):
-            pass
+    async with asyncio.timeout(60):
+        while not await ground.database.fetchval(PLATFORM, waiting, holder.get_server_pid()):  # noqa: ASYNC110
+            await asyncio.sleep(0.002)

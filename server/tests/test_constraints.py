@@ -83,7 +83,8 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "instance_name_form", "instance_topology_mode_length", "member_blocker_length",
         "member_failure_detail_length", "member_health_detail_length", "member_ordinal_counts",
         "operation_blocker_length", "operation_failure_detail_length", "usage_record_id_length",
-        "usage_record_interval", "usage_record_quantity_counts",
+        "usage_record_interval", "usage_record_quantity_counts", "attachment_account_name_form",
+        "attachment_blocker_length", "attachment_of_another", "attachment_reason_length", "attachment_timeout_counts",
         "visit_owner_of_allocation", "visit_port_counts",
         "receipt_body_length", "receipt_digest_is_of_body", "receipt_follows_previous", "receipt_previous_form",
         "receipt_sequence_counts", "receipt_signature_length", "runtime_secret_has_one_home",
@@ -111,6 +112,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
     ),
     "the program writes these columns from closed tables, not from a request": (
         "instance_claim_fence_counts", "instance_claim_holder_has_lease", "instance_health_known",
+        "attachment_instance_of_tenant", "attachment_operation_of_owner",
         "member_health_known", "operation_kind_known", "operation_phase_known", "usage_record_source_known",
         "visit_has_aim", "visit_kind_known", "visit_ticket_hash_length",
         "receipt_is_immutable", "runtime_secret_destroyed_is_gone", "task_claim_has_fence", "task_fence_counts",

@@ -265,6 +265,7 @@ async def told_once(house: House) -> dict[str, tuple[httpx.AsyncClient, str, dic
     app = await an_endpoint(ground)
     endpoint = f"{house.project}/endpoints/{app.endpoint_id}"
     command = f"{house.project}/allocations/{app.allocation_id}/exec"
+    terminal = f"{house.project}/app-instances/{await making.new_terminal(house.home)}/exec"
     opens = await making.new_secret(house.home, Scope.PROJECT)
     secret = f"{house.project}/app-instances/{opens['instance_id']}/secrets/{opens['secret_name']}/reveal"
     return {
@@ -272,6 +273,7 @@ async def told_once(house: House) -> dict[str, tuple[httpx.AsyncClient, str, dic
         "connect_endpoint": (house.client, f"{endpoint}/connect", {}, "ticket"),
         "open_endpoint": (house.client, f"{endpoint}/open", {}, "url"),
         "exec_allocation": (house.client, command, {"argv": ["id"]}, "ticket"),
+        "exec_instance": (house.client, terminal, {"argv": ["id"]}, "ticket"),
         "create_tenant": (admin, "/api/v1/tenants", tenant, "one_time_code"),
         "create_tenant_user": (house.client, f"{house.tenant}/users", person, "one_time_code"),
         "reset_tenant_user": (house.client, f"{house.tenant}/users/{user}/reset", {}, "one_time_code"),

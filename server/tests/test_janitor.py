@@ -56,7 +56,7 @@ class House:
 
     async def settled(self) -> None:
         """Wait until every event is behind the horizon, which other databases of the cluster may hold for a moment."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             seen = ""
             while True:
                 wanted = {"limit": "500", "cursor": seen}

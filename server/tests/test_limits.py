@@ -306,7 +306,7 @@ async def _exchange(address: tuple[str, int], raw: bytes) -> tuple[str, str]:
     """Send bytes, and read the answer to its end."""
     reader, writer = await asyncio.open_connection(*address)
     writer.write(raw)
-    answer = (await asyncio.wait_for(reader.read(), 10)).decode()
+    answer = (await asyncio.wait_for(reader.read(), 60)).decode()
     writer.close()
     head, _, body = answer.partition("\r\n\r\n")
     return head, body

@@ -64,7 +64,7 @@ class Outbox:
     async def told(self, correlation_id: str, type_: str) -> dict[str, Any]:
         """The event of this type, as soon as the stream shows it."""
         wanted = {"correlation_id": correlation_id, "wait": "20"}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 page = (await self.client.get(f"{self.place}/events", params=wanted)).json()
                 for each in page["items"]:
@@ -74,7 +74,7 @@ class Outbox:
 
     async def until(self, reached: Callable[[], Awaitable[bool]]) -> None:
         """Let the relay work until something is so; others of the cluster may hold the horizon for a moment."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await reached():
                 await self.relay.tick()
                 await self.relay.drain()
@@ -265,7 +265,7 @@ async def test_what_is_being_sent_is_not_replayed(outbox: Outbox) -> None:
 
 async def started(outbox: Outbox, slow: Receiver) -> None:
     """Let the relay begin, and wait until the receiver has the request."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not slow.received:
             await outbox.relay.tick()
 
@@ -276,7 +276,7 @@ async def test_a_slow_receiver_holds_up_nobody_else(outbox: Outbox) -> None:
             await outbox.webhook(receiver_)
         for number in range(20):
             await outbox.happens(f"project-{number}")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(good.received) < 20:
                 await outbox.relay.tick()
         assert len(stuck.received) == 8, "one receiver gets a bounded number at once"
@@ -306,7 +306,7 @@ async def test_a_worker_that_stops_hands_its_leases_back(outbox: Outbox) -> None
         task = asyncio.create_task(loop.run())
         await stuck.wait_for(1)
         loop.stop()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 60)
         (queued,) = await outbox.listed()
         assert (queued["status"], queued["attempts"]) == ("queued", 0)
         stuck.reply = answer(200)
@@ -329,7 +329,7 @@ async def test_whoever_lost_its_lease_writes_nothing(outbox: Outbox) -> None:
         slow.reply = answer(200)
         later = replace(outbox.services, clock=ShiftedClock(timedelta(minutes=5)))
         other = OutboxRelay(later)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await outbox.listed(status="delivered"):
                 await other.tick()
                 await other.drain()

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from mooring.core.errors import Code, Refusal
-from mooring.storage.database import PLATFORM, Acting, Database, PoolSettings
+from mooring.storage.database import PLATFORM, WITH_KEPT_PLANS, Acting, Database, PoolSettings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -58,6 +58,12 @@ async def test_the_platform_and_the_tenants_do_not_share_connections(small: Data
     assert await small.fetchval(PLATFORM, "SELECT current_user") == "mooring"
     assert await small.fetchval(ONE, "SELECT current_user") == "mooring_tenant"
     assert await small.fetchval(PLATFORM, SPEAKS_FOR) in (None, "")
+
+
+async def test_plans_are_kept_for_the_platform_and_for_no_tenant(small: Database) -> None:
+    assert await small.fetchval(WITH_KEPT_PLANS, "SELECT current_user") == "mooring"
+    with pytest.raises(ValueError, match="for the platform alone"):
+        Acting("ten_one", keeps_plans=True)
 
 
 async def test_whoever_finds_every_connection_in_use_is_refused_after_a_while(small: Database) -> None:
@@ -152,4 +158,6 @@ async def test_the_numbers_of_connections_are_known(small: Database) -> None:
         ("platform", "idle"): 1,
         ("tenant", "used"): 0,
         ("tenant", "idle"): 1,
+        ("planned", "used"): 0,
+        ("planned", "idle"): 0,
     }

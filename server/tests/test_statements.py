@@ -36,6 +36,7 @@ from mooring.storage.unit_of_work import Answer, Origin
 from server.tests.decided_allocations import DRIVEN_ALLOCATIONS
 from server.tests.decided_apps import DRIVEN_APPS
 from server.tests.decided_artifacts import DRIVEN_ARTIFACTS
+from server.tests.decided_attachments import DRIVEN_ATTACHMENTS
 from server.tests.decided_instances import DRIVEN_INSTANCES
 from server.tests.decided_nodes import DRIVEN_NODES
 from server.tests.decided_runtime import DRIVEN_RUNTIME
@@ -160,6 +161,7 @@ DRIVEN: Final[dict[str, Driver]] = {
     **DRIVEN_ALLOCATIONS,
     **DRIVEN_APPS,
     **DRIVEN_ARTIFACTS,
+    **DRIVEN_ATTACHMENTS,
     **DRIVEN_INSTANCES,
     **DRIVEN_NODES,
     **DRIVEN_RUNTIME,
@@ -272,7 +274,7 @@ async def test_every_shape_of_a_decision_prepares(database: Database, name: str)
     plain = Answer(USER, "POST /", "key", TENANT, b"f" * 32, 201, b"{}")
     async with database.connection(PLATFORM) as connection:
         for decision in decided(name):
-            assert decision.audits, "what is decided leaves an audit row"
+            assert bool(decision.audits) != decision.traceless, "only what merely reads leaves no audit row"
             for answer, writes in ((None, ()), (plain, ()), (replace(plain, secret_id=SEALED.id), (sealed,))):
                 whole = replace(decision, writes=(*decision.writes, *writes))
                 rows = tuple(unit_of_work._rows(context(), whole, Origin("POST /", "127.0.0.1"), answer))

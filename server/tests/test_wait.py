@@ -13,7 +13,7 @@ from server.tests.conftest import Tenant, World, running_platform
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
-LONG = 30
+LONG = 60
 """Seconds to wait for what does happen: an answer that takes so long has slept through it."""
 RACES = 150
 

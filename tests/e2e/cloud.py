@@ -22,6 +22,8 @@ from mooring_sdk import Client, ClientSettings, models
 from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
 
 PATIENT = ClientSettings(timeout_seconds=90, deadline_seconds=300)
+LOOKS_MAX = 24
+"""Of ten seconds each at the most."""
 
 
 @dataclass
@@ -47,7 +49,7 @@ class Machine:
         """End its agent; what runs in sandboxes goes on."""
         if self.process is not None:
             self.process.send_signal(number)
-            self.process.wait(timeout=60)
+            self.process.wait(timeout=180)
             self.process = None
 
     def clear(self) -> None:
@@ -128,7 +130,7 @@ class Cloud:
     def until(self, wanted: Any, project: Any, allocation_id: str) -> Any:
         """The allocation once it is as wanted; a failure says how it stands instead."""
         seen = self.tenant_admin.get_allocation(project.id, allocation_id)
-        for _ in range(6):
+        for _ in range(LOOKS_MAX):
             if wanted(seen):
                 return seen
             seen = self.tenant_admin.get_allocation(project.id, allocation_id, wait=10, changed_from=seen.etag)
@@ -144,7 +146,7 @@ class Cloud:
     def ended(self, project: Any, task_id: str) -> Any:
         """A task once it has ended."""
         seen = self.tenant_admin.get_task(project.id, task_id)
-        for _ in range(6):
+        for _ in range(LOOKS_MAX):
             if seen.finished_at is not None:
                 return seen
             seen = self.tenant_admin.get_task(project.id, task_id, wait=10, changed_from=seen.etag)

@@ -24,6 +24,7 @@ from tests.e2e.cloud import Machine
 from tests.e2e.workshop import Workshop, workshop
 
 SKU = "slice"
+GPUS = 8
 
 
 @dataclass
@@ -34,6 +35,7 @@ class Harbour:
     directory: Path
     machines: list[Machine] = field(default_factory=list)
     adapter: "subprocess.Popen[bytes] | None" = None
+    installed: dict[str, set[str]] = field(default_factory=dict)  # the versions of each app
 
     @property
     def apps(self) -> Path:
@@ -51,7 +53,7 @@ class Harbour:
             input=token, text=True, capture_output=True, check=False,
         )  # fmt: skip
         assert told.returncode == 0, told.stderr
-        machine = Machine(place, host, told.stdout.split()[2], 4)
+        machine = Machine(place, host, told.stdout.split()[2], GPUS)
         machine.start()
         self.machines.append(machine)
         return machine
@@ -78,7 +80,7 @@ class Harbour:
         """End it."""
         if self.adapter is not None:
             self.adapter.send_signal(number)
-            self.adapter.wait(timeout=60)
+            self.adapter.wait(timeout=120)
             self.adapter = None
 
     def pushed(self, app: str, image: Layout) -> str:
@@ -94,14 +96,23 @@ class Harbour:
         return f"{intent['location']}@{image.digest}"
 
     def install(self, app: str, images: dict[str, str] | None = None, version: str | None = None) -> None:
-        """An app into the platform's catalog, and the project may launch it."""
+        """An app into the platform's catalog, and the project may launch it; once for each version."""
         key = key_at(self.directory / "adapter.key")
-        bundle = write_bundle(self.apps, bundle_of(app, images or {}, key, version))
-        self.shop.did("install", str(bundle), context="platform")
-        self.shop.did("install", str(bundle), "--project", self.shop.project_id)
-        # An adapter looks for new accounts now and then; one that is just started has them at once.
-        self.stop_adapter()
-        self.start_adapter()
+        self.install_bundle(bundle_of(app, images or {}, key, version))
+
+    def install_bundle(self, bundle: dict[str, Any]) -> None:
+        """The same, of a bundle that a test has made."""
+        app, version = bundle["manifest"]["app"], bundle["manifest"]["version"]
+        if version in self.installed.get(app, ()):
+            return
+        file = write_bundle(self.apps, bundle)
+        self.shop.did("install", str(file), context="platform")
+        self.shop.did("install", str(file), "--project", self.shop.project_id)
+        if app not in self.installed:
+            # An adapter looks for new accounts now and then; one that is just started has them at once.
+            self.stop_adapter()
+            self.start_adapter()
+        self.installed.setdefault(app, set()).add(version)
 
     def launch(self, app: str, name: str, *words: str) -> dict[str, Any]:
         """An instance that runs; what is wrong is told with what everybody said."""
@@ -125,7 +136,7 @@ class Harbour:
     def changed(self, name: str, *words: str) -> dict[str, Any]:
         """A change of an instance to its good end."""
         asked = self.shop.did("instances", *words, *self.project)
-        wanted = ("--wait", "50", "--until", "succeeded,failed,cancelled")
+        wanted = ("--wait", "60", "--until", "succeeded,failed,cancelled")
         over: dict[str, Any] = self.shop.did(
             "instances", "operations", "get", name, asked["id"], *wanted, *self.project
         )
@@ -155,9 +166,8 @@ class Harbour:
 
     def said(self) -> str:
         """What adapter and agents said last."""
-        log = self.directory / "adapter.log"
-        adapter = log.read_text(errors="replace")[-4000:] if log.exists() else "no adapter was started"
-        return "\n".join([adapter, *(each.said()[-2000:] for each in self.machines)])
+        adapters = [each.read_text(errors="replace")[-4000:] for each in sorted(self.directory.glob("*.log"))]
+        return "\n".join([*adapters, *(each.said()[-2000:] for each in self.machines)])
 
 
 @dataclass
@@ -173,7 +183,7 @@ class Visitor:
         told = {"Host": self.host, **headers}
         if self.cookie:
             told["Cookie"] = self.cookie
-        return httpx.request(method, self.relay + path, headers=told, content=content, timeout=60)
+        return httpx.request(method, self.relay + path, headers=told, content=content, timeout=120)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from mooring_agent.simulate import Fleet, Simulation
 from mooring_agent.wire import Task
 
 CALM: Final = Weather()
-START_SECONDS_MAX: Final = 60.0
+START_SECONDS_MAX: Final = 180.0
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -24,6 +25,7 @@ from mooring_adapter.conformance.front import Answer, Exchange, Faults, Forwardi
 from mooring_adapter.conformance.process import AdapterProcess
 from mooring_adapter.conformance.rules import PLATFORM_ONLY
 from mooring_adapter.conformance.under_test import (
+    Footprint,
     InstanceView,
     MemberView,
     NotReached,
@@ -41,8 +43,10 @@ from tests.e2e.played_nodes import Hand, Nodes
 from tests.e2e.running import PASSWORD, Mooring
 
 Value = TypeVar("Value")
+Stateful = TypeVar("Stateful", models.Instance, models.Operation)
 NODES: Final = 4
 GPUS: Final = 64
+WAIT_SECONDS: Final = 50.0
 LOOK_SECONDS: Final = 0.25
 """What only the platform's worker does is noticed after so long; everything else at once."""
 APART_SECONDS: Final = 0.05
@@ -77,7 +81,7 @@ class Way(Forwarding):
 
     def cut(self) -> None:
         """Hang up on everything that is under way."""
-        old, self.client = self.client, httpx.Client(timeout=60.0, trust_env=False)
+        old, self.client = self.client, httpx.Client(timeout=120.0, trust_env=False)
         old.close()
 
     def answer(self, asked: Asked) -> Answer:
@@ -154,8 +158,11 @@ class RealPlatform:
 
     def __init__(self, shop: Shop, profile: Profile, command: Sequence[str], name: str) -> None:
         self.shop, self.profile, self.name = shop, profile, name
+        self.quiet_day: Footprint | None = None
         self._numbers = count(1)
         self._instances: dict[str, str] = {}  # id -> project
+        self._stopped: set[str] = set()  # those that were told to end
+        self.bereft: set[str] = set()  # those that had a member on a machine that was lost
         self._parts: dict[str, str] = {}  # member -> instance/component
         self._kills = 0
         self.people = self._settle()
@@ -216,20 +223,19 @@ class RealPlatform:
         self._watcher.never_quiet = False
         self._watcher.observations.clear()
         self._kills = 0
-        for instance_id, project in self._instances.items():
-            if self.people.get_instance(project, instance_id).status not in ("stopping", "stopped"):
-                self.people.stop_instance(project, instance_id)
+        for instance_id in self._instances.keys() - self._stopped:
+            if self.instance(instance_id).status not in ("stopping", "stopped"):
+                self.stop(instance_id)
+            self._stopped.add(instance_id)
         with self.front.lock:
             self.front.exchanges = []
 
     def all_stopped(self) -> list[models.Instance]:
         """Every instance of the lane at its end, with its proof."""
-
-        def found() -> list[models.Instance]:
-            return [self.people.get_instance(project, each) for each, project in self._instances.items()]
-
-        self.wait_for("the end of every instance", lambda: all(each.status == "stopped" for each in found()))
-        return found()
+        return [
+            self._awaited("the end of every instance", "stopped", partial(self.people.get_instance, project, each))
+            for each, project in self._instances.items()
+        ]
 
     def close(self) -> None:
         """End everything of the lane but its tenant."""
@@ -329,6 +335,12 @@ class RealPlatform:
     def operation(self, instance_id: str, operation_id: str) -> OperationView:
         return _operation(self.people.get_operation(self._instances[instance_id], instance_id, operation_id))
 
+    def ended(self, instance_id: str, operation_id: str) -> OperationView:
+        place = self._instances[instance_id]
+        kind = self.people.get_operation(place, instance_id, operation_id).kind
+        read = partial(self.people.get_operation, place, instance_id, operation_id)
+        return _operation(self._awaited(f"the end of {kind}", "succeeded,failed,cancelled", read))
+
     def open_operation(self, instance_id: str, kind: str) -> OperationView:
         found = self.people.list_operations(self._instances[instance_id], instance_id, kind=kind).items
         return _operation(max(found, key=lambda each: each.created_at))
@@ -349,6 +361,14 @@ class RealPlatform:
             with watcher.turn:
                 watcher.news(seen + 1, APART_SECONDS)
                 watcher.news(seen, LOOK_SECONDS)
+
+    def _awaited(self, what: str, states: str, read: Callable[..., Stateful]) -> Stateful:
+        """What is read once it has come to one of these states: the platform is asked to wait for it."""
+        until = time.monotonic() + self.profile.patience_seconds
+        while (left := until - time.monotonic()) > 0:
+            if (seen := read(wait=min(left, WAIT_SECONDS), until=states)).status in states.split(","):
+                return seen
+        raise NotReached(f"{what} did not come about within {self.profile.patience_seconds:g} s")
 
     def traffic(self) -> list[Exchange]:
         with self.front.lock:
@@ -383,8 +403,13 @@ class RealPlatform:
     def lose_node(self, instance_id: str, member_id: str) -> None:
         node_id = self.people.get_member(self._instances[instance_id], instance_id, member_id).node_id
         assert node_id is not None
+        self.bereft |= {each for each in self._instances if node_id in self._nodes_of(each)}
         self.nodes.lose(node_id)
         self.shop.admin.write_off_node(node_id, reason=REASON, may_be_left="nothing: the machine was simulated")
+
+    def _nodes_of(self, instance_id: str) -> set[str | None]:
+        found = self.people.iter_members(self._instances[instance_id], instance_id, limit=500)
+        return {each.node_id for each in found}
 
     def never_quiet(self, is_so: bool) -> None:
         self.hand.never_quiet = self._watcher.never_quiet = is_so

@@ -5,29 +5,17 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from agent.tests.containers.images import BUSYBOX
 from mooring_agent.podman import Podman
-from tests.e2e.harbour import Harbour, Visitor, harbour
+from tests.e2e.harbour import Harbour, Visitor
 from tools.app_images import image_of
 
 pytestmark = pytest.mark.real_part("apps")
-HOSTS = ["process", "namespace"] if os.geteuid() == 0 else ["process"]
-KERNEL_SECONDS = 60
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harbour]:
-    """A harbour with a machine of each host."""
-    directory = tmp_path_factory.mktemp("apps")
-    for each in (directory, *directory.parents[:2]):
-        each.chmod(0o711)  # the machines' sandboxes pass through
-    with harbour(directory, HOSTS) as made:
-        yield made
+KERNEL_SECONDS = 120
 
 
 def needs_containers() -> None:
@@ -46,17 +34,25 @@ def clean(place: Harbour, name: str) -> None:
     assert (over["status"], over["teardown_proof"]) == ("stopped", "receipts")
 
 
-def test_hello_runs_without_root_as_a_process_and_its_page_is_read_through_the_platform(place: Harbour) -> None:
+def test_hello_runs_without_root_as_a_process_and_its_page_is_read_through_the_platform(harbour: Harbour) -> None:
+    place = harbour
     place.install("hello")
-    running = place.launch("hello", "greeter", "--region", "process", "--config", "greeting=Ahoy & welcome")
+    wanted = ("--version", "1.0.0", "--config", "greeting=Ahoy & welcome")
+    running = place.launch("hello", "greeter", "--region", "process", *wanted)
     assert [each["name"] for each in running["endpoints"]] == ["web"]
     page = place.entered("web").ask("GET", "/")
     assert page.status_code == 200
     assert "Ahoy &amp; welcome" in page.text
+    read = place.shop.did("logs", "greeter", "--offset", "0", *place.project)
+    assert read["kind"] == "service"
+    assert read["text"].startswith("hello listens on "), read
+    assert read["next_offset"] == read["size"]
     clean(place, "greeter")
 
 
-def test_an_instance_is_changed_in_every_way_and_its_members_say_what_they_run(place: Harbour) -> None:
+def test_an_instance_is_changed_in_every_way_and_its_members_say_what_they_run(harbour: Harbour) -> None:
+    place = harbour
+    place.install("hello")
     place.install("hello", version="1.2.0")
     place.launch("hello", "lively", "--region", "process", "--version", "1.0.0", "--topology", "web=2")
     first, second = place.members("lively")
@@ -77,8 +73,9 @@ def test_an_instance_is_changed_in_every_way_and_its_members_say_what_they_run(p
     clean(place, "lively")
 
 
-def test_hello_runs_in_a_container_where_there_are_some(place: Harbour) -> None:
+def test_hello_runs_in_a_container_where_there_are_some(harbour: Harbour) -> None:
     needs_containers()
+    place = harbour
     where = place.pushed("hello", image_of("hello"))
     place.install("hello", {"image": where}, version="1.1.0")
     place.launch("hello", "boxed", "--region", "namespace", "--version", "1.1.0")
@@ -88,8 +85,9 @@ def test_hello_runs_in_a_container_where_there_are_some(place: Harbour) -> None:
     clean(place, "boxed")
 
 
-def test_jupyterlab_is_launched_used_with_its_token_and_stopped(place: Harbour) -> None:
+def test_jupyterlab_is_launched_used_with_its_token_and_stopped(harbour: Harbour) -> None:
     needs_containers()
+    place = harbour
     place.install("jupyter", {"image": place.pushed("jupyter", image_of("jupyter"))})
     place.launch("jupyter", "lab", "--region", "namespace")
     visitor = place.entered("lab")

@@ -10,7 +10,7 @@ from tests.e2e.workshop import WHY, Workshop, workshop
 
 pytestmark = [pytest.mark.real_part("registry"), pytest.mark.real_part("postgresql")]
 
-SIZE_BYTES = 512 * 1024**2
+SIZE_BYTES = 128 * 1024**2
 PIECE = bytes(1024**2)
 
 
@@ -42,7 +42,7 @@ def test_a_large_file_is_followed_from_its_registration_to_its_staging(shop: Wor
     digest = f"sha256:{hashed.hexdigest()}"
     ran = shop.run(*register(shop, digest, "--follow"))
     assert (ran.data["trust"], ran.data["size_bytes"]) == ("verified", SIZE_BYTES)
-    assert "content check succeeded  100 %  512.0 MiB of 512.0 MiB" in ran.err
+    assert "content check succeeded  100 %  128.0 MiB of 128.0 MiB" in ran.err
     staged = shop.run("artifacts", "promote", digest, "--move", "stage", "--reason", WHY, "--follow")
     assert staged.data["promotion"] == "staged", staged.err
     listed = shop.did("artifacts", "checks", "list", digest)

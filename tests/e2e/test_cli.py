@@ -210,7 +210,7 @@ def test_events_are_shown_and_followed(run: Run, mooring: Mooring, tenant_admin:
         assert (event["type"], event["data"]["slug"]) == ("identity.project.created", "followed")
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
 
 def test_an_unknown_webhook_address_is_refused_and_the_outbox_is_empty(run: Run, tenant_admin: str) -> None:

@@ -27,14 +27,19 @@ PART = Path(__file__).resolve().parents[2] / "adapters" / "echo"
 COMMAND = (sys.executable, "-m", "mooring_echo")
 SMALL = {"seed": 1, "worker": 2, "gate": 1}
 LANES = 3
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 SETTINGS = {
     "MOORING_ADAPTER_LEASE_SECONDS": "4",
     "MOORING_TOKEN_CACHE_SECONDS": "0",
 }
 SIMULATED_ALONE = {"clock_skew": "this platform cannot play clock"}
 """What stays for the simulated platform, and why."""
-PROMISES = promises(every_crash=SOAK)
+OFTEN = frozenset({
+    "deploy", "drain", "remove", "replace", "upgrade", "actions", "cancel", "reordered", "lost_replies", "stale_lease",
+    "node_loss", "token_expiry", "clock_skew", "other_project", "crash",
+})  # fmt: skip
+"""What `make test` plays here: where the platform's own rules decide most. `make soak` plays every promise."""
+PROMISES = [each for each in promises(every_crash=SOAK) if SOAK or each.key in OFTEN]
 
 
 def read(name: str) -> dict[str, Any]:
@@ -82,7 +87,7 @@ class Played:
         self.shop = shop
         self.waiting: list[Promise] = [*PROMISES]
         self.verdicts: dict[str, Verdict] = {}
-        self.proofs: list[str | None] = []
+        self.proofs: list[tuple[str | None, bool]] = []  # of each instance, and whether it lost a machine
         self.lock = threading.Lock()
 
     def work(self, number: int) -> None:
@@ -92,7 +97,7 @@ class Played:
             while (each := self._next()) is not None:
                 self.verdicts[each.key] = judged(platform, each)
                 platform.clear()
-            self.proofs += [each.teardown_proof for each in platform.all_stopped()]
+            self.proofs += [(each.teardown_proof, each.id in platform.bereft) for each in platform.all_stopped()]
         finally:
             platform.close()
 
@@ -127,5 +132,6 @@ def test_what_the_real_platform_cannot_play_says_why(played: Played, key: str) -
 
 def test_whatever_was_done_to_them_every_instance_ends_with_its_proof(played: Played) -> None:
     assert len(played.proofs) > len(PROMISES)
-    assert set(played.proofs) <= {"receipts", "written_off"}
-    assert played.proofs.count("written_off") == 1
+    assert {proof for proof, _ in played.proofs} == {"receipts", "written_off"}
+    # One that was still being torn down on the machine that was lost is written off too.
+    assert all(lost_a_machine for proof, lost_a_machine in played.proofs if proof == "written_off")

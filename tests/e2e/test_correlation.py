@@ -1,90 +1,19 @@
 """One correlation id, of a launch that fails, finds everything: log lines, trace, task, events and audit rows."""
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mooring_workload.bundle import bundle_of, key_at, write_bundle
-from tests.e2e.harbour import SKU, Harbour, harbour
+from mooring_workload.bundle import bundle_of, key_at
+from tests.e2e.collector import Collector
+from tests.e2e.harbour import SKU, Harbour
 
 pytestmark = pytest.mark.real_part("apps")
 CORRELATION = "the-reef-of-this-test"
 VERSION = "1.9.0"
-PATIENCE_SECONDS = 60.0
 LAST_WORDS = "there is a reef ahead"
-
-
-@dataclass
-class Collector:
-    """Where spans are sent: it keeps what came, as it came."""
-
-    url: str = ""
-    came: list[bytes] = field(default_factory=list)
-    news: threading.Condition = field(default_factory=threading.Condition)
-
-    def take(self, spans: bytes) -> None:
-        """Some spans came."""
-        with self.news:
-            self.came.append(spans)
-            self.news.notify_all()
-
-    def has(self, trace_id: str) -> bool:
-        """Whether a span of this trace comes: they are sent in batches, every few seconds."""
-        with self.news:
-            return self.news.wait_for(
-                lambda: any(bytes.fromhex(trace_id) in each for each in self.came), PATIENCE_SECONDS
-            )
-
-
-@contextmanager
-def collecting() -> Iterator[Collector]:
-    """A collector of traces on a port of loopback."""
-    collector = Collector()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            collector.take(self.rfile.read(int(self.headers["content-length"])))
-            self.send_response(200)
-            self.send_header("content-length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Be quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    collector.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
-        yield collector
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-@pytest.fixture(scope="module")
-def collector() -> Iterator[Collector]:
-    """A collector of traces."""
-    with collecting() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Harbour]:
-    """A harbour with one machine, where apps run as processes, and whose platform sends its traces."""
-    directory = tmp_path_factory.mktemp("correlation")
-    for each in (directory, *directory.parents[:2]):
-        each.chmod(0o711)  # the machine's sandboxes pass through
-    with harbour(directory, ["process"], MOORING_OTLP_ENDPOINT=collector.url) as made:
-        yield made
 
 
 def install_a_wreck(place: Harbour) -> None:
@@ -93,9 +22,7 @@ def install_a_wreck(place: Harbour) -> None:
     profile = bundle["manifest"]["runtime_profile"]
     profile["command"] = ["/bin/sh", "-c", f"echo {LAST_WORDS}; exit 7"]
     profile["probes"]["startup"] |= {"period_seconds": 1, "timeout_seconds": 1, "failures_max": 1}
-    file = write_bundle(place.apps, bundle)
-    place.shop.did("install", str(file), context="platform")
-    place.shop.did("install", str(file), "--project", place.shop.project_id)
+    place.install_bundle(bundle)
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -109,12 +36,12 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_one_correlation_id_of_a_failed_launch_finds_everything(place: Harbour, collector: Collector) -> None:
-    place.stop_adapter()
+def test_one_correlation_id_of_a_failed_launch_finds_everything(harbour: Harbour, collector: Collector) -> None:
+    place = harbour
     install_a_wreck(place)
     shop, project = place.shop, ("--project", place.shop.project_id)
-    place.start_adapter()  # it finds the account of the app that was just installed at once
-    asked = ("--name", "wreck", "--version", VERSION, "--sku", SKU, "--gpu-count", "1", "--wait", *project)
+    where = ("--sku", SKU, "--gpu-count", "1", "--region", "process")
+    asked = ("--name", "wreck", "--version", VERSION, *where, "--wait", *project)
     launched = shop.run("--correlation-id", CORRELATION, "instances", "launch", "hello", *asked)
     assert launched.exit_code == 1, f"{launched.out}\n{launched.err}\n{place.said()}"
     instance = shop.did("instances", "get", "wreck", *project)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.traces import traces_of
 from tools.demo_nodes import HOST, nodes_are_missing
+from tools.demo_slurm import PACKAGES, PROGRAMS
 
 pytestmark = pytest.mark.real_part("postgresql")
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -29,6 +30,12 @@ NODES = (
 APPS = (
     "its page           read at", "two workers more", "worker 3/3 healthy", "drained and gone", "known by receipts",
     "GPU-seconds",
+)  # fmt: skip
+SLURM = (
+    "srun -N2 hostname", "the sandbox of hpc-worker-0", "the sandbox of hpc-worker-1", "worker 3/3 healthy, controller",
+    "Slurm has hpc-worker-2 draining, held by job", "long of app RUNNING", "hpc-worker-2 drained, job",
+    "long of app COMPLETED", "with GPU 0; ended by itself", "Slurm's nodes      hpc-worker-0, hpc-worker-1\n",
+    "receipt            hpc-controller-0: rcp_", "receipts           4, one of each member", "job-hours",
 )  # fmt: skip
 ISOLATION = {
     "namespace": ("isolated in namespaces", "hello from box", "GPUs in /dev: 2", "nobody listens on port"),
@@ -74,7 +81,7 @@ def begun(place: Path, path: str) -> "subprocess.Popen[str]":
 
 def ended(process: "subprocess.Popen[str]", place: Path) -> tuple[int, str, str]:
     """How it ended and what it said; nothing of it may be left."""
-    told, failures = process.communicate(timeout=240)
+    told, failures = process.communicate(timeout=500)
     assert list((place / "home").iterdir()) == [], "nothing is left in the home"
     assert list((place / "tmp").iterdir()) == [], failures
     assert traces_of(place) == []
@@ -98,20 +105,26 @@ def demo(place: Path, path: str) -> str:
 
 
 @pytest.mark.real_part("registry")
+@pytest.mark.real_part("slurm")
 def test_the_demo_shows_a_denial_an_app_that_may_be_launched_and_a_sandbox_that_is_proven_gone(place: Path) -> None:
     if shutil.which("docker-registry") is None:
         pytest.skip("docker-registry is not installed; as root: apt-get install docker-registry")
     if why := nodes_are_missing():
         pytest.skip(why)
+    if HOST == "namespace" and (absent := [name for name in PROGRAMS if shutil.which(name) is None]):
+        pytest.skip(f"{', '.join(absent)} not found; as root: apt-get install {' '.join(PACKAGES)}")
     said = demo(place, os.environ["PATH"])
     for words in (*IDENTITY, *CATALOG, *NODES, *APPS, *ISOLATION[HOST]):
         assert words in said
-    assert "Left out" not in said
+    if HOST == "namespace":
+        assert [words for words in SLURM if words not in said] == []
+    assert ("Left out" in said) == ("Left out: a cluster of Slurm" in said) == (HOST == "process")
 
 
 def test_the_demo_says_what_it_leaves_out_where_there_is_no_registry_and_no_program_for_nodes(place: Path) -> None:
     said = demo(place, "/nowhere")
-    for words in (*IDENTITY, "Left out: apps", "docker-registry is not installed"):
+    why = "munged cannot be found: as root, apt-get install slurmctld" if HOST == "namespace" else "need root"
+    for words in (*IDENTITY, "Left out: apps", "docker-registry is not installed", "Left out: a cluster of Slurm", why):
         assert words in said
     assert "signature_missing" not in said
     assert ("Left out: allocations" in said) == (HOST == "namespace")

@@ -16,7 +16,7 @@ import pytest
 from mooring_adapter.conformance.contract import Asked
 from mooring_adapter.conformance.front import Answer, Drop, Faults, Forwarding, Front
 from mooring_workload.bundle import key_at, public_half
-from tests.e2e.harbour import Harbour, harbour
+from tests.e2e.harbour import Harbour
 
 PART = Path(__file__).resolve().parents[2] / "adapters" / "echo"
 NAME = "parrot"
@@ -30,7 +30,7 @@ def bundle(place: Harbour) -> Path:
     told = {
         "bundle": 1,
         "app": {"slug": "echo", "display_name": "Echo", "category": "web"},
-        "adapter_key": public_half(key_at(place.directory / "adapter.key")),
+        "adapter_key": public_half(key_at(place.directory / "echo.key")),
         "artifacts": {"script": {"kind": "blob", "location": "file:echo_node.py"}},
         "manifest": json.loads((PART / "manifest.json").read_text(encoding="utf-8")),
     }
@@ -39,19 +39,24 @@ def bundle(place: Harbour) -> Path:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harbour]:
-    with harbour(tmp_path_factory.mktemp("echo"), ["process"]) as made:
-        file = bundle(made)
-        made.shop.did("install", str(file), context="platform")
-        made.shop.did("install", str(file), "--project", made.shop.project_id)
-        front = Front(Forwarding(made.shop.mooring.url), Faults(after=every_fifth_answer_is_lost()))
-        command = [
-            sys.executable, "-m", "mooring_echo", "--url", front.start(), "--key-file",
-            str(made.directory / "adapter.key"), "--audience", f"{made.shop.mooring.url}/api/v1/oauth/token",
-        ]  # fmt: skip
-        with (made.directory / "adapter.log").open("ab") as log:
-            made.adapter = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        yield made
+def place(harbour: Harbour) -> Iterator[Harbour]:
+    """The harbour, with the echo adapter at work in it."""
+    file = bundle(harbour)
+    harbour.shop.did("install", str(file), context="platform")
+    harbour.shop.did("install", str(file), "--project", harbour.shop.project_id)
+    url = harbour.shop.mooring.url
+    front = Front(Forwarding(url), Faults(after=every_fifth_answer_is_lost()))
+    command = [
+        sys.executable, "-m", "mooring_echo", "--url", front.start(), "--key-file",
+        str(harbour.directory / "echo.key"), "--audience", f"{url}/api/v1/oauth/token",
+    ]  # fmt: skip
+    with (harbour.directory / "echo.log").open("ab") as log:
+        adapter = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    try:
+        yield harbour
+    finally:
+        adapter.terminate()
+        adapter.wait(timeout=120)
         front.stop()
 
 
@@ -97,7 +102,7 @@ def test_a_cluster_grows_drains_shrinks_answers_and_ends_with_clean_receipts(pla
     over(place, did(place, "members", "remove", NAME, second["id"])["id"])
     assert len(members(place, "worker")) == 1
 
-    said = did(place, "actions", "act", NAME, "echo.say", "--input", '{"text": "hello"}', "--wait", "30")
+    said = did(place, "actions", "act", NAME, "echo.say", "--input", '{"text": "hello"}', "--wait", "60")
     assert said["output"] == {"text": "hello"}, said
     over(place, did(place, "restart", NAME)["id"])
 

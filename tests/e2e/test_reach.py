@@ -121,7 +121,7 @@ class Browser:
         if host in self.cookies:
             told.setdefault("Cookie", self.cookies[host])
         answer = httpx.request(
-            method, url.replace(f"http://{host}", self.relay), headers=told, content=content, timeout=60
+            method, url.replace(f"http://{host}", self.relay), headers=told, content=content, timeout=180
         )
         if "set-cookie" in answer.headers and "mooring_endpoint" in answer.headers["set-cookie"]:
             self.cookies[host] = answer.headers["set-cookie"].partition(";")[0]
@@ -190,7 +190,7 @@ def test_what_another_sites_page_sends_is_refused(place: Cloud, box: Any, header
 def test_a_websocket_is_carried_both_ways(place: Cloud, box: Any) -> None:
     browser, origin = opened(place, "web")
     host = origin.split("/")[2]
-    with socket.create_connection(("127.0.0.1", place.mooring.relay_port), timeout=60) as line:
+    with socket.create_connection(("127.0.0.1", place.mooring.relay_port), timeout=180) as line:
         key = base64.b64encode(os.urandom(16)).decode()
         line.sendall(
             f"GET /socket HTTP/1.1\r\nHost: {host}\r\nCookie: {browser.cookies[host]}\r\nUpgrade: websocket\r\n"
@@ -243,7 +243,7 @@ def connected(place: Cloud, name: str) -> Iterator[int]:
 def test_mooring_connect_gives_a_local_port(place: Cloud, box: Any) -> None:
     with connected(place, "web") as port:
         for _ in range(3):
-            assert httpx.get(f"http://127.0.0.1:{port}/large", timeout=60).content == b"x" * 5_000_000
+            assert httpx.get(f"http://127.0.0.1:{port}/large", timeout=180).content == b"x" * 5_000_000
 
 
 def test_mooring_exec_runs_a_command_with_a_terminal_and_its_exit_code(place: Cloud, box: Any) -> None:
@@ -255,7 +255,7 @@ def test_mooring_exec_runs_a_command_with_a_terminal_and_its_exit_code(place: Cl
     said = read_until(main, b"\n", 2)
     os.write(main, b"ahoy\r")
     said += read_until(main, b"got:ahoy", 1)
-    assert process.wait(timeout=60) == 7
+    assert process.wait(timeout=180) == 7
     os.close(main)
     lines = said.replace(b"\r", b"").splitlines()
     assert lines[0] == b"24 80"
@@ -265,9 +265,30 @@ def test_mooring_exec_runs_a_command_with_a_terminal_and_its_exit_code(place: Cl
     assert any(row.after and "read line" in str(row.after.get("argv")) for row in rows)
 
 
+ATTEND = """
+import asyncio, json, os, sys
+from mooring_cli.exec_command import attend
+sys.exit(asyncio.run(attend(json.loads(os.environ["TICKET"]), terminal=False)))
+"""
+
+
+def test_a_command_in_a_pipeline_has_clean_output_its_errors_apart_and_its_exit_code(place: Cloud, box: Any) -> None:
+    script = "echo of errors >&2; tty; cat; exit 9"
+    ticket = place.tenant_admin.exec_allocation(
+        place.projects[0].id, box.id, argv=["/bin/sh", "-c", script], terminal=False
+    )
+    told = json.dumps({"relay_url": ticket.relay_url, "ticket": ticket.ticket})
+    long = "x" * 300_000 + "\n"
+    ran = subprocess.run(
+        [sys.executable, "-c", ATTEND], env={**cli_environment(place), "TICKET": told}, input=long,
+        capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert (ran.stdout, ran.stderr, ran.returncode) == (f"not a tty\n{long}", "of errors\n", 9)
+
+
 def read_until(descriptor: int, wanted: bytes, count: int) -> bytes:
     """What a terminal shows until something has appeared so often."""
-    said, deadline = b"", time.monotonic() + 60
+    said, deadline = b"", time.monotonic() + 180
     while said.count(wanted) < count:
         assert time.monotonic() < deadline, said
         if select.select([descriptor], [], [], 1.0)[0]:
@@ -297,7 +318,7 @@ def test_a_port_that_nobody_serves_and_an_address_outside_are_not_reached(place:
         liar = endpoint(place, "liar")
         command = [sys.executable, "-m", "mooring_cli", "connect", liar.id]
         told = subprocess.run(
-            command, env=cli_environment(place), capture_output=True, text=True, timeout=120, check=False
+            command, env=cli_environment(place), capture_output=True, text=True, timeout=180, check=False
         )
         assert told.returncode != 0
         assert "inside the sandbox" in told.stderr
@@ -328,6 +349,6 @@ def test_a_session_ends_with_the_right_that_it_came_from(place: Cloud, box: Any)
         assert browser.get(str(app.origin) + "/").status_code == 200
         user = member.get_whoami().id
         place.tenant_admin.disable_tenant_user(place.tenant.id, user)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while browser.get(str(app.origin) + "/").status_code != 401:
             assert time.monotonic() < deadline

@@ -23,7 +23,7 @@ from mooring_sdk import (
 from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
 
 pytestmark = pytest.mark.real_part("postgresql")
-PATIENT = ClientSettings(retry=RetryPolicy(attempts=200, first_pause_seconds=0.05, longest_pause_seconds=0.2))
+PATIENT = ClientSettings(retry=RetryPolicy(attempts=2000, first_pause_seconds=0.05, longest_pause_seconds=0.2))
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ def test_a_follower_misses_nothing_and_repeats_nothing_over_restarts(place: Plac
 
     follower = threading.Thread(target=follow)
     follower.start()
-    assert began.wait(timeout=30)
+    assert began.wait(timeout=180)
     with place.client() as client:
         for number, slug in enumerate(wanted):
             client.create_project(place.tenant_id, slug=slug, display_name=slug)
             if number % 2:
                 assert place.mooring.stop() == 0
                 place.mooring.start()
-    follower.join(timeout=60)
+    follower.join(timeout=180)
     assert seen == wanted
 
 
@@ -90,7 +90,7 @@ def test_a_mutation_waits_out_a_restart_and_has_one_effect(place: Place) -> None
     with place.client() as client:
         made = client.create_project(place.tenant_id, slug="patient", display_name="Patient")
         found = [each for each in client.iter_projects() if each.slug == "patient"]
-    starting.join(timeout=60)
+    starting.join(timeout=180)
     assert [each.id for each in found] == [made.id]
 
 
@@ -106,7 +106,7 @@ def test_a_service_account_exchanges_reads_and_waits_for_a_change(place: Place) 
         async def watch() -> models.Project:
             async with AsyncClient(place.mooring.url, credentials=credentials) as watcher:
                 before = await watcher.get_project(project.id)
-                waiting = asyncio.create_task(watcher.get_project(project.id, wait=30, changed_from=before.etag))
+                waiting = asyncio.create_task(watcher.get_project(project.id, wait=60, changed_from=before.etag))
                 await asyncio.to_thread(client.update_project, project.id, display_name="After")
                 return await waiting
 

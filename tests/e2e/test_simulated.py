@@ -47,7 +47,7 @@ class Simulated:
 
     def __exit__(self, *_: object) -> None:
         self._process.send_signal(signal.SIGTERM)
-        assert self._process.wait(timeout=60) == 0
+        assert self._process.wait(timeout=180) == 0
         self._log.close()
 
 

@@ -11,22 +11,26 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from mooring_sdk import Client, ClientSettings, models
-from tests.e2e.running import FIRST_ADMIN, PASSWORD, free_port
+from tests.e2e.running import FIRST_ADMIN, PASSWORD, copy_begun, free_port
 from tests.e2e.traces import traces_of
 from tools.demo_nodes import remains
 
 pytestmark = pytest.mark.real_part("postgresql")
 HOSTS = ("process", "namespace") if os.geteuid() == 0 else ("process",)
-SECONDS_MAX = 90.0
-PATIENT = ClientSettings(timeout_seconds=60, deadline_seconds=120)
+SECONDS_MAX = 240.0
+LOOK_SECONDS = 0.05
+PATIENT = ClientSettings(timeout_seconds=90, deadline_seconds=300)
 PROGRAMS = ("-m mooring up", "-m mooring_agent run", "mooring_cli up", "-m mooring_workload", "postgres -D")
+Stateful = TypeVar("Stateful", models.Allocation, models.Task)
 
 
 @dataclass
@@ -38,6 +42,7 @@ class Up:
     process: "subprocess.Popen[str] | None" = None
     port: int = 0
     lines: "queue.Queue[str | None]" = field(default_factory=queue.Queue)
+    welcome: str = ""  # the line that its start was waited for with
 
     @property
     def url(self) -> str:
@@ -59,7 +64,8 @@ class Up:
         )  # fmt: skip
         self.lines = queue.Queue()
         threading.Thread(target=pump, args=(self.process, self.lines), daemon=True).start()
-        return self.line(wanted)
+        self.welcome = self.line(wanted)
+        return self.welcome
 
     def line(self, wanted: str) -> str:
         """The next line with these words."""
@@ -105,26 +111,23 @@ def eventually(wanted: Callable[[], bool], how_it_is: Callable[[], object]) -> N
     until = time.monotonic() + SECONDS_MAX
     while not wanted():
         assert time.monotonic() < until, how_it_is()
+        time.sleep(LOOK_SECONDS)
 
 
-@pytest.fixture
-def make_up() -> Iterator[Callable[[str], Up]]:
+@contextmanager
+def place(host: str) -> Iterator[Up]:
     """A `mooring up` in a directory that is short, as sockets need it, and open for the database's account."""
-    made = []
-
-    def make(host: str) -> Up:
-        directory = Path(tempfile.mkdtemp(prefix="mooring-e2e-"))
-        directory.chmod(0o711)
-        made.append(Up(directory, host))
-        return made[-1]
-
-    yield make
-    for up in made:
+    directory = Path(tempfile.mkdtemp(prefix="mooring-e2e-"))
+    directory.chmod(0o711)
+    up = Up(directory, host)
+    try:
+        yield up
+    finally:
         if up.process is not None:
             up.stop()
-        if (up.directory / "data-node").is_dir():
-            remains(up.directory / "data-node", up.host)
-        shutil.rmtree(up.directory)
+        if (directory / "data-node").is_dir():
+            remains(directory / "data-node", host)
+        shutil.rmtree(directory)
 
 
 def begun(up: Up) -> tuple[models.Project, models.Allocation]:
@@ -147,7 +150,7 @@ def begun(up: Up) -> tuple[models.Project, models.Allocation]:
     with Client(up.url, token=ada, settings=PATIENT) as client:
         project = client.create_project(tenant.id, slug="vision", display_name="Vision")
         asked = client.create_allocation(project.id, sku="slice", shape="gpu_slice", gpu_count=1, name="box")
-        held = client.get_allocation(project.id, asked.id, wait=50, until="active,failed")
+        held = awaited("active,failed", partial(client.get_allocation, project.id, asked.id))
         assert held.status == "active", held
         counts = "echo started >> count; exec sleep 6000"
         arguments = {"name": "counter", "argv": ["/bin/sh", "-c", counts], "directory": "/tmp"}
@@ -155,23 +158,33 @@ def begun(up: Up) -> tuple[models.Project, models.Allocation]:
     return project, held
 
 
+def awaited(states: str, read: Callable[..., Stateful]) -> Stateful:
+    """What is read once it has come to one of these states, or as it is when nobody is patient any more."""
+    until = time.monotonic() + SECONDS_MAX
+    while (seen := read(wait=30, until=states)).status not in states.split(",") and time.monotonic() < until:
+        continue
+    return seen
+
+
 def done(
     client: Client, project: models.Project, held: models.Allocation, type: str, arguments: dict[str, Any]
 ) -> models.Task:
     """A task to its good end."""
     made = client.create_allocation_task(project.id, held.id, type=type, arguments=arguments)
-    seen = client.get_task(project.id, made.id, wait=50, until="succeeded,failed,cancelled,expired")
+    seen = awaited("succeeded,failed,cancelled,expired", partial(client.get_task, project.id, made.id))
     assert seen.status == "succeeded", seen
     return seen
 
 
 @pytest.mark.parametrize(("host", "ends_by"), list(zip(HOSTS, (signal.SIGINT, signal.SIGKILL), strict=False)))
-def test_the_next_start_on_another_port_finds_the_node_and_what_runs_on_it(
-    make_up: Callable[[str], Up], host: str, ends_by: signal.Signals
-) -> None:
-    up = make_up(host)
+def test_the_next_start_on_another_port_finds_the_node_and_what_runs_on_it(host: str, ends_by: signal.Signals) -> None:
+    with place(host) as up:
+        found_again(up, ends_by)
+
+
+def found_again(up: Up, ends_by: signal.Signals) -> None:
     line = up.start("This machine is a node")
-    assert ("NOTHING IS ISOLATED" in line) == (host == "process")
+    assert ("NOTHING IS ISOLATED" in line) == (up.host == "process")
     project, held = begun(up)
     code = up.stop(ends_by)
     assert code == (0 if ends_by == signal.SIGINT else -signal.SIGKILL)
@@ -186,7 +199,7 @@ def test_the_next_start_on_another_port_finds_the_node_and_what_runs_on_it(
         (node,) = admin.iter_nodes()
         assert (node.id, node.allocations) == (held.node_id, 1)
         ada.release_allocation(project.id, held.id)
-        over = ada.get_allocation(project.id, held.id, wait=50, until="released,release_failed")
+        over = awaited("released,release_failed", partial(ada.get_allocation, project.id, held.id))
         assert (over.status, over.teardown_proof) == ("released", "receipts"), over
     assert up.stop() == 0
     assert traces_of(up.directory) == []
@@ -206,8 +219,13 @@ def typed(up: Up, project: models.Project, held: models.Allocation, given: Path)
     return ran.stdout
 
 
-def test_a_platform_that_can_have_no_node_here_says_why_in_a_line_and_runs(make_up: Callable[[str], Up]) -> None:
-    up = make_up(HOSTS[-1])
+def test_a_platform_that_can_have_no_node_here_says_why_in_a_line_and_runs() -> None:
+    with place(HOSTS[-1]) as up:
+        says_why(up)
+
+
+def says_why(up: Up) -> None:
+    copy_begun(up.directory)
     state = up.directory / "data-node"
     state.write_text("in the way")
     assert str(state) in up.start("runs without this machine as a node")
@@ -242,25 +260,31 @@ def ready(up: Up) -> None:
         client.get_readiness()
 
 
-def test_an_agent_that_is_killed_is_started_again(make_up: Callable[[str], Up]) -> None:
-    up = make_up("process")
-    up.start("This machine is a node")
+@pytest.fixture(scope="module")
+def standing() -> Iterator[Up]:
+    """One that runs with a node and an adapter, whatever is killed of it; nothing of it is left at the end."""
+    with place("process") as up:
+        copy_begun(up.directory)
+        up.start("The workload adapter runs")
+        yield up
+        if up.process is not None:
+            assert up.stop() == 0
+        assert traces_of(up.directory) == []
+
+
+def test_an_agent_that_is_killed_is_started_again(standing: Up) -> None:
+    up = standing
     eventually(lambda: any("-m mooring_agent run" in each for each in up.programs()), up.programs)
     (agent,) = (each for each in up.programs() if "-m mooring_agent run" in each)
     os.kill(int(agent.split()[0]), signal.SIGKILL)
     assert "exit code -9" in up.line("is started again")
     eventually(lambda: any("-m mooring_agent run" in each for each in up.programs()), up.programs)
-    assert up.stop() == 0
-    assert traces_of(up.directory) == []
 
 
-def test_the_adapter_that_is_killed_is_started_again_with_its_key_and_can_be_left_out(
-    make_up: Callable[[str], Up],
-) -> None:
-    up = make_up("process")
-    line = up.start("The workload adapter runs")
+def test_the_adapter_that_is_killed_is_started_again_with_its_key_and_can_be_left_out(standing: Up) -> None:
+    up = standing
     bundle = up.directory / "data-apps" / "hello.json"
-    assert f"mooring install {bundle}" in line
+    assert f"mooring install {bundle}" in up.welcome
     key = json.loads(bundle.read_text())["adapter_key"]
     (adapter,) = (each for each in up.programs() if "-m mooring_workload" in each)
     os.kill(int(adapter.split()[0]), signal.SIGKILL)
@@ -271,4 +295,3 @@ def test_the_adapter_that_is_killed_is_started_again_with_its_key_and_can_be_lef
     assert not any("-m mooring_workload" in each for each in up.programs())
     assert up.stop() == 0
     assert json.loads(bundle.read_text())["adapter_key"] == key
-    assert traces_of(up.directory) == []

@@ -30,11 +30,11 @@ from mooring_cli.main import mooring
 from server.tests.agents import Machine
 from server.tests.registry.images import archive, image, layer, push
 from server.tests.registry.registry_process import RunningRegistry, running_registry
-from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
+from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, free_port, running
 
 WHY = "the walk through the catalog asks for it"
 LOOPBACK = Reach(allowed=read_networks("127.0.0.0/8"))
-COMMAND_SECONDS_MAX = 120
+COMMAND_SECONDS_MAX = 240
 _numbers = count(1)
 
 
@@ -256,8 +256,8 @@ def workshop(tmp_path: Path, **settings: str) -> Iterator[Workshop]:
     home.mkdir()
     directory = tmp_path / "registry"
     directory.mkdir()
-    with running() as started:
-        started.environment |= settings
+    port = free_port()  # the platform has to know where its registry is before that knows whom to trust
+    with running(MOORING_REGISTRY_URL=f"http://127.0.0.1:{port}", **settings) as started:
         shop = Workshop(started, RunningRegistry("", directory), home)
         shop.sign_in("platform", FIRST_ADMIN, started.code)
         about = shop.did("registry", "get")
@@ -267,7 +267,5 @@ def workshop(tmp_path: Path, **settings: str) -> Iterator[Workshop]:
             "realm": f"{started.url}/api/v1/registry/token", "service": about["service"], "issuer": about["issuer"],
             "rootcertbundle": str(bundle),
         }  # fmt: skip
-        with running_registry(directory, {"token": auth}) as registry:
-            shop.registry = registry
-            shop.restarted(MOORING_REGISTRY_URL=registry.url)
+        with running_registry(directory, {"token": auth}, port) as shop.registry:
             yield shop

@@ -10,11 +10,21 @@ from typing import Any, Final
 
 from mooring.core.allocation import Allocation
 from mooring.core.allocation_run import TaskFacts
+from mooring.core.attachment import Attachment
 from mooring.core.circuit import CircuitFacts
 from mooring.core.decision import Change, Context, Decision, Guard, Insert, Move, Remove
 from mooring.core.instance import Instance
 from mooring.core.instance_run import advance
-from mooring.core.instance_seen import COMING, Closed, Limits, NodeStanding, SeenInstance, SeenMember, Watch
+from mooring.core.instance_seen import (
+    COMING,
+    Closed,
+    Limits,
+    NodeStanding,
+    SeenAttachment,
+    SeenInstance,
+    SeenMember,
+    Watch,
+)
 from mooring.core.member import Member
 from mooring.core.operation import TEARDOWN_KINDS, Operation, OperationKind
 from mooring.core.task import Task, TaskState
@@ -85,6 +95,16 @@ def allocation(ordinal: int = 0, status: str = "active", **changed: Any) -> Allo
     return replace(base, status=status, activated_at=NOW, **changed)
 
 
+def attachment(status: str = "active", **changed: Any) -> Attachment:
+    """Another project's use of the instance."""
+    whole: dict[str, Any] = {
+        "id": "att_1", "tenant_id": TENANT, "project_id": "prj_other", "instance_id": "ins_1",
+        "owning_project_id": PROJECT, "instance_name": "app-1", "app_slug": "app",
+        "account_name": "p-other", "operation_id": "op_attach", "requested_by": "usr_1", "status": status, **BORN,
+    }  # fmt: skip
+    return Attachment(**{**whole, **changed})
+
+
 @dataclass
 class Theatre:
     """Everything of one instance, in memory."""
@@ -102,6 +122,7 @@ class Theatre:
     dirty: dict[str, str] = field(default_factory=dict)  # task → a receipt that names what is left
     closings: dict[str, dict[str, Any]] = field(default_factory=dict)
     circuit: CircuitFacts | None = None
+    attachments: dict[str, Attachment] = field(default_factory=dict)
     now: datetime = NOW
     steps: int = 0
 
@@ -120,6 +141,10 @@ class Theatre:
         return SeenInstance(
             self.instance, tuple(there), tuple(open_), deploys[-1] if deploys else None, tuple(closed), self.watch,
             self.minimum, circuit=self.circuit,
+            attachments=tuple(
+                SeenAttachment(each, self.operations.get(each.operation_id))
+                for each in self.attachments.values() if not each.is_over
+            ),
         )  # fmt: skip
 
     def _seen(self, each: Member) -> SeenMember:
@@ -189,7 +214,7 @@ class Theatre:
     def _change(self, write: Change | Move) -> None:
         homes: dict[str, dict[str, Any]] = {
             "member": self.members, "operation": self.operations, "allocation": self.allocations, "task": self.tasks,
-            "instance": {self.instance.id: self.instance},
+            "instance": {self.instance.id: self.instance}, "attachment": self.attachments,
         }  # fmt: skip
         home = homes[write.noun]
         before = home[write.id]

@@ -24,6 +24,7 @@ from mooring.core.manifest import (
     manifest_digest,
     normal,
     read_manifest,
+    stored_manifest,
 )
 from mooring.core.manifest_schema import MANIFEST_SCHEMA
 from mooring.core.operating_mode import DEFAULT_MODE, ControlPlaneScope, OperatingMode
@@ -151,6 +152,16 @@ def test_no_json_value_makes_the_reader_fail(value: object) -> None:
 
     assert reading.manifest is None
     assert reading.findings
+
+
+@pytest.mark.parametrize("name", EVERY_APP)
+def test_a_stored_manifest_is_what_the_reader_reads_and_another_one_is_not_taken_for_it(name: str) -> None:
+    value = EVERY_APP[name]
+    assert stored_manifest(value) == read_manifest(value).manifest
+    assert stored_manifest(dict(reversed(value.items()))) is stored_manifest(value)
+    another = {**value, "version": "9.9.9"}
+    assert stored_manifest(another) == read_manifest(another).manifest != stored_manifest(value)
+    assert stored_manifest({**value, "manifest_version": "one"}) is None
 
 
 # What is read

@@ -155,6 +155,14 @@ CASES: list[tuple[Plain, str, str, Severity]] = [
     ),
     (endpoint(port="admin"), "/endpoints/0/port", "port_unknown", E),
     (launchable(endpoints=[{"name": "e", "protocol": "http"}]), "/endpoints/0", "endpoint_port_missing", E),
+    (endpoint(protocol="terminal"), "/endpoints/0/port", "endpoint_terminal", E),
+    (endpoint(user="app"), "/endpoints/0/user", "endpoint_terminal", E),
+    (
+        launchable(endpoints=[{"name": "e", "protocol": "terminal", "user": "0:0"}]),
+        "/endpoints/0/user",
+        "endpoint_terminal",
+        E,
+    ),
     (
         endpoint(protocol="tcp", connect=[{"kind": "browser", "title": "t"}]),
         "/endpoints/0/connect/0",
@@ -209,6 +217,7 @@ CASES: list[tuple[Plain, str, str, Severity]] = [
     (lifecycle(upgrade={"strategy": "none", "from_versions": ["1.0.0"]}), "/lifecycle/upgrade", "upgrade_unused", W),
     (lifecycle(rollback={"supported": True}), "/lifecycle/rollback", "rollback_nowhere", E),
     (lifecycle(rollback={"supported": False, "to_versions": ["1.0.0"]}), "/lifecycle/rollback", "rollback_nowhere", E),
+    (lifecycle(attach={"supported": True}), "/lifecycle/attach", "attach_nowhere", E),
 ]
 
 
@@ -343,3 +352,9 @@ def test_lint_of_a_typed_manifest_is_that_of_its_text() -> None:
     plain = controller(required_actions=[])
 
     assert lint(read(plain), About()) == examine(plain).findings
+
+
+def test_a_unit_that_repeats_the_allocation_passes_when_it_says_so() -> None:
+    plain = unit("gpu_hours")
+    plain["usage_units"][0]["covered_by_allocation"] = True
+    assert [each for each in examine(plain).findings if each.rule == "unit_repeats_allocation"] == []

@@ -40,6 +40,10 @@ TAKEN: dict[str, list[dict[str, Any]]] = {
     ],
     "service.stop": [{"name": "web"}, {"name": "web", "kill": "owner", "grace_seconds": 5}],
     "service.inspect": [{"name": "web"}],
+    "log.read": [
+        {"name": "web", "kind": "service"},
+        {"name": "web", "kind": "container", "offset": 7, "max_bytes": 262_144, "wait_seconds": 20, "log": "0a"},
+    ],
     "container.launch": [
         {"name": "web", "image": IMAGE},
         {"name": "web", "image": {**IMAGE, "secret": "pull"}, "argv": [], "user": "1000:1000",

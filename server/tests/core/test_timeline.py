@@ -53,6 +53,14 @@ def entry(kind: str, event: str, /, **data: Any) -> Entry:
         ),
         (entry(AUDIT, "instance.create", outcome="done"), "user usr_1 done instance.create"),
         (entry("receipt", EventType.RECEIPT_ADDED), "receipt sub_1 added"),
+        (
+            entry("attachment", EventType.ATTACHMENT_CHANGED, account_name="p-a", status="detaching", blocker="3 run"),
+            "attachment p-a is detaching; waits: 3 run",
+        ),
+        (
+            entry("attachment", EventType.ATTACHMENT_ACTION_CHANGED, action="queue.submit", status="succeeded"),
+            "action queue.submit is succeeded",
+        ),
     ],
 )
 def test_each_kind_of_entry_says_what_happened(told: Entry, text: str) -> None:

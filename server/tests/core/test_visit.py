@@ -49,6 +49,15 @@ def test_a_command_is_audited_with_its_arguments_and_told_without_them() -> None
     assert "argv" not in decision.events[0].data
 
 
+def test_a_command_at_a_terminal_stands_among_the_things_of_its_instance() -> None:
+    now = as_somebody(context())
+    wish = replace(WISH, terminal=False, directory="/home/app", environment={"A": "b"})
+    decision = visit_command(now, standing(now), wish, HASH, "ins_1")
+    visit = decision.result
+    assert (visit.terminal, visit.directory, visit.environment) == (False, "/home/app", {"A": "b"})
+    assert (decision.events[0].app_instance_id, decision.audits[0].app_instance_id) == ("ins_1", "ins_1")
+
+
 def test_a_browser_is_for_pages_alone() -> None:
     now = as_somebody(context())
     raw = replace(an_endpoint(now), protocol="tcp")

@@ -143,6 +143,7 @@ def _result(task: dict[str, Any]) -> dict[str, Any]:
         "process.run": {"exit_code": 0},
         "service.stop": {"stopped": True},
         "service.inspect": {"state": "running"},
+        "log.read": {"content_base64": "", "offset": 0, "next_offset": 0, "size": 0, "truncated_before": False},
         "container.launch": {"container_id": "double"},
         "container.control": {"state": "running"},
         "container.remove": {"removed": True},

@@ -54,6 +54,29 @@ async def test_a_failure_says_why(site: Site) -> None:
     assert stands.failure_detail == "false ended with 3"
 
 
+async def test_an_output_that_was_asked_for_stands_beside_the_results_own_size(site: Site) -> None:
+    asked = {"argv": ["look"], "output_bytes": 65_536}
+    made, failed = await site.make(arguments=asked), await site.make(arguments=asked)
+    one, two = await site.agent.claim()
+    output = "\n" * 65_536  # twice as long when it is written as JSON
+    told = {"exit_code": 0, "output": output, "output_truncated": True}
+    assert (await site.agent.finish(one, result=told))["accepted"]
+    assert (await site.agent.finish(two, result={**told, "exit_code": 3}, **FAILED))["accepted"]
+    assert (await site.stands(made)).result == told
+    assert (await site.stands(failed)).result == {**told, "exit_code": 3}
+
+
+@pytest.mark.parametrize("outcome", [{}, FAILED])
+async def test_an_output_that_nobody_asked_for_is_refused(site: Site, outcome: dict[str, Any]) -> None:
+    await site.make(arguments={"argv": ["look"], "output_bytes": 4})
+    await site.make()
+    one, two = await site.agent.claim()
+    for task, output in ((one, "zwölf"), (one, 5), (two, "x")):
+        refused = await site.agent.finish(task, result={"exit_code": 0, "output": output}, **outcome)
+        assert (refused["accepted"], refused["code"]) == (False, "validation_failed")
+    assert (await site.agent.finish(one, result={"exit_code": 0, "output": "zwö"}, **outcome))["accepted"]
+
+
 async def test_a_task_that_its_agent_ended_without_being_asked_has_failed(site: Site) -> None:
     made = await site.make()
     task = await site.agent.claim_one()

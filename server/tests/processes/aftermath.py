@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import asyncpg
 
@@ -20,22 +21,43 @@ COLUMNS: Final = """
 SELECT c.table_name, array_agg(c.column_name::text) FROM information_schema.columns c
   JOIN information_schema.tables t USING (table_schema, table_name)
  WHERE c.table_schema = 'public' AND t.table_type = 'BASE TABLE' GROUP BY c.table_name"""
-BUSY: Final = """
+SESSION_NAME: Final = "mooring-doomed"
+"""What the connections of a server that dies on request are called."""
+BUSY: Final = f"""
 SELECT count(*) FROM pg_stat_activity
- WHERE datname = current_database() AND application_name = 'mooring' AND state <> 'idle'"""
+ WHERE datname = current_database() AND application_name = '{SESSION_NAME}' AND state <> 'idle'"""
+THERE: Final = f"""
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = '{SESSION_NAME}'"""
 State = dict[str, tuple[int, ...]]
+
+
+async def survived(connection: asyncpg.Connection) -> None:
+    """Wait until all that a dead server sent is done: its connections end after that, and not before."""
+    async with asyncio.timeout(60):
+        while await connection.fetchval(THERE):  # noqa: ASYNC110  another program has no event to wait for
+            await asyncio.sleep(0.002)
+
+
+SUMMING: Final[WeakKeyDictionary[asyncpg.Connection, str]] = WeakKeyDictionary()
+"""The statement that sums every table up, by connection: to ask which columns there are takes longer than the sums."""
 
 
 async def state_of(connection: asyncpg.Connection) -> State:
     """The sum of every table, once nothing that a dead server sent is still being done."""
-    async with asyncio.timeout(30):
-        while await connection.fetchval(BUSY):
-            pass
+    async with asyncio.timeout(60):
+        while await connection.fetchval(BUSY):  # noqa: ASYNC110  another program has no event to wait for
+            await asyncio.sleep(0.002)
+    if connection not in SUMMING:
+        SUMMING[connection] = _summing(await connection.fetch(COLUMNS))
+    return {table: tuple(sums) for table, sums in await connection.fetch(SUMMING[connection])}
+
+
+def _summing(tables: list[asyncpg.Record]) -> str:
     parts = []
-    for table, columns in await connection.fetch(COLUMNS):
+    for table, columns in tables:
         sums = [f"coalesce(sum({name}), 0)" if name in columns else "0" for name in SUMMED]
         parts.append(f"SELECT '{table}', array[count(*), {', '.join(sums)}]::bigint[] FROM \"{table}\"")
-    return {table: tuple(sums) for table, sums in await connection.fetch(" UNION ALL ".join(parts))}
+    return " UNION ALL ".join(parts)
 
 
 def difference(before: State, after: State) -> State:

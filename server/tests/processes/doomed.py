@@ -22,17 +22,22 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+import msgspec
 from argon2 import PasswordHasher
 
 from mooring import __main__ as program
 from mooring import wiring
 from mooring.api.app import Application, Receive, Scope_, Send
+from mooring.api.routes import ROUTES
 from mooring.gateways.passwords import Passwords
+from mooring.storage import database
 from mooring.storage.pool import Connection
+from server.tests.processes.aftermath import SESSION_NAME
 from server.tests.processes.served import end_with_parent
 
 HEADER = b"x-doom"
@@ -142,12 +147,19 @@ class HeldListener:
         return getattr(socket, name)
 
 
+def named_settings(original: Callable[..., dict[str, str]]) -> Callable[..., dict[str, str]]:
+    """The settings of a session, under a name that tells the connections of a dead server from all others."""
+    return lambda *arguments: {**original(*arguments), "application_name": SESSION_NAME}
+
+
 def become_server(listening: socket.socket) -> int:
     """The child's life: the product's own program, on the socket that is there already."""
     end_with_parent()
     cheap = partial(Passwords, hasher=PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
     vars(wiring).update(Application=DoomedApplication, Passwords=cheap)
-    vars(program).update(socket=HeldListener(listening))
+    # What was there before the fork is set aside already; to look through it copies all of it, in each life anew.
+    vars(program).update(socket=HeldListener(listening), collecting=nullcontext)
+    vars(database).update(session_settings=named_settings(database.session_settings))
     Connection.fetchval = doomed_fetchval(Connection.fetchval)  # type: ignore[method-assign,assignment]
     return program.main(["api"])
 
@@ -155,6 +167,7 @@ def become_server(listening: socket.socket) -> int:
 def main() -> None:
     end_with_parent()
     listening = socket.create_server(("127.0.0.1", 0), backlog=100)
+    _ = [msgspec.json.Decoder(each.body) for each in ROUTES if each.body]  # what a type is made of is found out once
     gc.freeze()
     print(f"listening {listening.getsockname()[1]}", flush=True)
     for line in sys.stdin:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mooring.api.route import Route
+from mooring.core.attachment import ATTACHMENT, AttachmentState
 from mooring.core.decision import Insert
 from mooring.core.ids import Prefix
 from mooring.core.instance import INSTANCE, InstanceState
@@ -16,18 +17,19 @@ from mooring.core.runtime_secret import SecretWish, keep_secret
 from mooring.gateways.secrets import SecretBox
 from mooring.storage.database import PLATFORM, Database, PoolSettings
 from mooring.storage.unit_of_work import apply
-from server.tests.making import DIGEST, OPERATOR, SECRET, VALUE, an_artifact, manifest_of
+from server.tests.making import DIGEST, OPERATOR, SECRET, VALUE, an_artifact, at_terminal, manifest_of
 from server.tests.rows import CLOCK, Ground, Subject, context, machines_of, path
 
-PARAMETERS: Final = {"instance_id"}
+PARAMETERS: Final = {"instance_id", "attachment_id"}
 BODIES: Final = {
     "CreateInstance", "UpgradeInstance", "RepairInstance", "CancelOperation", "AddMembers", "DrainMember",
-    "RemoveMember", "ReplaceMember", "StartAction",
+    "RemoveMember", "ReplaceMember", "StartAction", "CreateAttachment", "DetachProject", "StartAttachedAction",
+    "RunAtTerminal",
 }  # fmt: skip
 MEMBER_STATE: Final = {"drain": MemberState.READY, "resume": MemberState.DRAINING}
 LIFECYCLE: Final = {
     "upgrade": {"strategy": "rolling"}, "rollback": {"supported": True}, "delete": {"data": "removed"},
-    "restart": {"supported": True},
+    "restart": {"supported": True}, "attach": {"supported": True},
 }  # fmt: skip
 _NUMBERS: Final = itertools.count(1)
 
@@ -56,7 +58,11 @@ class InstanceSubjects:
 
     async def made(self, project_id: str, route: Route) -> dict[str, str]:
         """What the address of the route names."""
+        if "attachment_id" in route.path_parameters:
+            return await self._attachment(project_id)
         ground = await self._instance(project_id, route)
+        if route.name == "exec_instance":
+            await at_terminal(ground)
         named = {"instance_id": ground.instance_id}
         if "member_id" in route.path_parameters:
             named["member_id"] = await self._member(ground, route)
@@ -81,6 +87,8 @@ class InstanceSubjects:
             "AddMembers": {"component": "main", "placement": placement},
             "ReplaceMember": {"surge": False},
         }  # fmt: skip
+        if kind == "CreateAttachment":
+            return {"instance_id": (await ground.shared_instance(app_slug=self._slug))["instance_id"]}
         return bodies.get(kind, {})
 
     async def _ground(self, project_id: str) -> Ground:
@@ -134,6 +142,14 @@ class InstanceSubjects:
         for edge in path(INSTANCE, InstanceState.RUNNING):
             subject = await ground.move(subject, edge)
         return replace(ground, instance_id=made, allocation_id=await ground.birth("allocation"))
+
+    async def _attachment(self, project_id: str) -> dict[str, str]:
+        """An attachment that is active, and an action of what it is to."""
+        ground = await self._ground(project_id)
+        made = await ground.birth("attachment", **await ground.shared_instance(app_slug=self._slug))
+        subject = Subject("attachment", ATTACHMENT, made, ATTACHMENT.initial)
+        await ground.move(subject, path(ATTACHMENT, AttachmentState.ACTIVE)[0])
+        return {"attachment_id": made, "action_name": "look"}
 
     async def _member(self, ground: Ground, route: Route) -> str:
         made = await ground.birth("member", allocation_id=ground.allocation_id)

@@ -13,7 +13,16 @@ import uuid
 import pytest
 
 from mooring.api.route import Route
-from server.tests.processes.aftermath import AUDITS, EVENTS, Outcome, headers_of, repeated, send_doomed, state_of
+from server.tests.processes.aftermath import (
+    AUDITS,
+    EVENTS,
+    Outcome,
+    headers_of,
+    repeated,
+    send_doomed,
+    state_of,
+    survived,
+)
 from server.tests.processes.conftest import Killing
 from server.tests.processes.mutations import MUTATIONS, Prepared
 from server.tests.processes.wire import BROKEN, Caller
@@ -62,6 +71,7 @@ async def killed_and_repeated(killing: Killing, prepared: Prepared, doom: str) -
             assert await killing.server.ended() == -signal.SIGKILL
         else:
             return None
+        await survived(killing.connection)
         await killing.server.start()
         return await repeated(caller, prepared, correlation_id, killing.connection, before)
 

@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import socket
-import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -28,15 +27,15 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 BLOCKED = """
 SELECT count(*) FROM pg_stat_activity
  WHERE datname = current_database() AND application_name = 'mooring' AND wait_event_type = 'Lock'"""
-STOP_SECONDS_MAX = 10.0
-"""Half of what a stop waits for requests: whoever needs it all was not ended but given up."""
+GIVEN_UP = {"MOORING_SHUTDOWN_SECONDS": "600"}
+"""A stop waits longer for requests than these tests do for a stop: whoever ends was ended, and not given up."""
 
 
 async def until_blocked(connection: asyncpg.Connection) -> None:
     """Return once a statement of the server's waits for a lock."""
     async with asyncio.timeout(30):
-        while not await connection.fetchval(BLOCKED):
-            pass
+        while not await connection.fetchval(BLOCKED):  # noqa: ASYNC110  another program has no event to wait for
+            await asyncio.sleep(0.005)
 
 
 async def until_refused(url: str) -> None:
@@ -120,12 +119,10 @@ async def test_a_second_start_on_the_same_data_is_refused_by_name_and_the_first_
         await fleet.close()
 
 
-async def stop(served: Served) -> float:
-    """Ask a server to stop; how many seconds it took."""
-    begun = time.monotonic()
+async def stop(served: Served) -> None:
+    """Ask a server to stop, and wait until it has."""
     served.send(signal.SIGTERM)
     assert await served.ended() == 0, served.log
-    return time.monotonic() - begun
 
 
 async def test_a_stop_finishes_the_request_that_is_under_way(fleet: Fleet, database_url: str) -> None:
@@ -155,7 +152,7 @@ async def test_a_stop_finishes_the_request_that_is_under_way(fleet: Fleet, datab
 
 
 async def test_a_stop_ends_streams_and_waiting_reads_at_once(fleet: Fleet) -> None:
-    served = await fleet.start("serve")
+    served = await fleet.start("serve", **GIVEN_UP)
     tenant = await make_tenant(served.url, await sign_in_first_admin(served), "acme")
     project_id = await make_project(served.url, tenant, "waited-for")
     async with (
@@ -165,7 +162,7 @@ async def test_a_stop_ends_streams_and_waiting_reads_at_once(fleet: Fleet) -> No
         assert await opened.take(1)
         read = asyncio.create_task(waiting.call("GET", f"/api/v1/projects/{project_id}?wait=60&changed_from=0"))
         ending = asyncio.create_task(opened.end())
-        assert await stop(served) < STOP_SECONDS_MAX
+        await stop(served)
         assert (await read).expect(200)["id"] == project_id
         await ending  # the server ended it: nothing broke
 
@@ -196,11 +193,11 @@ SELECT 'evt_' || n, 'identity.tenant.updated', 'tenant', id, id, 'system', 'syst
 
 
 async def test_a_stop_does_not_wait_for_a_reader_that_does_not_read(fleet: Fleet, database_url: str) -> None:
-    served = await fleet.start("serve")
+    served = await fleet.start("serve", **GIVEN_UP)
     tenant = await make_tenant(served.url, await sign_in_first_admin(served), "acme")
     await execute(database_url, FILL)
     path = f"{tenant.path}/events/stream"
     async with stream(served.url, tenant.token, path, after="beginning", buffer_bytes=4096) as opened:
         assert await opened.take(1)
         await until_stuck(served.url)
-        assert await stop(served) < STOP_SECONDS_MAX
+        await stop(served)

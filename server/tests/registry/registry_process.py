@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 PROGRAM = "docker-registry"
-START_SECONDS_MAX = 20.0
+START_SECONDS_MAX = 120.0
 LISTENING = re.compile(r"listening on (127\.0\.0\.1:[0-9]+)")
 
 
@@ -43,8 +43,10 @@ class RunningRegistry:
 
 
 @contextmanager
-def running_registry(directory: Path, auth: Mapping[str, Any] | None = None) -> Iterator[RunningRegistry]:
-    """Start a registry that keeps its data below a directory, and end it afterwards."""
+def running_registry(
+    directory: Path, auth: Mapping[str, Any] | None = None, port: int = 0
+) -> Iterator[RunningRegistry]:
+    """Start a registry that keeps its data below a directory, on a port of its own choice, and end it afterwards."""
     program, keeper = shutil.which(PROGRAM), shutil.which("setpriv")
     if program is None or keeper is None:
         pytest.skip(f"{PROGRAM} is not installed; as root: apt-get install docker-registry")
@@ -52,7 +54,7 @@ def running_registry(directory: Path, auth: Mapping[str, Any] | None = None) -> 
         "version": "0.1",
         "log": {"level": "info", "accesslog": {"disabled": True}},
         "storage": {"filesystem": {"rootdirectory": str(directory / "data")}},
-        "http": {"addr": "127.0.0.1:0"},
+        "http": {"addr": f"127.0.0.1:{port}"},
     }
     if auth is not None:
         settings["auth"] = dict(auth)

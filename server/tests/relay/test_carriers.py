@@ -11,6 +11,7 @@ from mooring.relay.frames import (
     CLOSE,
     DATA,
     END,
+    ERRORS,
     EXIT,
     FAILURE,
     FRAME_MAX,
@@ -105,8 +106,19 @@ async def test_what_the_node_says_about_a_connection_is_what_the_viewer_is_told(
         packed(ROOM, 1, WINDOW.to_bytes(4)),
         packed(END, 1) * 2,
         packed(END, 1) + packed(DATA, 1, b"x"),
+        packed(ERRORS, 1, b"x"),
     ],
-    ids=["too-large", "cut-off", "unknown-letter", "not-a-nodes", "odd-room", "more-room", "two-ends", "after-end"],
+    ids=[
+        "too-large",
+        "cut-off",
+        "unknown-letter",
+        "not-a-nodes",
+        "odd-room",
+        "more-room",
+        "two-ends",
+        "after-end",
+        "errors-of-a-port",
+    ],
 )
 async def test_a_node_that_speaks_otherwise_is_hung_up_on_and_its_viewer_is_told(
     harbour: Harbour, wrong: bytes
@@ -136,6 +148,14 @@ async def test_what_nobody_reads_is_kept_up_to_a_window_and_no_further(harbour: 
         many.take(Frame(EXIT, 2, b"0"))
     with pytest.raises(FrameRefused, match="more frames than anybody reads"):
         many.take(Frame(EXIT, 2, b"0"))
+    both = Stream(Carrier(reader, writer, ()), 3)
+    for _ in range(10 * ARRIVED_MAX):  # a command's output and its errors by turns: neither overtakes itself
+        both.take(Frame(DATA, 3, b"out "))
+        both.take(Frame(ERRORS, 3, b"err "))
+    assert [(each.kind, each.data[:8]) for each in both.arrived] == [(DATA, b"out out "), (ERRORS, b"err err ")]
+    both.take(Frame(DATA, 3, b"x" * FRAME_MAX))
+    both.take(Frame(DATA, 3, b"last"))
+    assert [each.data[-4:] for each in both.arrived if each.kind == DATA] == [b"out ", b"xxxx", b"last"]
     writer.close()
 
 

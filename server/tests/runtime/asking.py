@@ -57,13 +57,14 @@ async def body_of(home: "Home", route: Route) -> bytes | None:
         return None
     known = await held(home)
     fenced: dict[str, Any] = {"fence": FENCE}
+    look = {"member_id": known["member_id"], "type": "probe.tcp", "step": "look", "arguments": {"port": 80}}
     bodies: dict[str, dict[str, Any]] = {
         "claim_instances": {"holder": HOLDER},
         "release_instances": {"holder": HOLDER, "held": []},
         "report_instance": fenced | {"instance": {"health": "healthy"}},
         "finish_runtime_operation": fenced | {"outcome": "failed", "failure": {"code": "runtime_error"}},
-        "make_member_task": fenced
-        | {"member_id": known["member_id"], "type": "probe.tcp", "step": "look", "arguments": {"port": 80}},
+        "make_member_task": fenced | look,
+        "make_member_tasks": fenced | {"tasks": [look]},
         "keep_instance_secret": fenced | {"name": "token", "purpose": "app_access", "generate_bytes": 32},
         "report_usage": fenced | {"records": [_record()]},
     }

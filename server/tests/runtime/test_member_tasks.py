@@ -48,6 +48,50 @@ async def test_a_task_is_made_once_under_its_name_for_the_member_and_its_node(fl
     assert (await adapter.client.get(url, params={"fence": fence})).json()["step"] == "start/head"
 
 
+async def test_several_tasks_are_made_at_once_and_each_has_its_own_outcome(floor: Floor) -> None:
+    adapter = floor.adapter()
+    instance_id, fence, (head, worker), operation_id = await begun(floor, adapter)
+    first = {"member_id": head, "step": "start/head", **RUN}
+    made = (await adapter.send(instance_id, "tasks", fence, operation_id=operation_id, **first)).json()
+    wishes = [
+        {"member_id": worker, "step": "start/worker", **RUN},
+        first,
+        {"member_id": "mem_" + "0" * 26, "step": "start/nobody", **RUN},
+        {"member_id": head, "step": "bad", "type": "process.run", "arguments": {"argv": []}},
+        {"member_id": head, "step": "image", **LAUNCH, "arguments": {"name": "web", "image": {"artifact": "other"}}},
+        {"member_id": worker, "step": "second/worker", **RUN},
+    ]
+    asked = [adapter.send(instance_id, "tasks:batch", fence, operation_id=operation_id, tasks=wishes) for _ in range(3)]
+    answers = await asyncio.gather(*asked)
+    assert {each.status_code for each in answers} == {200}
+    (outcomes, *others) = [each.json()["tasks"] for each in answers]
+    assert [each["step"] for each in outcomes] == [each["step"] for each in wishes]
+    codes = [each["refusal"] and each["refusal"]["code"] for each in outcomes]
+    assert codes == [None, None, "not_found", "validation_failed", "artifact_not_pinned", None]
+    assert outcomes[1]["task"]["id"] == made["id"]
+    ids = [each["task"] and each["task"]["id"] for each in outcomes]
+    assert [[each["task"] and each["task"]["id"] for each in other] for other in others] == [ids, ids]
+    seen = (await adapter.read(instance_id, fence))["tasks"]
+    assert {each["id"] for each in seen} == {each for each in ids if each is not None}
+
+
+async def test_several_tasks_are_refused_together_for_what_is_no_matter_of_one(floor: Floor) -> None:
+    adapter = floor.adapter()
+    instance_id, fence, (head, worker), operation_id = await begun(floor, adapter)
+    good = {"member_id": head, "step": "start/head", **RUN}
+    platforms_own = {"member_id": worker, "step": "end", "type": "teardown.verify", "arguments": {}}
+    for tasks, shown, code in (
+        ([good, platforms_own], fence, "permission_denied"),
+        ([good, good], fence, "validation_failed"),
+        ([good], fence - 1, "lease_lost"),
+        ([], fence, "validation_failed"),
+        ([good] * 51, fence, "validation_failed"),
+    ):
+        answer = await adapter.send(instance_id, "tasks:batch", shown, operation_id=operation_id, tasks=tasks)
+        assert answer.json()["code"] == code
+    assert (await adapter.read(instance_id, fence))["tasks"] == []
+
+
 async def test_another_members_task_is_not_handed_out_under_its_name(floor: Floor) -> None:
     adapter = floor.adapter()
     instance_id, fence, (head, worker), operation_id = await begun(floor, adapter)
@@ -183,6 +227,11 @@ async def test_a_secret_is_made_once_by_the_platform_and_never_told(floor: Floor
     ]
     given = {"name": "peer", "purpose": "member_secret", "value": "s3cret-of-the-members"}
     assert "s3cret" not in (await adapter.send(instance_id, "secrets", fence, **given)).text
+    key = {"name": "key-of-all", "purpose": "cluster_key", "generate_bytes": 64}
+    kept = await adapter.send(instance_id, "secrets", fence, **key)
+    assert kept.json() == {"name": "key-of-all", "purpose": "cluster_key", "created": True}
+    shown = f"/api/v1/projects/{floor.project_id}/app-instances/{instance_id}/secrets/key-of-all/reveal"
+    assert (await floor.world.client(floor.tenant.token).post(shown)).status_code == 403
     for wrong in ({"purpose": "artifact_pull"}, {"purpose": "another"}, {"value": "both"}, {"generate_bytes": None}):
         answer = await adapter.send(instance_id, "secrets", fence, **{**wanted, "name": "other", **wrong})
         assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed")

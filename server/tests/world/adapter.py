@@ -13,25 +13,34 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mooring.api.schemas.runtime import FinishOperation, MakeMemberTask, MakeReport, MakeSecret, ending_of, told_of
-from mooring.api.schemas.runtime_view import runtime_task, runtime_whole
+from mooring.api.schemas.runtime import (
+    FinishOperation,
+    MakeMemberTask,
+    MakeMemberTasks,
+    MakeReport,
+    MakeSecret,
+    ending_of,
+    task_wish_of,
+    told_of,
+)
+from mooring.api.schemas.runtime_view import made_tasks, runtime_task, runtime_whole
 from mooring.commands import adapter as commands
 from mooring.commands import adapter_keep, member_task
 from mooring.commands.adapter import Under
 from mooring.commands.claim import ClaimDesk, Poll
+from mooring.commands.member_tasks import make_many
 from mooring.commands.work import Answered, Presented, Services, Work
 from mooring.core.claim import Held as HeldThere
 from mooring.core.decision import Actor, Context, PrincipalKind
 from mooring.core.errors import Code, Refusal
 from mooring.core.ids import Prefix
-from mooring.core.member_task import MemberTaskWish
 from mooring.core.permissions import Authority
 from mooring.core.usage import UsageTold
 from mooring.storage.claim import Asking
 from mooring.storage.database import Acting
 from mooring_adapter import Adapter
 from mooring_adapter.keeper import Gone, Keeper
-from mooring_adapter.platform import Held
+from mooring_adapter.platform import Held, Made
 from mooring_adapter.steps import Usage
 from mooring_adapter.world import Operation as WorldOperation
 from mooring_adapter.world import Task
@@ -78,15 +87,22 @@ class SimulatedPlatform:
     async def create_task(self, held: Held, operation: WorldOperation | None, wish: Mapping[str, Any]) -> Task:
         """Have a task made."""
         body = msgspec.convert(_with(_carried(wish), held, operation), MakeMemberTask)
-        made = MemberTaskWish(
-            member_id=body.member_id, type=body.type, step=body.step, arguments=body.arguments,
-            lifetime=timedelta(seconds=body.lifetime_seconds),
-            grants=tuple((each.name, each.secret) for each in body.grants),
-        )  # fmt: skip
         self.awaited += 1
         work: Work[Any] = self._work(runtime_task)
-        answer = await self._done(member_task.make(work, self._under(held), body.operation_id, made))
+        answer = await self._done(member_task.make(work, self._under(held), body.operation_id, task_wish_of(body)))
         return msgspec.json.decode(answer.body, type=Task, strict=False)
+
+    async def create_tasks(
+        self, held: Held, operation: WorldOperation | None, wishes: Sequence[Mapping[str, Any]]
+    ) -> list[Made]:
+        """Have several tasks made at once."""
+        told = {"tasks": [_carried(each) for each in wishes]}
+        body = msgspec.convert(_with(told, held, operation), MakeMemberTasks)
+        self.awaited += len(wishes)
+        work: Work[Any] = self._work(made_tasks)
+        asked = [task_wish_of(each) for each in body.tasks]
+        answer = await self._done(make_many(work, self._under(held), body.operation_id, asked))
+        return msgspec.convert(msgspec.json.decode(answer.body)["tasks"], list[Made], strict=False)
 
     async def make_secret(self, held: Held, operation: WorldOperation, wish: Any) -> None:
         """Have a secret kept."""

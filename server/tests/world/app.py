@@ -123,8 +123,14 @@ def _again(world: World, operation: Operation) -> list[Step]:
     return steps
 
 
+def _account(world: World, operation: Operation) -> list[Step]:
+    """What another project needs here, and its end."""
+    return [_run(each, operation.kind, "account") for each in world.of("seed")[:1] if each.status != "requested"]
+
+
 _STEPS: Final = {
     "deploy": _deploy, "add": _add, "drain": _drain, "remove": _down, "decommission": _down, "replace": _replace,
     "upgrade": _version, "rollback": _version, "reconcile": _again, "repair": _again, "restart": _again,
+    "attach": _account, "detach": _account,
 }  # fmt: skip
 APP: Final = Adapter(plan=plan, app_slug="web-tool", actions={"echo.remember": act})

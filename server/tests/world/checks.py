@@ -7,7 +7,7 @@ from mooring.commands import instance_run
 from mooring.storage import instance_run as instances
 from mooring.storage import placement
 from mooring.storage.database import PLATFORM
-from server.tests.world.faults import writes_of
+from server.tests.world.memory import writes_of
 from server.tests.world.schedule import SimulatedWorld
 
 WRONG: Final = """
@@ -58,6 +58,8 @@ SELECT 'allocation ' || a.id || ' is ' || a.status || ' and nobody wants it' FRO
 UNION ALL
 SELECT 'slot ' || s.index || ' is ' || s.status FROM slot s LEFT JOIN allocation a ON a.id = s.allocation_id
  WHERE s.status NOT IN ('free', 'quarantined') AND a.status IS DISTINCT FROM 'active'
+UNION ALL
+SELECT 'attachment ' || t.id || ' is ' || t.status FROM attachment t WHERE t.status NOT IN ('detached', 'refused')
 UNION ALL
 SELECT 'the digest ' || h.digest || ' is still held' FROM artifact_hold h WHERE h.holder_noun = 'instance'
 UNION ALL

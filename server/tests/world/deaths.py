@@ -27,6 +27,10 @@ CASES: Final[dict[str, tuple[str, list[Any]]]] = {
     "repair": ("room", [("repair", None)]),
     "restart": ("room", ["restart"]),
     "action": ("room", ["action"]),
+    "attach": ("room", ["attach"]),
+    "detach": ("attached", ["detach"]),
+    "action of an attached project": ("attached", ["attached"]),
+    "decommission with an attached project": ("attached", ["stop"]),
     "decommission": ("single", ["stop"]),
 }
 """Every kind of operation: the world that it begins in, and what is asked for."""
@@ -49,6 +53,8 @@ SELECT 'member', m.component_key, m.status, m.version, (SELECT c.kind FROM closi
   FROM member m
 UNION ALL
 SELECT 'allocation', a.status, a.teardown_proof, a.gpu_count::text, NULL, NULL FROM allocation a
+UNION ALL
+SELECT 'attachment', t.account_name, t.status, t.attempts::text, t.refusal_reason, NULL FROM attachment t
 UNION ALL
 SELECT 'slot', s.status, NULL, NULL, NULL, NULL FROM slot s
 UNION ALL
@@ -92,6 +98,7 @@ async def end_of(harbour: Harbour, name: str, death: Death) -> tuple[list[tuple[
     world.planned = death.plan
     for node in world.nodes:
         node.dies_in = death.task
+    world.person.attachment_id = await world.database.fetchval(PLATFORM, "SELECT id FROM attachment")
     world.person.wishes = [await _told(world, each) for each in wishes]
     world.wake_all()
     await world.settle(lambda: world.database.fetchval(PLATFORM, SETTLED))

@@ -6,45 +6,19 @@ context in which it runs. What was written is told to the world, so that those a
 """
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final
 
-from mooring.storage.database import Acting, Database, Lent, PoolSettings
+from mooring.storage.database import PLATFORM, Acting, Database, Lent, PoolSettings
 from mooring.storage.pool import Connection
-
-_WRITES: Final = re.compile(r'(INSERT INTO|UPDATE|DELETE FROM) ("?)(\w+)"?')
-_READS: Final = re.compile(r'(?:FROM|JOIN) "?(\w+)"?')
-CATALOGUE: Final = frozenset(
-    {
-        "app", "app_version", "app_version_artifact", "app_version_check", "artifact", "artifact_evidence",
-        "artifact_source", "artifact_check", "entitlement", "policy", "project", "service_account", "signer_key",
-        "sku", "sku_price", "tenant", "platform_key",
-    }
-)  # fmt: skip
-"""What no schedule changes: it is read once, and remembered."""
+from server.tests.world.memory import Memory, writes_of
 
 
 class Died(BaseException):
     """The process is gone: no handler of its own sees this."""
-
-
-@lru_cache(maxsize=4_000)
-def writes_of(statement: str) -> tuple[tuple[str, str], ...]:
-    """What a statement writes: verb and table, those of the unit of work in capitals."""
-    found = _WRITES.findall(statement)
-    return tuple((verb if quoted else verb.lower(), table) for verb, quoted, table in found if table != "SKIP")
-
-
-@lru_cache(maxsize=4_000)
-def is_of_catalogue(statement: str) -> bool:
-    """Whether a statement reads only what no schedule changes."""
-    tables = set(_READS.findall(statement))
-    return bool(tables) and tables <= CATALOGUE and not writes_of(statement)
 
 
 @dataclass
@@ -130,35 +104,52 @@ class SimulatedDatabase(Database):
     def __init__(self, settings: PoolSettings) -> None:
         super().__init__(settings)
         self.heard: Heard = lambda statement, arguments: None
+        self.memory = Memory()
         self.statements = 0
-        self._remembered: dict[object, Any] = {}
+
+    async def open(self) -> None:
+        """Open the pools, and learn which answers may be remembered."""
+        await super().open()
+        async with super().connection(PLATFORM) as connection:
+            await self.memory.learn(connection)
 
     def connection(self, acting: Acting) -> Any:
         """A connection for a write: whoever only reads asks `fetch` and its kin."""
         self.statements += 1
-        return _Guarded(super().connection(acting), self.heard)
+        return _Guarded(super().connection(acting), self._wrote)
+
+    def _wrote(self, statement: str, arguments: Sequence[object]) -> None:
+        self.memory.forget_after(statement)
+        self.heard(statement, arguments)
 
     async def _read(
         self, acting: Acting, way: Callable[..., Awaitable[Any]], statement: str, arguments: Sequence[object]
     ) -> Any:
         process = CURRENT.get()
-        if is_of_catalogue(statement):
-            key = (acting, way, statement, repr(arguments))
-            if key not in self._remembered:
-                async with super().connection(acting) as connection:
-                    self._remembered[key] = await way(connection, statement, *arguments)
-            return self._remembered[key]
+        if process is not None and process.dead:
+            raise Died
+        tables = self.memory.tables_of(statement)
+        if tables is None:
+            return await self._asked(acting, way, statement, arguments)
+        answers, age, key = self.memory.answers_of(tables), self.memory.age, (acting, way, statement, repr(arguments))
+        if key not in answers:
+            found = await self._asked(acting, way, statement, arguments)
+            if self.memory.age != age:
+                return found
+            answers[key] = found
+        return answers[key]
+
+    async def _asked(
+        self, acting: Acting, way: Callable[..., Awaitable[Any]], statement: str, arguments: Sequence[object]
+    ) -> Any:
         self.statements += 1
-        writes = bool(writes_of(statement))
-        if process is not None:
-            if writes:
-                await process.before()
-            elif process.dead:
-                raise Died
+        process, writes = CURRENT.get(), bool(writes_of(statement))
+        if process is not None and writes:
+            await process.before()
         async with super().connection(acting) as connection:
             found = await way(connection, statement, *arguments)
         if writes:
-            self.heard(statement, arguments)
+            self._wrote(statement, arguments)
             if process is not None:
                 process.after()
         return found

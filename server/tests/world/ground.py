@@ -46,16 +46,19 @@ ACTIONS: Final = [
         "output_schema": {"type": "object", "properties": {"seeds": {"type": "integer"}}, "required": ["seeds"]},
     }
 ]
+MODES: Final = [{"operating_mode": "tenant_dedicated", "control_plane_scope": "tenant"}]
 TABLES: Final = (
     "instance", "member", "operation", "operation_member", "instance_claim", "adapter_presence", "usage_record",
     "task", "task_log", "closed_owner", "receipt", "runtime_secret", "secret_grant", "secret", "allocation",
     "allocation_group", "project_network", "project_quota", "slot", "node", "closing_record", "artifact_hold",
-    "transition",
+    "attachment", "transition",
 )  # fmt: skip
 """What schedules write and a snapshot has."""
 TRAILS: Final = ("event", "audit", "idempotency", "delivery")
 """What schedules leave behind, of which a snapshot has nothing."""
-PART_OF: Final = {"transition": "WHERE machine IN ('instance', 'member', 'operation', 'task', 'allocation', 'node')"}
+PART_OF: Final = {
+    "transition": "WHERE machine IN ('instance', 'member', 'operation', 'task', 'allocation', 'node', 'attachment')"
+}
 """Of these tables a snapshot has only what schedules write."""
 
 
@@ -77,6 +80,7 @@ class Ground:
     user_id: str
     account_id: str
     sku: str
+    beside_id: str  # another project of the tenant, which is attached
     machines: list[Machine] = field(default_factory=list)
 
 
@@ -98,7 +102,8 @@ async def make_ground(url: str, keys: Path) -> Ground:
         made = Launching(shop, Site(world, shop.tenant, shop.project_id, shop.client, fleet), await fleet.sku())
         await shop.artifact("active")
         parts: dict[str, Any] = {
-            "lifecycle": LIFECYCLE, "components": COMPONENTS, "actions": ACTIONS, "runbook": RUNBOOK,
+            "lifecycle": LIFECYCLE | {"attach": {"supported": True}}, "operating_modes": MODES,
+            "components": COMPONENTS, "actions": ACTIONS, "runbook": RUNBOOK,
             "compatibility": {"multi_node": True}, "usage_units": [{"unit": "ready_members", "title": "Members"}],
             "required_actions": OPERATOR[:2], "artifact_kind": "controller",
         }  # fmt: skip
@@ -107,11 +112,12 @@ async def make_ground(url: str, keys: Path) -> Ground:
         await made.site.post(
             "/entitlements", {"app_id": shop.app["id"], "reason": REASON, "agreed_actions": OPERATOR}, 201
         )
+        beside = await world.project(shop.tenant, "beside")
         account = await made.site.post("/service-accounts", {"name": "operator", "actions": OPERATOR}, 201)
         await world.close()
         return Ground(
             settings, shop.tenant.id, shop.project_id, shop.tenant.admin_id, account["id"], made.sku,
-            await _machines(running.platform.services.database),
+            beside, await _machines(running.platform.services.database),
         )  # fmt: skip
 
 

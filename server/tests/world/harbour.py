@@ -20,7 +20,7 @@ from mooring.storage.database import PoolSettings
 from mooring.storage.hub import Hub
 from server.tests.world.app import APP
 from server.tests.world.faults import SimulatedDatabase
-from server.tests.world.ground import EPOCH, Ground, Snapshots, make_ground
+from server.tests.world.ground import EPOCH, TABLES, TRAILS, Ground, Snapshots, make_ground
 from server.tests.world.schedule import Saved, SimulatedWorld
 
 TIDY_EVERY: Final = 100
@@ -41,6 +41,7 @@ class Harbour:
         """A world as it was saved under this name."""
         self.runs += 1
         await self.snapshots.restore(name)
+        self.database.memory.forget((*TABLES, *TRAILS))
         if self.runs % TIDY_EVERY == 0:
             await self.snapshots.tidy()
         made = SimulatedWorld(self.database, self.services, self.ground, self.saved[name], seed)
@@ -82,6 +83,7 @@ async def harbour(url: str) -> AsyncIterator[Harbour]:
             await made.make("kept", "bare", [("allocate",), ("allocate",)])
             await made.make("single", "bare", [("create", {"seed": 1}, "own")])
             await made.make("room", "kept", [("create", {"seed": 1}, "existing")])
+            await made.make("attached", "room", ["attach"])
             await made.make("running", "bare", [("create", {"seed": 1, "worker": 1}, "own")])
             await made.make("housed", "kept", [("create", {"seed": 1, "worker": 1}, "existing")])
             await made.make("upgraded", "running", ["upgrade"])

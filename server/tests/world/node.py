@@ -41,6 +41,7 @@ RESULTS: Final[dict[str, dict[str, Any]]] = {
     "process.run": {"exit_code": 0},
     "service.stop": {"stopped": True},
     "service.inspect": {"state": "running"},
+    "log.read": {"content_base64": "", "offset": 0, "next_offset": 0, "size": 0, "truncated_before": False},
     "container.launch": {"container_id": "simulated"},
     "container.control": {"state": "running"},
     "container.remove": {"removed": True},

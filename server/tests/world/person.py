@@ -9,11 +9,14 @@ from random import Random
 from typing import Any, Final
 
 from mooring.commands import allocation as allocations
-from mooring.commands import app_action, instance, member
+from mooring.commands import app_action, attachment, instance, member
 from mooring.commands import node as nodes
+from mooring.commands.attachment import AttachedAt
 from mooring.commands.instance import At
 from mooring.commands.work import Answered, IdempotencyRequest, Presented, Services, Work
 from mooring.core.allocation import AllocationWish
+from mooring.core.attachment import Attachment
+from mooring.core.attachment_change import DetachWish
 from mooring.core.compatibility import CapacityShape
 from mooring.core.decision import Actor, Context, PrincipalKind
 from mooring.core.errors import Code, Refusal
@@ -43,6 +46,8 @@ def plain(result: Any) -> Presented:
     about = getattr(result, "operation", result)
     made = getattr(result, "instance", None)
     told = {"id": about.id, "instance": None if made is None else made.id}
+    if isinstance(result, Attachment):
+        told |= {"id": result.operation_id, "attachment": result.id}
     return Presented(200, json.dumps(told).encode())
 
 
@@ -62,6 +67,7 @@ class Person:
     pending: tuple[str, Any] | None = None  # asked for, and not answered: the key, and what exactly
     told: list[str] = field(default_factory=list)  # the operations that were promised
     released: list[str] = field(default_factory=list)
+    attachment_id: str | None = None  # of the project beside
 
     async def step(self) -> str:
         """Ask for the next thing; in words what came of it."""
@@ -85,6 +91,8 @@ class Person:
             told = json.loads(answered.body)
             if chosen[0] == "create":
                 self.instance_id = told["instance"]
+            if chosen[0] == "attach":
+                self.attachment_id = told["attachment"]
             if chosen[0] == "allocate":
                 self.kept.append(told["id"])
             elif chosen[0] == "release":
@@ -102,6 +110,8 @@ class Person:
             return wish
         if wish in ("stop", "upgrade", "rollback", "restart", "reconcile", "action"):
             return (wish,)
+        if wish in ("attach", "detach", "hurry", "attached"):
+            return (wish,) if wish == "attach" or self.attachment_id is not None else None
         if wish == "add":
             return wish, self.chance.choice(("seed", "worker", "gate")), 1 + (self.chance.random() < 0.2)
         if wish == "cancel":
@@ -151,7 +161,18 @@ class Person:
             return await instance.cancel(work, at, given[0], "not wanted")
         if wish == "action":
             return await app_action.start(work, at, "echo.remember", {}, None)
+        if wish in ("attach", "detach", "hurry", "attached"):
+            return await self._ask_beside(wish, work)
         return await self._ask_whole(wish, work, at, given)
+
+    async def _ask_beside(self, wish: str, work: Work[Any]) -> Answered:
+        """What is asked for the project beside."""
+        beside = AttachedAt(self.ground.beside_id, str(self.attachment_id))
+        if wish == "attach":
+            return await attachment.attach(work, beside.project_id, str(self.instance_id))
+        if wish == "attached":
+            return await attachment.act(work, beside, "echo.remember", {})
+        return await attachment.detach(work, beside, DetachWish(wish == "hurry", 60))
 
     async def _ask_whole(self, wish: str, work: Work[Any], at: At, given: Any) -> Answered:
         if wish == "upgrade":
@@ -173,7 +194,7 @@ class Person:
             placement = PlacementWish(allocations=tuple(self.kept[: sum(topology.values())]))
         return LaunchWish(
             app="web-tool", name=self.name, version="1.0.0", topology=topology, placement=placement,
-            service_account_id=self.ground.account_id,
+            service_account_id=self.ground.account_id, control_plane_scope="tenant",
         )  # fmt: skip
 
     def _work(self, key: str, wish: str) -> Work[Any]:

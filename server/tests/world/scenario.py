@@ -19,6 +19,12 @@ ANYWHERE: Final[tuple[list[str], ...]] = (
     ["reconcile"], ["action"], ["release"], ["upgrade", "cancel"], ["restart", "cancel"], ["drain", "cancel"],
     ["replace", "cancel"], ["upgrade", "upgrade"], ["repair", "action"],
 )  # fmt: skip
+SHARING: Final[tuple[list[str], ...]] = (
+    ["attach"], ["attach", "attached"], ["attach", "detach"], ["attach", "attached", "detach", "attached"],
+    ["attach", "cancel"], ["attach", "detach", "hurry"], ["attach", "attached", "upgrade", "detach"],
+    ["attach", "detach", "attach"], ["attach", "release"],
+)  # fmt: skip
+"""What is asked for another project; only of an app whose adapter knows attachments."""
 GROWING: Final[tuple[list[str], ...]] = (
     ["add"],
     ["add", "cancel"],
@@ -32,7 +38,7 @@ SHRINKING: Final[tuple[list[str], ...]] = (["remove"], ["force"], ["remove", "ca
 BEGINNINGS: Final = ("single", "single", "room", "room", "room", "running", "housed", "upgraded")
 
 
-def beginning(chance: Random) -> tuple[str, list[Any]]:
+def beginning(chance: Random, *, shared: bool = True) -> tuple[str, list[Any]]:
     """Where the world begins, and all that is wished for: always with a stop at the end."""
     drawn = chance.random()
     if drawn < 0.12:
@@ -42,6 +48,8 @@ def beginning(chance: Random) -> tuple[str, list[Any]]:
         return "kept", [("create", chance.choice(TOPOLOGIES), "existing"), *_wishes(chance, "room"), "stop"]
     name = chance.choice(BEGINNINGS)
     wishes = _wishes(chance, name)
+    if shared and chance.random() < 0.15:
+        wishes = list(chance.choice(SHARING))
     if chance.random() < 0.04:  # a few have much to do
         wishes += [each for _ in range(3) for each in _wishes(chance, name)]
     return name, [*wishes, "stop"]
@@ -77,15 +85,16 @@ def faults_of(chance: Random) -> Faults:
         loses=chance.random() < 0.5,
         scarce=chance.random() < 0.05,
         stops_late=chance.random() < 0.5,
-        steps=60,
+        steps=chance.choice((20, 40, 60)),
     )
 
 
 async def run_seed(harbour: Harbour, seed: int, told: Callable[[str], None] | None = None) -> SimulatedWorld:
     """The whole run of a seed; an AssertionError names it."""
     chance = Random(f"schedule {seed}")
-    name, wishes = beginning(chance)
-    world = await harbour.world(name, seed, ECHO if seed % 10 == 0 else APP)
+    played = ECHO if seed % 10 == 0 else APP
+    name, wishes = beginning(chance, shared=played is APP)
+    world = await harbour.world(name, seed, played)
     if told is not None:
         world.told.append(told)
     world.person.wishes = wishes

@@ -23,8 +23,9 @@ from mooring.storage.database import PLATFORM
 from mooring.storage.hub import Hub
 from mooring.storage.unit_of_work import apply
 from server.tests.world.adapter import LEASE, Replica
-from server.tests.world.faults import CURRENT, Died, Process, SimulatedDatabase, writes_of
+from server.tests.world.faults import CURRENT, Died, Process, SimulatedDatabase
 from server.tests.world.ground import Ground
+from server.tests.world.memory import writes_of
 from server.tests.world.node import SimulatedNode, Trouble
 from server.tests.world.person import Person, write_off
 from server.tests.world.workers import AllocationWorker, InstanceWorker, TaskWatch
