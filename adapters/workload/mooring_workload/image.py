@@ -243,7 +243,9 @@ def _libraries(programs: Sequence[Path]) -> Iterator[Entry]:
 
 def jupyter_image(directory: Path, requirements: Path, installer: Sequence[str] = ()) -> Layout:
     """The image of `jupyter`: Python, and the packages of its requirements."""
-    environment = ["PATH=/usr/local/bin", "LANG=C.UTF-8", "HOME=/work"]
+    # Named, since a Python of Debian's own looks for its packages elsewhere.
+    packages = f"PYTHONPATH=/{PREFIX}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    environment = ["PATH=/usr/local/bin", "LANG=C.UTF-8", "HOME=/work", packages]
     about = {"User": USER, "Env": environment, "WorkingDir": "/work", "Cmd": ["/usr/local/bin/python3"]}
     with installed(requirements, installer) as entries:
         return write_image(directory, [python_base(), entries], about)
