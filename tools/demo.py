@@ -39,9 +39,10 @@ from mooring_sdk import Client, ClientSettings, MooringError, ServiceAccountCred
 from tools.demo_apps import Stage, containers_are_missing, show_apps, show_jupyter
 from tools.demo_catalog import Shelf, show_catalog
 from tools.demo_nodes import Berth, nodes_are_missing, offer, remains, show_nodes, show_the_node
-from tools.demo_registry import RegistryFailed, free_address, registry_program, running_registry
+from tools.demo_registry import RegistryFailed, registry_program, running_registry
 from tools.demo_slurm import show_slurm, slurm_is_missing
 from tools.demo_telling import DemoFailed, heading, tell, undisturbed
+from tools.ports import LOOPBACK, free_port
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
@@ -355,8 +356,8 @@ def main(arguments: list[str] | None = None) -> int:
     directory = Path(tempfile.mkdtemp(prefix="mooring-demo-"))
     jupyter = not given.no_jupyter and not containers_are_missing()
     beside = Beside(
-        directory, free_address(), program, missing, nodes_are_missing(), jupyter=jupyter, slurm=not given.no_slurm,
-        no_slurm_because=no_slurm_because,
+        directory, f"{LOOPBACK}:{free_port()}", program, missing, nodes_are_missing(), jupyter=jupyter,
+        slurm=not given.no_slurm, no_slurm_because=no_slurm_because,
     )  # fmt: skip
     # As root the embedded database runs as another account, which must be able to pass through.
     directory.chmod(0o711)

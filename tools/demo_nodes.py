@@ -27,6 +27,7 @@ from mooring_agent.hosts.choice import NEEDS, host_for
 from mooring_agent.keys import read_identity
 from mooring_sdk import Client, MooringError, models
 from tools.demo_telling import DemoFailed, heading, tell, undisturbed
+from tools.ports import free_port
 
 HOST = "namespace" if os.geteuid() == 0 else "process"
 REGION = "local"
@@ -168,7 +169,7 @@ def serve_a_page(berth: Berth, allocation: models.Allocation) -> None:
     """A web service that nobody can reach but through the platform."""
     heading("A web service is reached through the platform, with no port published")
     client, project = berth.client, berth.project
-    port = _free_port()
+    port = free_port()
     do(berth, allocation, "files.write", {"files": [{"path": "/tmp/site/index.html", "content": PAGE}]})
     serve = [shutil.which("python3", path="/usr/bin:/bin") or sys.executable, "-m", "http.server", str(port)]
     do(berth, allocation, "service.start",
@@ -220,12 +221,6 @@ def _asked(browser: httpx.Client, url: str, headers: dict[str, str] | None = Non
     target = httpx.URL(url)
     host = f"{target.host}:{target.port}"
     return browser.get(target.copy_with(host="127.0.0.1"), headers={**(headers or {}), "Host": host})
-
-
-def _free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return int(asked.getsockname()[1])
 
 
 def show_the_proof(berth: Berth, allocation_id: str) -> None:

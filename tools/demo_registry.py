@@ -9,7 +9,6 @@ import io
 import os
 import re
 import shutil
-import socket
 import subprocess
 import tarfile
 import time
@@ -51,13 +50,6 @@ def registry_program() -> tuple[str | None, str]:
             reason = f"; {error}"
     found = shutil.which(PROGRAM)
     return found, "" if found else f"{PROGRAM} is not installed: as root, apt-get install {PROGRAM}{reason}"
-
-
-def free_address() -> str:
-    """An address on loopback that nobody listens at now."""
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{asked.getsockname()[1]}"
 
 
 @contextmanager

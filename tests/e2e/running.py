@@ -9,7 +9,6 @@ import fcntl
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mooring_sdk import Client, ClientSettings, ConnectionFailed, MooringError, RetryPolicy
+from tools.ports import free_port
 
 START_SECONDS_MAX = 180.0
 FIRST_ADMIN = "admin@mooring.local"
@@ -43,7 +43,7 @@ class Mooring:
     port: int
     process: "subprocess.Popen[bytes] | None" = None
     environment: dict[str, str] = field(default_factory=dict)
-    relay_port: int = field(default_factory=lambda: free_port())
+    relay_port: int = field(default_factory=free_port)
 
     @property
     def url(self) -> str:
@@ -153,11 +153,3 @@ def _place() -> Iterator[Path]:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        port: int = asked.getsockname()[1]
-        return port

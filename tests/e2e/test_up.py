@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 import pytest
 
 from mooring_sdk import Client, ClientSettings, models
-from tests.e2e.running import FIRST_ADMIN, PASSWORD, copy_begun, free_port
+from tests.e2e.running import FIRST_ADMIN, PASSWORD, copy_begun
 from tests.e2e.traces import traces_of
 from tools.demo_nodes import remains
+from tools.ports import free_port
 
 pytestmark = pytest.mark.real_part("postgresql")
 HOSTS = ("process", "namespace") if os.geteuid() == 0 else ("process",)

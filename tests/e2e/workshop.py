@@ -30,7 +30,8 @@ from mooring_cli.main import mooring
 from server.tests.agents import Machine
 from server.tests.registry.images import archive, image, layer, push
 from server.tests.registry.registry_process import RunningRegistry, running_registry
-from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, free_port, running
+from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
+from tools.ports import free_port
 
 WHY = "the walk through the catalog asks for it"
 LOOPBACK = Reach(allowed=read_networks("127.0.0.0/8"))

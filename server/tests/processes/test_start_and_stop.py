@@ -21,6 +21,7 @@ from server.tests.processes.served import (
     sign_in_first_admin,
 )
 from server.tests.processes.wire import BROKEN, Caller, stream
+from tools.ports import LOOPBACK, free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -90,10 +91,13 @@ async def test_a_port_that_is_taken_is_said_in_one_line_with_the_setting_that_ch
 ) -> None:
     fleet = Fleet(tmp_path, {"MOORING_DATABASE_URL": database_url})
     try:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = str(taken.getsockname()[1])
-            for setting, who in (("MOORING_RELAY_LISTEN_PORT", "the relay"), ("MOORING_LISTEN_PORT", "the API")):
-                refused = await fleet.begin("api", **{setting: port})
+        with socket.create_server((LOOPBACK, free_port())) as taken:
+            port = taken.getsockname()[1]
+            for who, setting, other in (
+                ("the relay", "MOORING_RELAY_LISTEN_PORT", "MOORING_LISTEN_PORT"),
+                ("the API", "MOORING_LISTEN_PORT", "MOORING_RELAY_LISTEN_PORT"),
+            ):
+                refused = await fleet.begin("api", **{setting: str(port), other: str(free_port())})
                 assert await refused.ended() == 1
                 told = [line for line in refused.log.splitlines() if line.startswith("error: ")]
                 what = f"{who} cannot listen on 127.0.0.1 port {port}: Address already in use"
