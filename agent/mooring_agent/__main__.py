@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from mooring_agent import labels, simulate
-from mooring_agent.address import check_address
+from mooring_agent.address import check_address, check_own_address, own_address
 from mooring_agent.agent import Agent, Dismissed, Parts
 from mooring_agent.client import Introduction, Turned, Unreachable, enrol
 from mooring_agent.containers import containers_of
@@ -108,13 +108,15 @@ def _run(chosen: argparse.Namespace) -> int:
             raise ValueError(f"another agent runs on {directory}") from error
         journal = Journal(directory / "journal.sqlite")
         try:
-            host = host_for(chosen.host, directory, identity.node_id, int(chosen.sandbox_disk_gib * GIB))
+            address = check_own_address(chosen.address) if chosen.address else own_address(identity.url)
+            disk = int(chosen.sandbox_disk_gib * GIB)
+            host = host_for(chosen.host, directory, identity.node_id, disk_bytes=disk, address=address)
             parts = Parts(
                 identity,
                 ready_keys(directory),
                 host,
                 journal,
-                partial(take_inventory, chosen.host, chosen.simulated_gpus),
+                partial(take_inventory, chosen.host, chosen.simulated_gpus, addresses=(address,)),
                 time.time,
                 directory,
                 chosen.concurrency,
@@ -192,6 +194,11 @@ def _parser() -> argparse.ArgumentParser:
         )
     runs.add_argument("--end-with-parent", action="store_true", help="end when the program that started the agent ends")
     runs.add_argument("--simulated-gpus", type=int, default=0, help="declare GPUs that compute nothing, for trials")
+    runs.add_argument(
+        "--address",
+        default="",
+        help="where other machines reach this one (default: the address by which it goes to the platform, or anywhere)",
+    )
     runs.add_argument("--concurrency", type=int, default=16, help="how many tasks run side by side")
     runs.add_argument(
         "--sandbox-disk-gib",

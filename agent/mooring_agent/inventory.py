@@ -39,7 +39,9 @@ PRESENT: Final = "present"
 _NODES: Final = Path("/sys/devices/system/node")
 
 
-def take_inventory(host: str, simulated_gpus: int = 0, facts: Mapping[str, str] | None = None) -> dict[str, Any]:
+def take_inventory(
+    host: str, simulated_gpus: int = 0, facts: Mapping[str, str] | None = None, addresses: Sequence[str] = ()
+) -> dict[str, Any]:
     """Everything that the platform is told of this machine."""
     gpus, numa = real_gpus(), numa_nodes()
     return {
@@ -55,6 +57,7 @@ def take_inventory(host: str, simulated_gpus: int = 0, facts: Mapping[str, str] 
             **programs(),
             **(facts or {}),
         },
+        "addresses": list(addresses),
     }
 
 

@@ -35,12 +35,13 @@ class Machine:
     node_id: str
     gpus: int
     process: "subprocess.Popen[bytes] | None" = None
+    way: tuple[str, ...] = ()  # before a command, it runs on another machine
 
     def start(self) -> None:
         """Start its agent."""
         command = [
-            sys.executable, "-m", "mooring_agent", "run", "--state-dir", str(self.directory), "--host", self.host,
-            "--simulated-gpus", str(self.gpus),
+            *self.way, sys.executable, "-m", "mooring_agent", "run", "--state-dir", str(self.directory),
+            "--host", self.host, "--simulated-gpus", str(self.gpus),
         ]  # fmt: skip
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)

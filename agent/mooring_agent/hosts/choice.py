@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from mooring_agent.address import LOOPBACK
 from mooring_agent.hosts.contract import Host
 from mooring_agent.hosts.namespace import NamespaceHost
 from mooring_agent.hosts.namespace.disks import DISK_BYTES
@@ -44,10 +45,15 @@ def _try_namespaces() -> None:
         )
 
 
-def host_for(kind: str, directory: Path, node_id: str, disk_bytes: int = DISK_BYTES) -> Host:
-    """The host of this kind below the agent's state directory; `disk_bytes` bounds what each sandbox writes."""
+def host_for(
+    kind: str, directory: Path, node_id: str, *, disk_bytes: int = DISK_BYTES, address: str = LOOPBACK
+) -> Host:
+    """The host of this kind below the agent's state directory.
+
+    `disk_bytes` bounds what each sandbox writes; `address` is where other machines reach this one.
+    """
     if kind == "namespace":
-        return NamespaceHost(directory / "host", node_id, disk_bytes=disk_bytes)
+        return NamespaceHost(directory / "host", node_id, disk_bytes=disk_bytes, address=address)
     if kind == "process":
         return ProcessHost(directory / "host", node_id)
     raise ValueError(f"there is no host {kind!r}")

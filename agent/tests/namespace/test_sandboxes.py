@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.tests.namespace.standing import Inside, namespaces_of, parsed, spec_of
+from mooring_agent.address import own_address
 from mooring_agent.hosts.contract import FileSpec, HostFailure, LogPart, LogWish, Owner, Peer, ProcessSpec, Restart
 from mooring_agent.hosts.namespace import NamespaceHost, processes
 from mooring_agent.hosts.namespace.records import sandbox_itself
@@ -290,7 +291,12 @@ os.killpg(0, 9)
 async def test_the_machines_network_is_used_only_when_asked_and_dialled_only_where_the_sandbox_listens(
     host: NamespaceHost,
 ) -> None:
-    await host.create(spec_of("alc_1", machine_network=True))
+    host.machine = replace(host.machine, address=own_address(""))
+    facts = await host.create(spec_of("alc_1", machine_network=True))
+    assert facts.address == host.machine.address
+    inside = Inside(host, Owner("alc_1", "member"))
+    code, told = await inside.run("getent", "hosts", "host5")
+    assert (code, told.split()) == (0, [facts.address, "host5"])
     init = host.places.load_init(sandbox_itself("alc_1"))
     assert init is not None
     assert init.namespaces["net"] == processes.own_namespaces()["net"]

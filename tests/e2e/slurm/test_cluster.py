@@ -6,7 +6,7 @@ import signal
 from mooring_agent.hosts.namespace import NamespaceHost
 from mooring_agent.hosts.namespace.records import sandbox_itself
 from mooring_sdk import models
-from mooring_slurm.layout import controller_port
+from mooring_slurm.layout import controller_port, worker_port
 from tests.e2e.slurm.cluster import SKU, Site, Tenant
 from tests.e2e.slurm.machine import Footprint
 
@@ -148,6 +148,40 @@ def test_a_worker_whose_sandbox_was_killed_is_replaced(place: Site, ada: Tenant)
     assert sorted(names) == sorted(each.name for each in standing)
     assert place.slurm(ada, cluster, "srun", "-N2", "hostname").exit_code == 0
     place.stop(ada, cluster)
+
+
+def test_a_worker_that_could_not_start_says_why_and_is_removed_and_added_again(place: Site, ada: Tenant) -> None:
+    cluster = place.launch(ada, "hindered", workers=1).id
+    box = ada.client.create_allocation(ada.project_id, sku=SKU, shape="gpu_slice", gpu_count=2, name="box")
+    ada.client.get_allocation(ada.project_id, box.id, wait=60, until="active")
+    listening = f"import socket, time; s = socket.create_server(('', {worker_port(cluster)})); time.sleep(9999)"
+    started = ada.client.create_allocation_task(
+        ada.project_id, box.id, type="service.start", label="squatter",
+        arguments={"name": "squatter", "argv": ["python3", "-c", listening]},
+    )  # fmt: skip
+    assert ada.client.get_task(ada.project_id, started.id, wait=60, until="succeeded,failed").status == "succeeded"
+
+    here = models.Placement(allocations=[box.id])
+    added = ada.client.add_members(ada.project_id, cluster, component="worker", count=1, placement=here)
+    failed = place.over(ada, cluster, added.id, "failed")
+    assert "in use" in "\n".join(failed.last_lines or []), failed
+    _, broken = place.members(ada, cluster)
+    assert (broken.status, broken.failure_code) == ("failed", failed.failure_code)
+    assert place.slurm(ada, cluster, "srun", "-N1", "hostname").exit_code == 0
+
+    place.over(ada, cluster, ada.client.remove_member(ada.project_id, cluster, broken.id).id)
+    stopped = ada.client.create_allocation_task(
+        ada.project_id, box.id, type="service.stop", label="squatter", arguments={"name": "squatter"}
+    )
+    assert ada.client.get_task(ada.project_id, stopped.id, wait=60, until="succeeded,failed").status == "succeeded"
+    again = ada.client.add_members(ada.project_id, cluster, component="worker", count=1, placement=here)
+    place.over(ada, cluster, again.id)
+    _, second = place.members(ada, cluster)
+    assert (second.status, second.allocation_id) == ("ready", box.id)
+    assert place.slurm(ada, cluster, "srun", "-N2", "hostname").exit_code == 0
+    place.stop(ada, cluster)
+    ada.client.release_allocation(ada.project_id, box.id)
+    place.released(ada, box.id)
 
 
 def test_a_running_job_survives_an_upgrade_and_a_rollback(place: Site, ada: Tenant) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 import mooring_agent
+from mooring_agent.address import LOOPBACK
 from mooring_agent.hosts.contract import Device, HostFailure, Owner
 from mooring_agent.hosts.namespace import disks, processes, tree
 from mooring_agent.hosts.namespace.records import UIDS, Init, Places, Record, sandbox_itself
@@ -83,7 +84,7 @@ def owner_init(places: Places, record: Record, owner: Owner) -> Init:
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.chown(data, record.first_uid or 0, record.first_uid or 0)
     own = record.spec.network.address
-    addresses = ["127.0.0.1", *([own] if own and not record.spec.network.machine else []), "::1"]
+    addresses = [LOOPBACK, *([own] if own else []), "::1"]
     plan = {"data": str(data), "sandbox_pid": sandbox.pid, "socket": SOCKET_NAME, "addresses": addresses}
     return _give_birth(places, owner, "owner", {**_shared_plan(places, record, owner), **plan})
 

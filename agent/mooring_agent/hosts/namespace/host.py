@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
+from mooring_agent.address import LOOPBACK
 from mooring_agent.hosts import contract
 from mooring_agent.hosts.contract import (
     FileSpec,
@@ -60,13 +61,14 @@ class NamespaceHost(Programs):
     kind: contract.HostKind = "namespace"
 
     def __init__(
-        self, directory: Path, node_id: str, registry: Path = _DEFAULT_REGISTRY, *, disk_bytes: int = disks.DISK_BYTES
-    ) -> None:
+        self, directory: Path, node_id: str, registry: Path = _DEFAULT_REGISTRY, *,
+        disk_bytes: int = disks.DISK_BYTES, address: str = LOOPBACK,
+    ) -> None:  # fmt: skip
         label = hashlib.sha256(f"{node_id}\n{directory}".encode()).hexdigest()[:12]
         if disk_bytes and disk_bytes < disks.DISK_BYTES_MIN:
             raise ValueError(f"a sandbox's disk has at least {disks.DISK_BYTES_MIN} bytes")
         places = Places(directory.absolute(), label, registry)
-        self.machine = Machine(places, limits.detect(), threading.Lock(), disk_bytes)
+        self.machine = Machine(places, limits.detect(), threading.Lock(), disk_bytes, address)
         self.places.make()
         self.making_steps = making.STEPS
         self.unmaking_steps = unmaking.STEPS
@@ -185,7 +187,7 @@ class NamespaceHost(Programs):
         if record.spec.network.machine and port not in await _thread(self._own_ports, allocation_id):
             raise HostFailure("not_found", f"nothing in the sandbox takes connections on port {port}")
         own = [record.spec.network.address] if record.spec.network.address else []
-        for address in ("127.0.0.1", *own, "::1"):
+        for address in (LOOPBACK, *own, "::1"):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             with contextlib.suppress(OSError, TimeoutError):
                 connection = await _thread(network.inside, namespace, lambda family=family: socket.socket(family))

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from mooring_agent.address import LOOPBACK
 from mooring_agent.birth import confine
 from mooring_agent.hosts.contract import HostFailure, Peer, SandboxFacts, SandboxSpec
 from mooring_agent.hosts.namespace import births, disks, limits, network, owned, ranges, tree
@@ -28,6 +29,7 @@ class Machine:
     hierarchies: Hierarchies
     cables: threading.Lock  # one change of the project networks at a time
     disk_bytes: int = disks.DISK_BYTES  # what a sandbox may write; 0 for no bound
+    address: str = LOOPBACK  # where other machines reach this one
 
 
 Step = Callable[[Machine, Record], Record]
@@ -126,7 +128,9 @@ STEPS: tuple[Step, ...] = (
 
 
 def begin(machine: Machine, spec: SandboxSpec) -> Record:
-    """Write down that it is wanted; nothing of it was there before."""
+    """Write down that it is wanted; nothing of it was there before. On the machine's network it has its address."""
+    if spec.network.machine:
+        spec = replace(spec, network=replace(spec.network, address=machine.address))
     return machine.places.store(Record(spec=spec, status="creating"))
 
 

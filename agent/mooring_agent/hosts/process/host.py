@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
+from mooring_agent.address import LOOPBACK
 from mooring_agent.hosts import proc
 from mooring_agent.hosts.contract import (
     ByteStream,
@@ -28,7 +29,7 @@ from mooring_agent.hosts.contract import (
 )
 from mooring_agent.hosts.process import dialling, making, teardown
 from mooring_agent.hosts.process.files import OwnedFiles
-from mooring_agent.hosts.process.making import ADDRESS, Making
+from mooring_agent.hosts.process.making import Making
 from mooring_agent.hosts.process.sandbox import SANDBOX_VARIABLE, Record, Sandbox
 from mooring_agent.hosts.streams import SocketStream, stream_of
 from mooring_agent.log_parts import service_part
@@ -85,7 +86,7 @@ class ProcessHost:
             for step in self.making_steps:
                 await step(work)
         limits = dict.fromkeys(("cpus", "memory", "pids"), _NOT_ENFORCED)
-        return SandboxFacts("none", ADDRESS, limits)
+        return SandboxFacts("none", LOOPBACK, limits)
 
     async def set_peers(self, allocation_id: str, peers: Sequence[Peer]) -> None:
         """Write the names to etc/hosts below the root; programs here ask the machine's resolver all the same."""

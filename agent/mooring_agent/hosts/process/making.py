@@ -7,14 +7,12 @@ import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
+from mooring_agent.address import LOOPBACK
 from mooring_agent.hosts.contract import FileSpec, HostFailure, Peer, SandboxSpec
 from mooring_agent.hosts.process.files import OwnedFiles
 from mooring_agent.hosts.process.sandbox import Record, Sandbox
 from mooring_agent.supervisor.programs import is_name
-
-ADDRESS: Final = "127.0.0.1"
 
 
 @dataclass(slots=True)
@@ -71,5 +69,5 @@ def hosts_file(peers: Sequence[Peer]) -> FileSpec:
             ipaddress.ip_address(peer.address)
         except ValueError:
             raise HostFailure("refused", "no address of a peer") from None
-    lines = [f"{peer.address} {peer.name}\n" for peer in (Peer("localhost", ADDRESS), *peers)]
+    lines = [f"{peer.address} {peer.name}\n" for peer in (Peer("localhost", LOOPBACK), *peers)]
     return FileSpec("/etc/hosts", "".join(lines).encode())

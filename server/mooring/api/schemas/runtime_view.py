@@ -328,7 +328,7 @@ def _allocation(allocation: Allocation, whole: Whole) -> RuntimeAllocation:
         status=allocation.status,
         shape=allocation.shape,
         host=allocation.host,
-        address=allocation.address,
+        address=(allocation.facts or {}).get("address") or allocation.address,
         region=allocation.region,
         gpu_count=allocation.gpu_count,
         slots=allocation.slots or [],

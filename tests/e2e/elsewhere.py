@@ -1,0 +1,104 @@
+"""Further machines for a test: network namespaces, each with an address of its own on one wire.
+
+An agent that runs in one of them has nothing of the network of the test's machine, and reaches the platform as an
+agent behind a gateway does: by a port that leads there.
+"""
+
+import contextlib
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from typing import Final
+
+from mooring_agent.hosts.namespace.network import inside
+from tools.ports import LOOPBACK
+
+NAMESPACES: Final = Path("/run/netns")
+WIRE: Final = "10.213.77"
+PART_BYTES: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A machine's network."""
+
+    name: str
+    address: str
+
+    @property
+    def way(self) -> tuple[str, ...]:
+        """Before a command, it runs there."""
+        return ("nsenter", f"--net={NAMESPACES / self.name}")
+
+
+@contextmanager
+def elsewhere(count: int, ports: Sequence[int]) -> Iterator[list[Elsewhere]]:
+    """So many machines on one wire; these ports of each machine's loopback lead to those of the test's own."""
+    mark = token_hex(2)
+    wire = f"mrw{mark}"
+    with ExitStack() as stack:
+        _ip("netns", "add", wire)  # the wire is nobody's: not even the test's machine is on it
+        stack.callback(_ip, "netns", "delete", wire)
+        _ip("-n", wire, "link", "add", "wire", "type", "bridge")
+        _ip("-n", wire, "link", "set", "wire", "up")
+        made = [Elsewhere(f"mrm{mark}-{number}", f"{WIRE}.{10 + number}") for number in range(count)]
+        for number, each in enumerate(made):
+            _ip("netns", "add", each.name)
+            stack.callback(_ip, "netns", "delete", each.name)
+            _ip("-n", each.name, "link", "set", "lo", "up")
+            _ip("-n", wire, "link", "add", f"to{number}", "type", "veth", "peer", "name", "eth0", "netns", each.name)
+            _ip("-n", wire, "link", "set", f"to{number}", "master", "wire", "up")
+            _ip("-n", each.name, "address", "add", f"{each.address}/24", "dev", "eth0")
+            _ip("-n", each.name, "link", "set", "eth0", "up")
+            _ip("-n", each.name, "route", "add", "default", "via", f"{WIRE}.1")
+            for port in ports:
+                stack.enter_context(_leads_here(each, port))
+        yield made
+
+
+@contextmanager
+def _leads_here(machine: Elsewhere, port: int) -> Iterator[None]:
+    """Whoever connects to the port of the machine's loopback speaks with whoever listens at ours."""
+    listening = inside(str(NAMESPACES / machine.name), lambda: socket.create_server((LOOPBACK, port), backlog=128))
+    taking = threading.Thread(target=_take, args=(listening, port), daemon=True)
+    taking.start()
+    try:
+        yield
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        taking.join()
+        listening.close()
+
+
+def _take(listening: socket.socket, port: int) -> None:
+    while True:
+        try:
+            near, _ = listening.accept()
+        except OSError:  # it was shut
+            return
+        try:
+            far = socket.create_connection((LOOPBACK, port))
+        except OSError:
+            near.close()
+            continue
+        for source, target in ((near, far), (far, near)):
+            threading.Thread(target=_carry, args=(source, target), daemon=True).start()
+
+
+def _carry(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while part := source.recv(PART_BYTES):
+            target.sendall(part)
+    for each, how in ((target, socket.SHUT_WR), (source, socket.SHUT_RD)):
+        with contextlib.suppress(OSError):
+            each.shutdown(how)
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"

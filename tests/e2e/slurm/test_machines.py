@@ -1,0 +1,46 @@
+"""A cluster of real Slurm over several whole machines, which reach each other by their own addresses."""
+
+from mooring_sdk import models
+from tests.e2e.elsewhere import elsewhere
+from tests.e2e.slurm.cluster import Site, Tenant
+from tests.e2e.slurm.machine import Footprint
+
+THERE = "there"
+WHOLE = "whole"
+GPUS = 2
+
+
+def test_workers_stand_on_machines_of_their_own_and_reach_the_controller_by_its_machines_address(
+    place: Site, ada: Tenant
+) -> None:
+    with elsewhere(3, (place.mooring.port, place.mooring.relay_port)) as networks:
+        machines = [place.join(GPUS, THERE, each.way) for each in networks]
+        place.admin.create_sku(
+            slug=WHOLE, display_name="A whole machine", shape="baremetal", gpu_model="simulated", regions=[THERE],
+            allowed_gpu_counts=[GPUS], price_minor_per_gpu_hour=0, currency="EUR",
+        )  # fmt: skip
+        whole = models.Placement(sku=WHOLE, gpu_count=GPUS)
+        cluster = place.launch(ada, "wide", workers=1, placement=whole).id
+        added = ada.client.add_members(ada.project_id, cluster, component="worker", count=1, placement=whole)
+        place.over(ada, cluster, added.id)
+
+        members = [*place.members(ada, cluster, "controller"), *place.members(ada, cluster)]
+        allocations = [ada.client.get_allocation(ada.project_id, str(each.allocation_id)) for each in members]
+        assert len({each.node_id for each in allocations}) == 3
+        assert {each.address for each in allocations} == {each.address for each in networks}
+        workers = [each.name for each in members[1:]]
+        said = place.slurm(ada, cluster, "srun", "-N2", "sh", "-c", "echo $SLURMD_NODENAME; ls /dev | grep -c sim")
+        assert sorted(said.lines) == ["1", "1", *sorted(workers)], said.text
+        shown = place.slurm(ada, cluster, "sh", "-c", "scontrol -o show node | grep -o NodeAddr=[0-9.]*").lines
+        assert sorted(shown) == sorted(f"NodeAddr={each.address}" for each in allocations[1:])
+
+        footprints = [
+            Footprint.of(machine, [each.id])
+            for machine in machines
+            for each in allocations
+            if each.node_id == machine.node_id
+        ]
+        place.stop(ada, cluster)
+        for machine in machines:
+            machine.stop()  # it is in the network that the sandbox had
+        assert [each.left() for each in footprints] == [[], [], []]
