@@ -99,7 +99,10 @@ def add_members(context: Context, seen: Standing, launch: Launch, wish: AddWish,
 def drain_member(
     context: Context, seen: Standing, member: Member, asked: tuple[int, str], bounds: Bounds
 ) -> Decision[Operation]:
-    """Ask it to finish its work and take no more; `asked` is how long that may take, and why."""
+    """Ask it to finish its work and take no more; `asked` is how long that may take, and why.
+
+    One whose drain ran out of time is draining still, and is asked again.
+    """
     timeout_seconds, reason = asked
     instance = seen.instance
     require_running(instance, "drain")
@@ -117,6 +120,9 @@ def drain_member(
         dispatched_at=context.now,
     )
     columns = {"holds": holds, "last_operation_id": operation.id}
+    if member.status == MemberState.DRAINING:
+        asked_again = change_member(instance.app_slug, member, "member.drain", **columns)
+        return together(operation, asked_again, new_operation(instance, operation, "member.drain"))
     moved = move_member(context, instance.app_slug, member, MemberTrigger.DRAIN, ("member.drain", columns))
     return together(operation, moved, new_operation(instance, operation, "member.drain"))
 

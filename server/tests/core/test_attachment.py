@@ -213,7 +213,8 @@ def test_a_detach_that_failed_is_done_again_after_a_pause_that_grows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "outcome", "held"), itertools.product(sorted(LIVE), ["running", "failed", "succeeded"], [True, False])
+    ("state", "outcome", "held"),
+    list(itertools.product(sorted(LIVE), ["running", "failed", "succeeded"], [True, False])),
 )
 def test_with_an_instance_that_is_stopped_every_attachment_ends(state: str, outcome: str, held: bool) -> None:
     kind = "attach" if state != "detaching" else "detach"

@@ -175,6 +175,19 @@ def test_one_operation_is_open_for_each_member() -> None:
     assert member_change.remove_member(context(), busy, second, RemoveWish(), BOUNDS).result.member_ids == [second.id]
 
 
+def test_a_member_whose_drain_ran_out_of_time_is_asked_again() -> None:
+    seen = running(context())
+    held = [{"owner": "usr_other", "reason": "a new disk", "since": ""}]
+    member = replace(seen.members[0], status="draining", holds=held)
+    decision = member_change.drain_member(context(), seen, member, (600, "again"), BOUNDS)
+    assert (decision.result.kind, decision.result.member_ids) == ("drain", [member.id])
+    assert moves(decision.writes) == []
+    change = next(each for each in decision.writes if isinstance(each, Change) and each.noun == "member")
+    assert change.generation_expected == member.generation
+    assert [each["reason"] for each in change.set["holds"]] == ["a new disk", "again"]
+    assert change.set["last_operation_id"] == decision.result.id
+
+
 def test_a_replacement_takes_over_the_place_or_joins_first() -> None:
     seen = running(context())
     old = replace(seen.members[1], allocation_id="alc_new", owns_allocation=True)

@@ -34,14 +34,14 @@ GIVEN_UP = {"MOORING_SHUTDOWN_SECONDS": "600"}
 
 async def until_blocked(connection: asyncpg.Connection) -> None:
     """Return once a statement of the server's waits for a lock."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not await connection.fetchval(BLOCKED):  # noqa: ASYNC110  another program has no event to wait for
             await asyncio.sleep(0.005)
 
 
 async def until_refused(url: str) -> None:
     """Return once the server takes no more connections."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             try:
                 async with Caller(url) as caller:
@@ -180,7 +180,7 @@ def unsent_bytes(url: str) -> int:
 
 async def until_stuck(url: str) -> None:
     """Return once the server cannot send any more: what waits to be read grows no further."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         seen = [0]
         while len(seen) < 4 or len(set(seen[-4:])) > 1 or not seen[-1]:
             await asyncio.sleep(0.05)

@@ -120,7 +120,8 @@ def instance_view(authority: Authority, instance: Instance, around: Around) -> I
 def member_view(authority: Authority, member: Member, binding: Binding | None) -> MemberView:
     """A member as the caller sees it; of the machine under it he learns its id and whether it answers."""
     allowed = MEMBER.allowed(MemberState(member.status))
-    verbs = sorted(verb for verb, trigger in MEMBER_VERBS.items() if trigger in allowed)
+    again = {"drain"} if member.status == MemberState.DRAINING else set()  # where an earlier one ran out of time
+    verbs = sorted({verb for verb, trigger in MEMBER_VERBS.items() if trigger in allowed} | again)
     return MemberView(
         id=member.id,
         tenant_id=member.tenant_id,
