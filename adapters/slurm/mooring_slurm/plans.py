@@ -41,6 +41,7 @@ from mooring_slurm.coming import (
     worker_up,
 )
 from mooring_slurm.drains import uncordon
+from mooring_slurm.last_words import with_last_words
 from mooring_slurm.layout import SLURMCTLD, SLURMD
 from mooring_slurm.leaving import Broken, decommission, drain, remove, replace
 from mooring_slurm.members import (
@@ -67,9 +68,10 @@ KEY_BYTES: Final = 64
 def plan(world: World, operation: Operation) -> Plan:
     """The steps of any operation."""
     try:
-        return explained(PLANS[operation.kind](world, operation), world, operation)
+        found = explained(PLANS[operation.kind](world, operation), world, operation)
     except Refused as refused:
-        return refused.plan()
+        found = refused.plan()
+    return with_last_words(found, world, operation)
 
 
 def explained(found: Plan, world: World, operation: Operation) -> Plan:

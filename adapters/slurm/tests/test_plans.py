@@ -79,6 +79,7 @@ BUSY = {"quiet": False, "node": {"name": "c-one", "state": ["MIXED", "DRAIN"]}, 
     {"id": "42", "name": "train", "user": "ada"}
 ]}  # fmt: skip
 QUIET = {"quiet": True, "node": {"name": "c-one", "state": ["IDLE", "DRAIN"]}}
+UNHEARD = task("why/one", status="failed")
 
 
 # Coming up -----------------------------------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ def test_a_cluster_of_a_tenant_needs_accounting() -> None:
 def test_a_worker_that_does_not_come_up_fails_alone_and_says_why_in_the_programs_words() -> None:
     error = {"error": {"code": "not_registered", "detail": "c-one did not register within 120 s"}}
     tasks = (task("prove/one", error, "failed", exit_code=1, failure_code="exited"), task("prove/two", {"job": "1"}))
-    here = world(member(HEAD), member(FIRST, "joining"), member(SECOND, "joining"), tasks=tasks)
+    here = world(member(HEAD), member(FIRST, "joining"), member(SECOND, "joining"), tasks=(*tasks, UNHEARD))
     found = plan(here, operation("add", FIRST, SECOND))
     told = next(each for each in found.steps if isinstance(each, ReportMember) and each.step == "failed/one")
     assert told.failure is not None
@@ -143,11 +144,38 @@ def test_a_worker_that_does_not_come_up_fails_alone_and_says_why_in_the_programs
     assert end_of(found).outcome == "failed"
 
 
+def test_before_a_worker_is_given_up_its_daemon_is_heard_and_then_it_is_said_in_the_daemons_words() -> None:
+    error = {"error": {"code": "daemon_down", "detail": "the slurmd of c-one does not stay up"}}
+    bad = task("prove/one", error, "failed", exit_code=1, failure_code="exited")
+    here = world(member(HEAD), member(FIRST, "joining"), member(SECOND, "joining"), tasks=(bad,))
+    found = plan(here, operation("add", FIRST, SECOND))
+    asked = named(found, "why/one")
+    assert (asked.type, asked.arguments, asked.after) == ("service.inspect", {"name": "slurmd"}, ())
+    assert not [each for each in found.steps if isinstance(each, Finish) or each.step == "failed/one"]
+    assert any(each.step == "prove/two" for each in found.steps)
+
+    lines = ["slurmd: debug: hello", "slurmd: fatal: Unable to bind listen port", "slurmd: bye"]
+    heard = msgspec.structs.replace(UNHEARD, status="succeeded", result={"state": "waiting", "last_lines": lines})
+    for how in ("joining", "failed"):  # before its failure was told, and after
+        seen = world(member(HEAD), member(FIRST, how), tasks=(bad, heard))
+        failure = end_of(plan(seen, operation("add", FIRST))).failure
+        assert failure is not None
+        expected = "c-one: the slurmd of c-one does not stay up; slurmd: fatal: Unable to bind listen port"
+        assert (failure.detail, failure.last_lines) == (expected, tuple(lines))
+
+
+def test_a_daemon_on_a_machine_that_cannot_be_reached_is_not_asked() -> None:
+    bad = task("prove/one", {"error": {"code": "timed_out", "detail": "no job ran"}}, "failed")
+    here = world(member(HEAD), member(FIRST, "joining", node_reachable=False), tasks=(bad,))
+    assert end_of(plan(here, operation("add", FIRST))).outcome == "failed"
+
+
 def test_a_deployment_goes_on_without_a_worker_that_failed_and_not_without_all() -> None:
     bad = task("prove/one", {"error": {"code": "not_registered", "detail": "no"}}, "failed")
-    here = world(member(HEAD, "joining"), member(FIRST, "joining"), member(SECOND, "joining"), tasks=(bad,))
+    tasks = (bad, UNHEARD)
+    here = world(member(HEAD, "joining"), member(FIRST, "joining"), member(SECOND, "joining"), tasks=tasks)
     assert end_of(plan(here, operation("deploy"))).outcome == "succeeded"
-    here = world(member(HEAD, "joining"), member(FIRST, "joining"), tasks=(bad,))
+    here = world(member(HEAD, "joining"), member(FIRST, "joining"), tasks=tasks)
     assert end_of(plan(here, operation("deploy"))).outcome == "failed"
 
 
@@ -196,7 +224,7 @@ def test_a_worker_that_found_no_controller_waits_for_what_the_controllers_own_st
     steps = plan(here, operation("deploy", HEAD, FIRST)).steps
     assert not [each for each in steps if isinstance(each, Finish) or each.step in ("ready/one", "failed/one")]
     opened = task("gate/head", {"version": "22.05"}, member_id=HEAD)
-    over = world(member(HEAD, "joining"), member(FIRST, "joining"), tasks=(asked, opened))
+    over = world(member(HEAD, "joining"), member(FIRST, "joining"), tasks=(asked, opened, UNHEARD))
     end = end_of(plan(over, operation("deploy", HEAD, FIRST)))
     assert end.outcome == "failed"
     assert "slurmctld does not answer" in (end.failure.detail if end.failure else "")

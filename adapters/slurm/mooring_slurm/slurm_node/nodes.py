@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from argparse import Namespace
@@ -26,6 +27,8 @@ PROOF = "mooring-proof"
 ONE_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 REASON_LENGTH_MAX = 300
 PROOF_MINUTES = 1
+DAEMON_SECONDS = 15.0
+"""So long a slurmd may be down, while it is started again and again, before its node is given up."""
 AT_ONCE_SECONDS = 1
 GONE_SECONDS = 30.0
 JOBS_MAX, ENDED_MAX = 200, 500
@@ -86,6 +89,7 @@ def prove(slurm: Slurm, name: str | None, count: int, seconds: float) -> Answer:
     words += ["--chdir=/tmp", "--ntasks-per-node=1", "--cpus-per-task=1"]
     words += [f"--nodelist={name}", "--nodes=1"] if name else [f"--nodes={count}"]
     said = [""]
+    daemon = Daemon(slurm, name) if name else None
 
     def attempt() -> Answer | None:
         done = slurm.say(*words, "sh", "-c", 'echo "$SLURM_JOB_ID $SLURMD_NODENAME"')
@@ -95,12 +99,41 @@ def prove(slurm: Slurm, name: str | None, count: int, seconds: float) -> Answer:
         said[0] = sentence_of(done)
         if code_of(done.stderr) not in NOT_YET:
             raise Trouble(code_of(done.stderr), f"srun: {said[0]}")
+        if daemon is not None:
+            daemon.look()
         return _others(slurm, name) if name else None
 
     answer = deadline.wait(attempt, lambda: f"no job ran: {said[0]}; {_where(slurm, name)}")
     if answer["how"] == "proof" and slurm.accounts:
         answer["accounted"] = _accounted(slurm, answer["job"], deadline)
     return answer
+
+
+class Daemon:
+    """The slurmd beside the one who asks: whether it stays up, or ends as often as it is started."""
+
+    def __init__(self, slurm: Slurm, node: str) -> None:
+        self._words = {b"-N", node.encode(), slurm.conf.encode()}
+        self._node = node
+        self._pid = 0
+        self._up_at = time.monotonic()
+
+    def look(self) -> None:
+        """Trouble where no slurmd was up for a while; one that is seen twice in a row is up."""
+        pid = next((each for each in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._is_it(each)), 0)
+        if pid and pid == self._pid:
+            self._up_at = time.monotonic()
+        self._pid = pid
+        if time.monotonic() - self._up_at > DAEMON_SECONDS:
+            raise Trouble("daemon_down", f"the slurmd of {self._node} does not stay up")
+
+    def _is_it(self, pid: int) -> bool:
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+        except OSError:  # it has ended
+            return False
+        return words[0].rpartition(b"/")[2] == b"slurmd" and self._words <= set(words)
 
 
 def _others(slurm: Slurm, name: str) -> Answer | None:

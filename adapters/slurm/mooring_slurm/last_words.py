@@ -1,0 +1,68 @@
+"""What a daemon wrote before it ended is part of why its member does not come up.
+
+The program on the node knows that nobody registered, or that no job ran; why, only the daemon knew. So before a member
+is called failed, its daemon's last lines are read, where its node can be asked.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from mooring_adapter import Failure, Finish, Member, Operation, Plan, ReportMember, Step, World, failures
+from mooring_slurm.answers import ended
+from mooring_slurm.members import inspect, is_reached, main_service
+
+WAITED: Final = ("gate", "node", "prove")
+"""Steps that wait for a daemon: they tell what is missing, and it tells why."""
+TELLING: Final = ("fatal:", "error:")
+LINE_MAX: Final = 300
+
+
+def with_last_words(found: Plan, world: World, operation: Operation) -> Plan:
+    """The plan, in which no member is given up before its daemon was heard; and then in the daemon's words."""
+    steps: list[Step] = []
+    unheard = False
+    for step in found.steps:
+        member = world.member(step.member_id) if isinstance(step, ReportMember) and step.failure is not None else None
+        if member is None or not isinstance(step, ReportMember) or not _waited_in_vain(world, operation, member):
+            steps.append(step)
+            continue
+        asked = inspect(member, f"why/{member.id}", main_service(member), after=())
+        if ended(world, operation, asked.step) is None:
+            unheard = True
+            steps.append(asked)
+        else:
+            steps.append(replace(step, failure=_heard(world, operation, member, step.failure)))
+    if unheard:
+        return Plan(tuple(each for each in steps if not isinstance(each, Finish)))
+    return Plan(tuple(_end(each, world, operation) for each in steps))
+
+
+def _waited_in_vain(world: World, operation: Operation, member: Member) -> bool:
+    """Whether something that waits for its daemon failed, and its node can be asked for it."""
+    if failures.is_lost(member) or not is_reached(member):
+        return False
+    tasks = (ended(world, operation, f"{verb}/{member.id}") for verb in WAITED)
+    return any(task is not None and task.failed for task in tasks)
+
+
+def _end(step: Step, world: World, operation: Operation) -> Step:
+    """The end of an operation that failed, with what was heard of the first member that did not come up."""
+    if not isinstance(step, Finish) or step.failure is None:
+        return step
+    member = next((each for each in world.members if _words(world, operation, each)), None)
+    return step if member is None else replace(step, failure=_heard(world, operation, member, step.failure))
+
+
+def _heard(world: World, operation: Operation, member: Member, failure: Failure | None) -> Failure | None:
+    lines = _words(world, operation, member)
+    if failure is None or not lines:
+        return failure
+    said = next((line for line in reversed(lines) if any(word in line for word in TELLING)), "")
+    detail = f"{failure.detail}; {said.strip()[:LINE_MAX]}" if said else failure.detail
+    return Failure(failure.code, detail, lines)
+
+
+def _words(world: World, operation: Operation, member: Member) -> tuple[str, ...]:
+    task = ended(world, operation, f"why/{member.id}")
+    lines = (task.result or {}).get("last_lines") if task is not None and task.succeeded else None
+    return tuple(str(line) for line in lines) if isinstance(lines, list) else ()
