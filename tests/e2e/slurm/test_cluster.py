@@ -79,8 +79,12 @@ def test_from_launch_to_the_last_receipt(place: Site, ada: Tenant) -> None:
     assert place.slurm(ada, cluster, "srun", "-w", third.name, "hostname").exit_code == 0
     assert booted(place, ada, cluster) == started
 
-    # A drain while a job runs ends when the job has ended, and not before.
+    # A drain while a job runs ends when the job has ended, and not before; one without the time for it names the job.
     job = began(place, ada, cluster, "-w", third.name, *waiting("/tmp/third"))
+    hasty = ada.client.drain_member(ada.project_id, cluster, third.id, timeout_seconds=2, reason="in haste")
+    held = place.over(ada, cluster, hasty.id, "failed")
+    assert held.failure_code == "not_quiet"
+    assert f"{job} (wrap of app)" in str(held.failure_detail), held
     drained = ada.client.drain_member(ada.project_id, cluster, third.id, timeout_seconds=600, reason="new memory")
     place.until(lambda: state(place, ada, cluster, third.name) == "draining", "the drain in Slurm")
     assert ada.client.get_operation(ada.project_id, cluster, drained.id).status == "running"
