@@ -197,6 +197,27 @@ async def test_a_large_body_is_held_back_until_somebody_reads_it() -> None:
         assert (await line.answer())[2] == str(size).encode()
 
 
+async def test_behind_a_large_body_that_was_refused_unread_the_next_request_is_answered() -> None:
+    size = 4 * BODY_BYTES_WAITING_MAX
+    held_back = asyncio.Event()
+
+    async def refuse(_scope: dict[str, Any], _receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+        await held_back.wait()
+        await send({"type": ANSWER, "status": 413, "headers": {"content-length": "0"}, "body": b""})
+
+    async with serve(refuse, timeout_keep_alive=60) as served:
+        line = await served.line()
+        line.send(f"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n".encode())
+        line.send(b"x" * (size // 2))
+        connection = await _connection_of(served)
+        while connection._reads:  # noqa: ASYNC110  the connection has no event for it
+            await asyncio.sleep(0.005)
+        held_back.set()
+        assert (await line.answer())[0] == 413
+        line.send(b"x" * (size // 2) + request("/next"))
+        assert (await line.answer())[0] == 413
+
+
 async def _connection_of(served: Served) -> Connection:
     while not served.server.server_state.connections:  # noqa: ASYNC110
         await asyncio.sleep(0)

@@ -39,12 +39,14 @@ from mooring.api.routes import ROUTES
 from mooring.core.permissions import Scope
 from mooring.settings import Settings
 from server.tests.conftest import World, running_platform
+from server.tests.postgres import SOAK
 from server.tests.targets import Home
 from tools.generate_openapi import FILE
 
 pytestmark = [pytest.mark.real_part("postgresql")]
 
-EXAMPLES: Final = 4
+EXAMPLES: Final = 20 if SOAK else 2
+"""By chance, beside the fifty or so that cover each parameter's and each field's bounds."""
 CHECKS: Final = [
     not_a_server_error,
     status_code_conformance,
@@ -171,7 +173,7 @@ def _answers(served: Served, case: "Case[Any]") -> None:
     spoilt = _spoils(case, ParameterLocation.QUERY) or _spoils(case, ParameterLocation.BODY)
     fitting = {Scope.PLATFORM: "platform", Scope.NODE: "node"}.get(said["x-mooring"]["scope"], "tenant")
     for name, token in served.tokens.items():
-        if name == fitting or chance % 4 == 1:
+        if name == fitting or chance % 8 == 1:
             headers = {**dict(case.headers or {}), "Authorization": f"Bearer {token}"}
             checks = [*CHECKS, negative_data_rejection] if spoilt else CHECKS
             case.call_and_validate(base_url=served.url, session=served.session, headers=headers, checks=checks)

@@ -6,7 +6,7 @@ tenants are read from the catalog as well.
 """
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -20,7 +20,7 @@ from mooring.core.ids import Prefix
 from mooring.core.permissions import Access, Authority, Scope
 from mooring.core.promotion import PROMOTION, PromotionState
 from mooring.settings import Settings
-from mooring.storage.database import PLATFORM, TENANT_ROLE, Acting, Database
+from mooring.storage.database import PLATFORM, TENANT_ROLE, WITH_KEPT_PLANS, Acting, Database
 from server.tests.conftest import World, running_platform
 from server.tests.nodes.endpoint_rows import a_visit, an_endpoint
 from server.tests.nodes.task_rows import every_row
@@ -67,6 +67,7 @@ class Two:
     world: World
     own: Home
     foreign: Home
+    printing: str = field(default="", init=False)  # the statement of a fingerprint
 
     @property
     def database(self) -> Database:
@@ -91,12 +92,13 @@ class Two:
     async def fingerprint(self, tenant_id: str) -> dict[str, str]:
         """What all rows of a tenant are, table by table; when a token was last used is written by the clock."""
         row = "(to_jsonb(t) - 'last_used_at')::text"
-        each = (
+        self.printing = self.printing or " UNION ALL ".join(
             f"SELECT '{table}' AS name, md5(coalesce(string_agg({row}, ' ' ORDER BY {row}), '')) AS print"
             f' FROM "{table}" t WHERE tenant_id = $1'
             for table in await self.tables()
         )
-        found = await self.database.fetch(PLATFORM, " UNION ALL ".join(each), tenant_id)
+        # Planned once, and not for each of some hundreds of looks.
+        found = await self.database.fetch(WITH_KEPT_PLANS, self.printing, tenant_id)
         return {row["name"]: row["print"] for row in found}
 
 

@@ -1,86 +1,43 @@
 """The plans of a cluster: state in, steps out."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
+from adapters.slurm.tests.given import (
+    BUSY,
+    FIRST,
+    HEAD,
+    NOW,
+    QUIET,
+    SECOND,
+    UNHEARD,
+    begun,
+    end_of,
+    member,
+    named,
+    operation,
+    task,
+    world,
+)
 from mooring_adapter import (
-    Allocation,
     Attachment,
     Blocked,
     Finish,
-    Instance,
-    Member,
     Operation,
     Pin,
-    Plan,
     ReportMember,
-    RunTask,
     Task,
-    World,
     due,
 )
 from mooring_adapter.world import StepRecord
 from mooring_slurm.actions import ACTIONS
-from mooring_slurm.catalog import manifest_of
 from mooring_slurm.coming import gate
 from mooring_slurm.members import crew_of
 from mooring_slurm.plans import cancel, plan
-
-NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-HEAD, FIRST, SECOND = "head", "one", "two"
-
-
-def member(identity: str, status: str = "ready", *, place: str | None = None, **more: Any) -> Member:
-    component = more.pop("component_key", "controller" if identity == HEAD else "worker")
-    place = place or identity
-    allocation = Allocation(
-        id=f"alc-{place}", name=f"host-{place}", address="10.0.0.2", gpu_count=2, slots=[{"index": 2}, {"index": 3}],
-        facts={"cpus": 8, "memory_gib": 16, "gpu_count": 4}, node_reachable=more.pop("node_reachable", True),
-    )  # fmt: skip
-    return Member(
-        id=identity, name=f"c-{identity}", component_key=component, status=status, allocation=allocation, **more
-    )
-
-
-def world(*members: Member, tasks: tuple[Task, ...] = (), config: dict[str, Any] | None = None, **more: Any) -> World:
-    instance = Instance(id="ins", status="running", pin=Pin(version="1.0.0"), config=config or {}, **more)
-    return World(instance=instance, manifest=manifest_of(), members=list(members), tasks=list(tasks), now=NOW)
-
-
-def operation(kind: str, *ids: str, **more: Any) -> Operation:
-    more.setdefault("deadline_at", NOW + timedelta(minutes=5))
-    return Operation(id="op", kind=kind, status="running", begun=True, member_ids=list(ids), **more)
-
-
-def task(step: str, answer: Any = None, status: str = "succeeded", **more: Any) -> Task:
-    result = None if answer is None else {"exit_code": 0, "output": f"{json.dumps(answer)}\n"}
-    return Task(id=step, operation_id="op", step=step, status=status, result=result, finished_at=NOW, **more)
-
-
-def begun(found: Plan, here: World, under: Operation) -> list[str]:
-    return [each.name for each in due(found, here, under).tasks]
-
-
-def end_of(found: Plan) -> Finish:
-    last = found.steps[-1]
-    assert isinstance(last, Finish), found
-    return last
-
-
-def named(found: Plan, step: str) -> RunTask:
-    return next(each for each in found.steps if isinstance(each, RunTask) and each.step == step)
-
-
-BUSY = {"quiet": False, "node": {"name": "c-one", "state": ["MIXED", "DRAIN"]}, "jobs": [
-    {"id": "42", "name": "train", "user": "ada"}
-]}  # fmt: skip
-QUIET = {"quiet": True, "node": {"name": "c-one", "state": ["IDLE", "DRAIN"]}}
-UNHEARD = task("why/one", status="failed")
-
 
 # Coming up -----------------------------------------------------------------------------------------------------------
 
@@ -142,32 +99,6 @@ def test_a_worker_that_does_not_come_up_fails_alone_and_says_why_in_the_programs
     assert (told.failure.code, told.failure.detail) == ("unhealthy", "c-one did not register within 120 s")
     assert any(each.step == "ready/two" for each in found.steps)
     assert end_of(found).outcome == "failed"
-
-
-def test_before_a_worker_is_given_up_its_daemon_is_heard_and_then_it_is_said_in_the_daemons_words() -> None:
-    error = {"error": {"code": "daemon_down", "detail": "the slurmd of c-one does not stay up"}}
-    bad = task("prove/one", error, "failed", exit_code=1, failure_code="exited")
-    here = world(member(HEAD), member(FIRST, "joining"), member(SECOND, "joining"), tasks=(bad,))
-    found = plan(here, operation("add", FIRST, SECOND))
-    asked = named(found, "why/one")
-    assert (asked.type, asked.arguments, asked.after) == ("service.inspect", {"name": "slurmd"}, ())
-    assert not [each for each in found.steps if isinstance(each, Finish) or each.step == "failed/one"]
-    assert any(each.step == "prove/two" for each in found.steps)
-
-    lines = ["slurmd: debug: hello", "slurmd: fatal: Unable to bind listen port", "slurmd: bye"]
-    heard = msgspec.structs.replace(UNHEARD, status="succeeded", result={"state": "waiting", "last_lines": lines})
-    for how in ("joining", "failed"):  # before its failure was told, and after
-        seen = world(member(HEAD), member(FIRST, how), tasks=(bad, heard))
-        failure = end_of(plan(seen, operation("add", FIRST))).failure
-        assert failure is not None
-        expected = "c-one: the slurmd of c-one does not stay up; slurmd: fatal: Unable to bind listen port"
-        assert (failure.detail, failure.last_lines) == (expected, tuple(lines))
-
-
-def test_a_daemon_on_a_machine_that_cannot_be_reached_is_not_asked() -> None:
-    bad = task("prove/one", {"error": {"code": "timed_out", "detail": "no job ran"}}, "failed")
-    here = world(member(HEAD), member(FIRST, "joining", node_reachable=False), tasks=(bad,))
-    assert end_of(plan(here, operation("add", FIRST))).outcome == "failed"
 
 
 def test_a_deployment_goes_on_without_a_worker_that_failed_and_not_without_all() -> None:

@@ -4,7 +4,7 @@ import json
 from datetime import timedelta
 from typing import Any
 
-from adapters.slurm.tests.test_plans import FIRST, HEAD, NOW, member, operation, world
+from adapters.slurm.tests.given import FIRST, HEAD, NOW, member, operation, world
 from mooring_adapter import Attachment, Member, MemberSeen, Task, Watched, World
 from mooring_slurm.watch import fingerprint, watch
 

@@ -89,9 +89,10 @@ class Exchange:
 
     def take(self, piece: bytes) -> bool:
         """A piece of the body came; returns whether too much waits for the application now."""
-        if not self.ended:
-            self._body += piece
-            self.wake()
+        if self.ended:
+            return False  # nobody takes it any more: it is read to find the next request behind it
+        self._body += piece
+        self.wake()
         return len(self._body) > BODY_BYTES_WAITING_MAX
 
     def whole_body(self) -> bytes | None:

@@ -184,7 +184,8 @@ def test_a_member_whose_drain_ran_out_of_time_is_asked_again() -> None:
     assert moves(decision.writes) == []
     change = next(each for each in decision.writes if isinstance(each, Change) and each.noun == "member")
     assert change.generation_expected == member.generation
-    assert [each["reason"] for each in change.set["holds"]] == ["a new disk", "again"]
+    holds: Any = change.set["holds"]
+    assert [each["reason"] for each in holds] == ["a new disk", "again"]
     assert change.set["last_operation_id"] == decision.result.id
 
 
