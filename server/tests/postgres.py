@@ -8,6 +8,7 @@ run is gone, so neither a finished nor a killed run leaves a server or files beh
 
 import asyncio
 import fcntl
+import functools
 import os
 import shutil
 import subprocess
@@ -37,6 +38,7 @@ SETTINGS = {
     "autovacuum": "off",
     "bgwriter_lru_maxpages": "0",
     "jit": "off",
+    "update_process_title": "off",
 }
 """Fast instead of durable: what these tests write is thrown away with the server, and no database lives long enough to
 need a sweep."""
@@ -49,6 +51,7 @@ def _place() -> Path:
     return Path(tempfile.gettempdir())
 
 
+@functools.cache
 def test_cluster_dsn() -> str:
     """The DSN of a superuser of the run's server, which is started if it is not there yet."""
     if url := os.environ.get("MOORING_TEST_DATABASE_URL"):

@@ -85,8 +85,6 @@ async def whole(services: Services, acting: Acting, claimed: Under) -> Whole:
     manifests = await claims.manifests(database, acting, versions)
     places = await claims.allocations(database, acting, [each.allocation_id or "" for each in members])
     nodes = {each.node_id for each in places.values() if each.node_id is not None}
-    tasks = await claims.tasks_of(database, acting, [each.id for each in turns])
-    looks = await claims.looks_of(database, acting, instance.id)
     return Whole(
         now=services.clock.now(),
         instance=instance,
@@ -96,7 +94,7 @@ async def whole(services: Services, acting: Acting, claimed: Under) -> Whole:
         allocations=places,
         nodes=await claims.nodes(database, sorted(nodes)),
         operations=turns,
-        tasks=[*tasks, *looks],
+        tasks=await claims.tasks(database, acting, instance.id, [each.id for each in turns]),
         attachments=await attachments.live_of(database, acting, instance.id) if instance.is_shared else (),
     )
 

@@ -170,7 +170,7 @@ class Desk:
         await self._apply(decision)
         self.logs.grew(task.id)
         if not late:
-            await self._reload(task.id)
+            self.tasks[task.id] = decision.result
         return lost or ACCEPTED
 
     async def _receipt(self, task: Task, signed: tuple[bytes, bytes], *, late: bool) -> Receipt:
@@ -201,8 +201,9 @@ class Desk:
             if task.is_over or task.first_claimed_at is None or why_not_held(task, task.fence) is not None:
                 return ACCEPTED
             try:
-                await self._apply(refuse(self.context, task, report.reason, report.detail))
-                await self._reload(task.id)
+                decision = refuse(self.context, task, report.reason, report.detail)
+                await self._apply(decision)
+                self.tasks[task.id] = decision.result
                 return ACCEPTED
             except StaleWrite:
                 task = await self._reload(task.id)

@@ -112,8 +112,6 @@ ON CONFLICT (service_account_id) DO UPDATE SET holder = EXCLUDED.holder, seen_at
 FIND: Final = f"""
 SELECT {INSTANCE_COLUMNS}, c.holder, c.fence FROM instance i JOIN instance_claim c ON c.instance_id = i.id
  WHERE i.project_id = $1 AND i.id = $2 AND c.service_account_id = $3"""
-TASKS_OF: Final = f"""
-SELECT {TASK_COLUMNS} FROM task t WHERE t.operation_id = ANY ($1::text[]) ORDER BY t.id DESC LIMIT $2"""
 FIND_TASK: Final = f"SELECT {TASK_COLUMNS} FROM task t WHERE t.project_id = $1 AND t.instance_id = $2 AND t.id = $3"
 MANIFESTS: Final = "SELECT v.id, v.manifest FROM app_version v WHERE v.id = ANY ($1::text[])"
 NODES: Final = """
@@ -125,11 +123,15 @@ SELECT a.id FROM allocation a JOIN node n ON n.id = a.node_id
  WHERE a.id = ANY ($1::text[]) AND n.unreachable_since IS NOT NULL"""
 MEMBERS: Final = f"""
 SELECT {MEMBER_COLUMNS} FROM member m WHERE m.instance_id = $1 AND m.id = ANY ($2::text[]) ORDER BY m.id"""
-LOOKS: Final = f"""
-SELECT {TASK_COLUMNS} FROM member m CROSS JOIN LATERAL (
-  SELECT t.* FROM task t WHERE t.member_id = m.id AND t.operation_id IS NULL AND t.maker <> 'system'
-   ORDER BY t.id DESC LIMIT 1) t
- WHERE m.instance_id = $1 AND m.status <> 'removed'"""
+TASKS: Final = f"""
+WITH made AS (
+  SELECT {TASK_COLUMNS} FROM task t WHERE t.operation_id = ANY ($1::text[]) ORDER BY t.id DESC LIMIT $2),
+looks AS (
+  SELECT {TASK_COLUMNS} FROM member m CROSS JOIN LATERAL (
+    SELECT t.* FROM task t WHERE t.member_id = m.id AND t.operation_id IS NULL AND t.maker <> 'system'
+     ORDER BY t.id DESC LIMIT 1) t
+   WHERE m.instance_id = $3 AND m.status <> 'removed')
+SELECT * FROM made UNION ALL SELECT * FROM looks"""
 HOLDS: Final = """
 SELECT id, tenant_id, project_id, digest, holder_noun, holder_id, version_id, revision, created_at
   FROM artifact_hold WHERE holder_noun = 'instance' AND holder_id = $1 ORDER BY id"""
@@ -215,11 +217,13 @@ async def find(
     return Claim(instance_id, account_id, holder, fence), instance_of(row)
 
 
-async def tasks_of(database: Database, acting: Acting, operation_ids: Sequence[str]) -> list[Task]:
-    """The tasks of these operations, newest first."""
-    if not operation_ids:
-        return []
-    return [Task(*row) for row in await database.fetch(acting, TASKS_OF, list(operation_ids), TASKS_MAX)]
+async def tasks(database: Database, acting: Acting, instance_id: str, operation_ids: Sequence[str]) -> list[Task]:
+    """The tasks of these operations, newest first, then the newest look at each member of the instance.
+
+    A look is a task of its adapter's that belongs to no operation.
+    """
+    rows = await database.fetch(acting, TASKS, list(operation_ids), TASKS_MAX, instance_id)
+    return [Task(*row) for row in rows]
 
 
 async def find_task(database: Database, acting: Acting, project_id: str, instance_id: str, task_id: str) -> Task | None:
@@ -269,11 +273,6 @@ async def members(database: Database, acting: Acting, instance_id: str, ids: Seq
     if not ids:
         return []
     return [member_of(row) for row in await database.fetch(acting, MEMBERS, instance_id, list(ids))]
-
-
-async def looks_of(database: Database, acting: Acting, instance_id: str) -> list[Task]:
-    """The newest look at each member: a task of its adapter's that belongs to no operation."""
-    return [Task(*row) for row in await database.fetch(acting, LOOKS, instance_id)]
 
 
 async def holds(database: Database, acting: Acting, instance_id: str) -> list[ArtifactHold]:

@@ -16,7 +16,6 @@ from mooring.core.allocation import Allocation
 from mooring.core.allocation_run import TaskFacts
 from mooring.core.artifact_hold import ArtifactHold
 from mooring.core.circuit import WINDOW, CircuitFacts, Deployed
-from mooring.core.instance import InstanceState
 from mooring.core.instance_seen import (
     GRACEFUL,
     Closed,
@@ -27,6 +26,7 @@ from mooring.core.instance_seen import (
     SeenMember,
     Watch,
 )
+from mooring.core.member import MemberState
 from mooring.core.operation import TEARDOWN_KINDS, Operation, OperationKind, Phase
 from mooring.core.runtime_secret import RuntimeSecret
 from mooring.core.task import Task
@@ -361,22 +361,28 @@ async def _fetch(database: Database, statement: str, ids: Sequence[str]) -> list
 
 
 async def _members(database: Database, ids: list[str]) -> dict[str, list[SeenMember]]:
-    queued: dict[str, list[Task]] = {}
-    for row in await database.fetch(PLATFORM, QUEUED, ids):
-        task = Task(*row)
-        queued.setdefault(str(task.member_id), []).append(task)
     found: dict[str, list[SeenMember]] = {}
     for row in await database.fetch(PLATFORM, MEMBERS, ids):
         each = _member(row)
-        own = replace(each, queued=tuple(queued.get(each.member.id, ())))
-        found.setdefault(each.member.instance_id, []).append(own)
+        found.setdefault(each.member.instance_id, []).append(each)
+    leaving = [key for key, there in found.items() if any(each.member.status == MemberState.REMOVING for each in there)]
+    queued: dict[str, list[Task]] = {}
+    for row in await _fetch(database, QUEUED, leaving):
+        task = Task(*row)
+        queued.setdefault(str(task.member_id), []).append(task)
+    if queued:
+        found = {
+            key: [replace(each, queued=tuple(queued.get(each.member.id, ()))) for each in there]
+            for key, there in found.items()
+        }
     return found
 
 
 def _may_end(each: SeenInstance) -> bool:
-    """Whether closing records matter to its next step: something of it is being torn down."""
-    tearing = any(o.kind in TEARDOWN_KINDS and o.phase == Phase.PLATFORM for o in each.operations)
-    return tearing or each.instance.status == InstanceState.STOPPING
+    """Whether closing records matter to its next step: an operation has torn down all that it was to end."""
+    return any(
+        o.kind in TEARDOWN_KINDS and o.phase == Phase.PLATFORM and not each.torn_down_by(o) for o in each.operations
+    )
 
 
 def _seen(

@@ -12,7 +12,7 @@ from typing import Final
 
 import asyncpg
 
-from mooring.core.allocation import Allocation
+from mooring.core.allocation import Allocation, AllocationState
 from mooring.core.allocation_run import NodeFacts, Seen, TaskFacts
 from mooring.core.placement import NodeSeen, SlotSeen
 from mooring.core.project_network import POOL_LABEL, Neighbour, Networks, ProjectNetwork
@@ -87,21 +87,19 @@ SELECT {COLUMNS},
        t.id AS t_id, t.type AS t_type, t.status AS t_status, t.first_claimed_at IS NOT NULL AS t_claimed,
        t.arguments AS t_arguments, t.result AS t_result, t.failure_code AS t_code, t.failure_detail AS t_detail,
        (SELECT r.id FROM receipt r WHERE r.task_id = a.task_id) AS r_id,
-       (SELECT min(r.id) FROM receipt r WHERE r.allocation_id = a.id AND {CLEAN}) AS r_clean
+       (SELECT min(r.id) FROM receipt r WHERE r.allocation_id = a.id AND {CLEAN}) AS r_clean,
+       w.started, w.creates, w.destroys,
+       ARRAY(SELECT m.name FROM member m WHERE m.allocation_id = a.id AND {IN_IT} ORDER BY m.id) AS members
   FROM allocation a LEFT JOIN node n ON n.id = a.node_id LEFT JOIN task t ON t.id = a.task_id
+ CROSS JOIN LATERAL (
+   SELECT coalesce(bool_or(k.first_claimed_at IS NOT NULL), false) AS started,
+          count(*) FILTER (WHERE k.type = 'sandbox.create')::int AS creates,
+          count(*) FILTER (WHERE k.type = 'sandbox.destroy')::int AS destroys
+     FROM task k WHERE k.allocation_id = a.id) w
  WHERE a.id = ANY ($1::text[]) ORDER BY a.id"""
-MEMBERS: Final = f"""
-SELECT m.allocation_id, m.name FROM member m JOIN allocation a ON a.id = m.allocation_id
-  LEFT JOIN node n ON n.id = a.node_id
- WHERE m.allocation_id = ANY ($1::text[]) AND {IN_IT} ORDER BY m.id"""
-TASKS: Final = """
-SELECT t.allocation_id, bool_or(t.first_claimed_at IS NOT NULL) AS started,
-       count(*) FILTER (WHERE t.type = 'sandbox.create')::int AS creates,
-       count(*) FILTER (WHERE t.type = 'sandbox.destroy')::int AS destroys
-  FROM task t WHERE t.allocation_id = ANY ($1::text[]) GROUP BY t.allocation_id"""
 QUEUED: Final = f"""
-SELECT {TASK_COLUMNS} FROM task t JOIN allocation a ON a.id = t.allocation_id
- WHERE t.allocation_id = ANY ($1::text[]) AND t.status = 'queued' AND a.status = 'releasing' ORDER BY t.id"""
+SELECT {TASK_COLUMNS} FROM task t
+ WHERE t.allocation_id = ANY ($1::text[]) AND t.status = 'queued' ORDER BY t.id"""
 HELD: Final = """
 SELECT id, node_id, index, numa, gpu_model, memory_bytes, simulated, status, allocation_id, revision, created_at
   FROM slot WHERE allocation_id = ANY ($1::text[]) ORDER BY node_id, index"""
@@ -184,32 +182,31 @@ async def next_retry(database: Database) -> datetime | None:
 
 async def seen(database: Database, allocation_ids: Sequence[str]) -> list[Seen]:
     """These allocations with all that decides what comes next."""
-    ids = list(allocation_ids)
-    tasks = {row["allocation_id"]: row for row in await database.fetch(PLATFORM, TASKS, ids)}
+    found = [_seen(row) for row in await database.fetch(PLATFORM, SEEN, list(allocation_ids))]
+    ending = [each for each in found if each.allocation.status == AllocationState.RELEASING]
+    if not ending:
+        return found
     held: dict[str, list[Slot]] = {}
-    for row in await database.fetch(PLATFORM, HELD, ids):
+    for row in await database.fetch(PLATFORM, HELD, [each.allocation.id for each in ending]):
         slot = Slot(*row)
         held.setdefault(str(slot.allocation_id), []).append(slot)
-    queued: dict[str, list[Task]] = {}
-    for row in await database.fetch(PLATFORM, QUEUED, ids):
-        task = Task(*row)
-        queued.setdefault(task.allocation_id, []).append(task)
-    members: dict[str, list[str]] = {}
-    for allocation_id, name in await database.fetch(PLATFORM, MEMBERS, ids):
-        members.setdefault(allocation_id, []).append(name)
-    rows = await database.fetch(PLATFORM, SEEN, ids)
+    queued = await _queued(database, [each.allocation.id for each in ending if not each.started])
     return [
-        replace(
-            _seen(row, tasks.get(row["id"])),
-            slots=tuple(held.get(row["id"], ())),
-            queued=tuple(queued.get(row["id"], ())),
-            members=tuple(members.get(row["id"], ())),
-        )
-        for row in rows
+        replace(each, slots=tuple(held.get(each.allocation.id, ())), queued=tuple(queued.get(each.allocation.id, ())))
+        for each in found
     ]
 
 
-def _seen(row: asyncpg.Record, tasks: asyncpg.Record | None) -> Seen:
+async def _queued(database: Database, ids: Sequence[str]) -> dict[str, list[Task]]:
+    """What no agent has taken, of allocations of which none has taken anything: it is taken back at their end."""
+    queued: dict[str, list[Task]] = {}
+    for row in await database.fetch(PLATFORM, QUEUED, list(ids)) if ids else ():
+        task = Task(*row)
+        queued.setdefault(task.allocation_id, []).append(task)
+    return queued
+
+
+def _seen(row: asyncpg.Record) -> Seen:
     allocation = _allocation(row)
     node = None
     if row["n_id"] is not None:
@@ -222,15 +219,15 @@ def _seen(row: asyncpg.Record, tasks: asyncpg.Record | None) -> Seen:
             row["t_id"], row["t_type"], row["t_status"], row["t_claimed"], row["t_arguments"], row["t_result"],
             row["t_code"], row["t_detail"],
         )  # fmt: skip
-    made = "creates" if allocation.status == "provisioning" else "destroys"
     return Seen(
         allocation=allocation,
         node=node,
         task=task,
         receipt_id=row["r_id"],
         clean_receipt_id=row["r_clean"],
-        started=tasks is not None and tasks["started"],
-        tasks_made=0 if tasks is None else tasks[made],
+        started=row["started"],
+        tasks_made=row["creates" if allocation.status == AllocationState.PROVISIONING else "destroys"],
+        members=tuple(row["members"]),
     )
 
 

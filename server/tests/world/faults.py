@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final
 
+from asyncpg.prepared_stmt import PreparedStatement
+
 from mooring.storage.database import PLATFORM, Acting, Database, Lent, PoolSettings
 from mooring.storage.pool import Connection
 from server.tests.world.memory import Memory, writes_of
@@ -61,51 +63,58 @@ Heard = Callable[[str, Sequence[object]], None]
 class _Speaking:
     """A connection that tells what is written over it."""
 
-    def __init__(self, real: Connection, heard: Heard) -> None:
-        self._real = real
-        self._heard = heard
+    def __init__(self, database: "SimulatedDatabase", acting: Acting) -> None:
+        self._database = database
+        self._acting = acting
 
     async def fetchval(self, statement: str, *arguments: object) -> Any:
-        value = await self._real.fetchval(statement, *arguments)
-        self._heard(statement, arguments)
+        prepared = await self._database.prepared(self._acting, statement)
+        value = await prepared.fetchval(*arguments)
+        self._database.wrote(statement, arguments)
         return value
 
     async def fetch(self, statement: str, *arguments: object) -> Any:
-        rows = await self._real.fetch(statement, *arguments)
-        self._heard(statement, arguments)
+        prepared = await self._database.prepared(self._acting, statement)
+        rows = await prepared.fetch(*arguments)
+        self._database.wrote(statement, arguments)
         return rows
 
 
 class _Guarded:
     """A connection while a process writes with it."""
 
-    def __init__(self, lent: Lent, heard: Heard) -> None:
-        self._lent = lent
-        self._heard = heard
+    def __init__(self, speaking: _Speaking) -> None:
+        self._speaking = speaking
 
     async def __aenter__(self) -> _Speaking:
         process = CURRENT.get()
         if process is not None:
             await process.before()
-        return _Speaking(await self._lent.__aenter__(), self._heard)
+        return self._speaking
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._lent.__aexit__(kind, error, trace)
         process = CURRENT.get()
         if error is None and process is not None:
             process.after()
 
 
 class SimulatedDatabase(Database):
-    """The real database, under processes that die."""
+    """The real database, under processes that die.
+
+    There is never more than one statement under way, whoever acts: so the platform and each tenant have one connection
+    of their pool for good, and a statement is prepared once. The database keeps all plans (`ground.Snapshots`), so that
+    the platform needs no other connection for what it asks with plans that are kept.
+    """
 
     def __init__(self, settings: PoolSettings) -> None:
         super().__init__(settings)
         self.heard: Heard = lambda statement, arguments: None
         self.memory = Memory()
         self.statements = 0
+        self._lent: dict[Acting, tuple[Lent, Connection]] = {}
+        self._prepared: dict[tuple[Acting, str], PreparedStatement] = {}
 
     async def open(self) -> None:
         """Open the pools, and learn which answers may be remembered."""
@@ -113,12 +122,30 @@ class SimulatedDatabase(Database):
         async with super().connection(PLATFORM) as connection:
             await self.memory.learn(connection)
 
+    async def close(self) -> None:
+        """Give every connection back."""
+        for lent, _ in self._lent.values():
+            await lent.__aexit__(None, None, None)
+        await super().close()
+
+    async def prepared(self, acting: Acting, statement: str) -> PreparedStatement:
+        """A statement as it was prepared on the connection for `acting`."""
+        self.statements += 1
+        acting = PLATFORM if acting.keeps_plans else acting
+        found = self._prepared.get((acting, statement))
+        if found is None:
+            if acting not in self._lent:
+                lent = super().connection(acting)
+                self._lent[acting] = lent, await lent.__aenter__()
+            found = self._prepared[acting, statement] = await self._lent[acting][1].prepare(statement)
+        return found
+
     def connection(self, acting: Acting) -> Any:
         """A connection for a write: whoever only reads asks `fetch` and its kin."""
-        self.statements += 1
-        return _Guarded(super().connection(acting), self._wrote)
+        return _Guarded(_Speaking(self, acting))
 
-    def _wrote(self, statement: str, arguments: Sequence[object]) -> None:
+    def wrote(self, statement: str, arguments: Sequence[object]) -> None:
+        """Something was written: what was read of it is forgotten, and the world hears of it."""
         self.memory.forget_after(statement)
         self.heard(statement, arguments)
 
@@ -142,14 +169,19 @@ class SimulatedDatabase(Database):
     async def _asked(
         self, acting: Acting, way: Callable[..., Awaitable[Any]], statement: str, arguments: Sequence[object]
     ) -> Any:
-        self.statements += 1
         process, writes = CURRENT.get(), bool(writes_of(statement))
         if process is not None and writes:
             await process.before()
-        async with super().connection(acting) as connection:
-            found = await way(connection, statement, *arguments)
+        found = await _WAYS[way](await self.prepared(acting, statement), *arguments)
         if writes:
-            self._wrote(statement, arguments)
+            self.wrote(statement, arguments)
             if process is not None:
                 process.after()
         return found
+
+
+_WAYS: Final[dict[Any, Callable[..., Awaitable[Any]]]] = {
+    Connection.fetch: PreparedStatement.fetch,
+    Connection.fetchrow: PreparedStatement.fetchrow,
+    Connection.fetchval: PreparedStatement.fetchval,
+}

@@ -23,7 +23,7 @@ from server.tests.world.faults import SimulatedDatabase
 from server.tests.world.ground import EPOCH, TABLES, TRAILS, Ground, Snapshots, make_ground
 from server.tests.world.schedule import Saved, SimulatedWorld
 
-TIDY_EVERY: Final = 100
+TIDY_EVERY: Final = 25
 
 
 @dataclass

@@ -5,6 +5,7 @@ written to a table that the question names, directly or by a trigger. Questions 
 their arguments and the tables they name (the database's own clock, its functions) are asked every time.
 """
 
+import hashlib
 import re
 from collections.abc import Iterable
 from functools import lru_cache
@@ -33,6 +34,12 @@ def writes_of(statement: str) -> tuple[tuple[str, str], ...]:
     """What a statement writes: verb and table, those of the unit of work in capitals."""
     found = _WRITES.findall(statement)
     return tuple((verb if quoted else verb.lower(), table) for verb, quoted, table in found if table != "SKIP")
+
+
+@lru_cache(maxsize=4_000)
+def shape_of(statements: tuple[str, ...]) -> str:
+    """What stands in a trace for these statements: the same for the same ones."""
+    return hashlib.sha256("".join(statements).encode()).hexdigest()[:8]
 
 
 class Memory:
@@ -93,6 +100,5 @@ class Memory:
         """These tables are not what they were."""
         changed = frozenset(changed)
         self.age += 1
-        for tables, answers in self._answers.items():
-            if answers and not tables.isdisjoint(changed):
-                answers.clear()
+        for tables in [each for each in self._answers if not each.isdisjoint(changed)]:
+            del self._answers[tables]

@@ -5,8 +5,8 @@ machine that is lost for ever stays lost: an admin gives it up.
 """
 
 import asyncio
-import copy
-import hashlib
+import pickle
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -25,7 +25,7 @@ from mooring.storage.unit_of_work import apply
 from server.tests.world.adapter import LEASE, Replica
 from server.tests.world.faults import CURRENT, Died, Process, SimulatedDatabase
 from server.tests.world.ground import Ground
-from server.tests.world.memory import writes_of
+from server.tests.world.memory import shape_of, writes_of
 from server.tests.world.node import SimulatedNode, Trouble
 from server.tests.world.person import Person, write_off
 from server.tests.world.workers import AllocationWorker, InstanceWorker, TaskWatch
@@ -41,6 +41,7 @@ HEALING_LEAPS: Final = (5, 20, 50, 100, 130, 310, 650, 1900, 3700)
 NODE_STATE: Final = (
     "things", "closed", "done", "journal", "begun_tasks", "outbox", "held", "sequence", "previous", "receipts",
 )  # fmt: skip
+NOTHING: Final = pickle.dumps({})
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Saved:
     now: datetime
     instance_id: str | None
     kept: list[str]
-    machines: dict[str, dict[str, Any]]
+    machines: dict[str, bytes]  # what is on each: pickled, which is the fastest way to have it anew many times
 
 
 class Stuck(AssertionError):
@@ -83,6 +84,7 @@ class SimulatedWorld:
     def __init__(self, database: SimulatedDatabase, parts: Services, ground: Ground, begin: Saved, seed: int) -> None:
         self.seed, self.ground, self.begin = seed, ground, begin
         self.chance = Random(seed)
+        random.seed(seed)  # the kit draws its pauses from the process's own chance
         self.database = database
         self.clock = VirtualClock(begin.now, seed)
         self.hub = Hub(database)
@@ -93,7 +95,7 @@ class SimulatedWorld:
             SimulatedNode(self.services, each.node_id, each.key, self.chance) for each in ground.machines
         ]  # fmt: skip
         for node in self.nodes:
-            for name, value in copy.deepcopy(begin.machines.get(node.node_id, {})).items():
+            for name, value in pickle.loads(begin.machines.get(node.node_id, NOTHING)).items():
                 setattr(node, name, value)
         self.replicas: list[Replica] = []
         self.person = Person(self.services, ground, self.chance, [], begin.instance_id, list(begin.kept))
@@ -271,8 +273,8 @@ class SimulatedWorld:
     def _tell(self, words: str, outcome: Any, process: Process, name: str | None = None) -> None:
         if outcome is True:
             self.awake[name or words] = None
-        shapes = hashlib.sha256("".join(each for each, _ in self.written).encode()).hexdigest()[:8]
-        self.say(f"{words} {outcome} writes={process.writes} {shapes if self.written else '-'}")
+        shapes = shape_of(tuple(each for each, _ in self.written)) if self.written else "-"
+        self.say(f"{words} {outcome} writes={process.writes} {shapes}")
 
     def _draw(self, process: Process) -> None:
         """What happens to a process in this step."""
@@ -459,7 +461,7 @@ class SimulatedWorld:
     def saved(self, name: str) -> Saved:
         """This world as one to begin with."""
         machines = {
-            node.node_id: copy.deepcopy({each: getattr(node, each) for each in NODE_STATE}) for node in self.nodes
+            node.node_id: pickle.dumps({each: getattr(node, each) for each in NODE_STATE}) for node in self.nodes
         }
         return Saved(name, self.clock.now(), self.person.instance_id, list(self.person.kept), machines)
 
