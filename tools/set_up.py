@@ -192,8 +192,8 @@ def install(uv_program: Path | None) -> None:
     say("installing the packages of requirements.txt")
     if uv_program:
         target = ["--python", str(PYTHON)]
-        # The hashes decide what is accepted, so every index may be asked for every package. Compiled once here, and not by
-        # each of the many programs that begin at the same moment afterwards.
+        # The hashes decide what is accepted, so every index may be asked for every package. They are compiled once,
+        # here, and not by each of the many programs that begin at one moment afterwards.
         sync = ["--quiet", "--require-hashes", "--compile-bytecode", "--index-strategy", "unsafe-best-match", str(LOCK)]
         if run([str(uv_program), "pip", "sync", *target, *sync], pip_settings()) and run(
             [str(uv_program), "pip", "install", *target, *ours]
