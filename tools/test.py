@@ -2,7 +2,7 @@
 
 pytest alone ends green when everything was skipped. Here every skip is listed with its reason, the counts are the
 last thing printed, and on the machines where all real parts must be there (root on Debian or Ubuntu) a skipped test
-of a real part fails the run. Arguments are pytest's; three workers unless `-n` says otherwise: much of the time is
+of a real part fails the run. Arguments are pytest's; four workers unless `-n` says otherwise: much of the time is
 waiting.
 """
 
@@ -75,7 +75,7 @@ def summary(account: Account, exit_code: int) -> tuple[list[str], int]:
 def main(arguments: list[str]) -> int:
     account = Account()
     chosen = any(word.startswith(("-n", "--numprocesses")) for word in arguments)
-    workers = [] if chosen else ["-n", "3", "--dist", "worksteal"]
+    workers = [] if chosen else ["-n", "4", "--dist", "worksteal"]
     if real_parts_must_run():
         real_parts.prepare(arguments)
     exit_code = int(pytest.main(["-q", *workers, *arguments], plugins=[account]))
