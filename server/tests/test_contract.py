@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.real_part("postgresql")]
 EXAMPLES: Final = 20 if SOAK else 2
 """By chance, beside the fifty or so that cover each parameter's and each field's bounds."""
 SHARE: Final = 1 if SOAK else 2
-"""Every so-manieth of all cases is asked; which ones, their content decides."""
+"""One in so many of all cases is asked; which ones, their content decides."""
 CHECKS: Final = [
     not_a_server_error,
     status_code_conformance,

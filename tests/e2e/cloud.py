@@ -37,6 +37,23 @@ class Machine:
     process: "subprocess.Popen[bytes] | None" = None
     way: tuple[str, ...] = ()  # before a command, it runs on another machine
 
+    @classmethod
+    def joined(
+        cls, place: Path, platform: tuple[str, str], host: str, gpus: int, way: tuple[str, ...] = ()
+    ) -> "Machine":
+        """A machine that has joined a platform, by its address and a one-time token, with its agent running."""
+        place.mkdir(mode=0o700)
+        url, token = platform
+        command = [
+            *way, sys.executable, "-m", "mooring_agent", "enrol", "--state-dir", str(place), "--host", host,
+            "--url", url, "--name", place.name,
+        ]  # fmt: skip
+        told = subprocess.run(command, input=token, text=True, capture_output=True, check=False)
+        assert told.returncode == 0, told.stderr
+        machine = cls(place, host, told.stdout.split()[2], gpus, way=way)
+        machine.start()
+        return machine
+
     def start(self) -> None:
         """Start its agent."""
         command = [
@@ -94,17 +111,8 @@ class Cloud:
     def join(self, host: str, gpus: int = 4) -> Machine:
         """A machine that joins, with its agent running."""
         place = self.directory / f"machine-{len(self.machines)}"
-        place.mkdir(mode=0o700)
         token = self.admin.create_enrolment_token(region="here").token
-        name = f"machine-{len(self.machines)}"
-        command = [
-            sys.executable, "-m", "mooring_agent", "enrol", "--state-dir", str(place), "--host", host, "--url",
-            self.mooring.url, "--name", name,
-        ]  # fmt: skip
-        told = subprocess.run(command, input=token, text=True, capture_output=True, check=False)
-        assert told.returncode == 0, told.stderr
-        machine = Machine(place, host, told.stdout.split()[2], gpus)
-        machine.start()
+        machine = Machine.joined(place, (self.mooring.url, token), host, gpus)
         self.machines.append(machine)
         return machine
 

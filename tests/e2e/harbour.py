@@ -45,16 +45,8 @@ class Harbour:
     def join(self, host: str) -> Machine:
         """A machine of this host, in a region of that name."""
         place = self.directory / f"machine-{len(self.machines)}"
-        place.mkdir(mode=0o700)
         token = self.shop.did("nodes", "enrolment-tokens", "create", "--region", host, context="platform")["token"]
-        words = ["enrol", "--state-dir", str(place), "--host", host, "--url", self.shop.mooring.url]
-        told = subprocess.run(
-            [sys.executable, "-m", "mooring_agent", *words, "--name", place.name],
-            input=token, text=True, capture_output=True, check=False,
-        )  # fmt: skip
-        assert told.returncode == 0, told.stderr
-        machine = Machine(place, host, told.stdout.split()[2], GPUS)
-        machine.start()
+        machine = Machine.joined(place, (self.shop.mooring.url, token), host, GPUS)
         self.machines.append(machine)
         return machine
 

@@ -13,11 +13,11 @@ from typing import Any, Final
 from mooring.core.attachment import Attachment, AttachmentState, AttachmentTrigger
 from mooring.core.attachment_moves import activated, change_attachment, detached, move_attachment, refused
 from mooring.core.decision import Context, Decision
-from mooring.core.ids import Prefix
 from mooring.core.instance import Instance, InstanceState
+from mooring.core.instance_launch import new_row
 from mooring.core.instance_moves import new_operation, together
 from mooring.core.instance_seen import SeenAttachment, SeenInstance
-from mooring.core.operation import OPERATION, Operation, OperationKind, OperationState
+from mooring.core.operation import Operation, OperationKind, OperationState
 
 ACTION: Final = "instance.run"
 RETRY_FIRST: Final = timedelta(seconds=30)
@@ -71,25 +71,9 @@ def ended_with(context: Context, seen: SeenInstance) -> list[Decision[Any]]:
 def detach_operation(context: Context, instance: Instance, attachment: Attachment, graceful: timedelta) -> Operation:
     """The operation that takes back what a project has: its work may go on for a while, then there is time to end."""
     seconds = DETACH_SECONDS if attachment.timeout_seconds is None else attachment.timeout_seconds
-    return Operation(
-        id=context.mint(Prefix.OPERATION),
-        tenant_id=instance.tenant_id,
-        project_id=instance.project_id,
-        instance_id=instance.id,
-        kind=K.DETACH.value,
-        request={
-            "attachment": attachment.told(), "cancel_work": attachment.cancel_work, "timeout_seconds": seconds,
-        },
-        deadline_at=context.now + timedelta(seconds=seconds) + graceful,
-        dispatched_at=context.now,
-        requested_by=context.actor.id,
-        correlation_id=context.correlation_id,
-        trace_id=context.trace_id,
-        status=OPERATION.initial.value,
-        generation=0,
-        revision=0,
-        created_at=context.now,
-    )  # fmt: skip
+    request = {"attachment": attachment.told(), "cancel_work": attachment.cancel_work, "timeout_seconds": seconds}
+    row = new_row(context, instance, K.DETACH, request, seconds + graceful.total_seconds())
+    return replace(row, dispatched_at=context.now)
 
 
 def _running(context: Context, seen: SeenInstance, each: SeenAttachment) -> Decision[Attachment] | None:

@@ -6,13 +6,14 @@ instance is stopped only where a component would fall below its minimum.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
 from mooring.core.allocation import AllocationState
 from mooring.core.decision import Context, Decision
-from mooring.core.ids import Prefix
 from mooring.core.instance import Health, Instance, InstanceState, InstanceTrigger
+from mooring.core.instance_launch import new_row
 from mooring.core.instance_moves import (
     change_instance,
     change_member,
@@ -63,25 +64,14 @@ def system_operation(
     concerned = seen.members if members is None else members
     drain = timedelta(seconds=DRAIN_SECONDS if kind is K.REMOVE else 0)
     graceful = seen.graceful + drain
-    return Operation(
-        id=context.mint(Prefix.OPERATION),
-        tenant_id=instance.tenant_id,
-        project_id=instance.project_id,
-        instance_id=instance.id,
-        kind=kind.value,
-        request={"reason": reason, "timeout_seconds": int(drain.total_seconds())},
-        deadline_at=context.now + lasting + graceful,
+    request = {"reason": reason, "timeout_seconds": int(drain.total_seconds())}
+    return replace(
+        new_row(context, instance, kind, request, (lasting + graceful).total_seconds()),
         phase_deadline_at=context.now + graceful if phase is Phase.ADAPTER else None,
         phase=phase.value,
         member_ids=[each.member.id for each in concerned],
         dispatched_at=context.now,
         requested_by=SYSTEM,
-        correlation_id=context.correlation_id,
-        trace_id=context.trace_id,
-        status=OperationState.ACCEPTED.value,
-        generation=0,
-        revision=0,
-        created_at=context.now,
     )
 
 

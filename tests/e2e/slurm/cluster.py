@@ -78,16 +78,8 @@ class Site:
     def join(self, gpus: int = 8, region: str = REGION, way: tuple[str, ...] = ()) -> Machine:
         """A machine with its agent running; `way` stands before a command that runs there."""
         place = self.directory / f"machine-{len(self.machines)}"
-        place.mkdir(mode=0o700)
         token = self.admin.create_enrolment_token(region=region).token
-        command = [
-            *way, sys.executable, "-m", "mooring_agent", "enrol", "--state-dir", str(place), "--host", "namespace",
-            "--url", self.mooring.url, "--name", place.name,
-        ]  # fmt: skip
-        told = subprocess.run(command, input=token, text=True, capture_output=True, check=False)
-        assert told.returncode == 0, told.stderr
-        machine = Machine(place, "namespace", told.stdout.split()[2], gpus, way=way)
-        machine.start()
+        machine = Machine.joined(place, (self.mooring.url, token), "namespace", gpus, way)
         self.machines.append(machine)
         return machine
 

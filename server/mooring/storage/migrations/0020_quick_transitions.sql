@@ -21,25 +21,15 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION lifecycle_count IS 'Refuses a transition whose generation does not grow by one, and growth without a transition.';
 
-CREATE OR REPLACE FUNCTION lifecycle_attach(relation regclass, machine text, status_column text, generation_column text)
+ALTER FUNCTION lifecycle_attach RENAME TO lifecycle_back;
+COMMENT ON FUNCTION lifecycle_back IS 'The first part of lifecycle_attach; the trigger that it makes is replaced by the second.';
+CREATE FUNCTION lifecycle_attach(relation regclass, machine text, status_column text, generation_column text)
 RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-  noun text := relation::text;
 BEGIN
-  EXECUTE format('ALTER TABLE %s ADD COLUMN %I text NOT NULL GENERATED ALWAYS AS (%L) STORED',
-                 relation, status_column || '_machine', machine);
-  IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = relation AND attname = 'lifecycle_tenant') THEN
-    EXECUTE format($f$ALTER TABLE %s ADD COLUMN lifecycle_tenant text COLLATE "C"
-                      GENERATED ALWAYS AS (coalesce(tenant_id, 'platform')) STORED$f$, relation);
-  END IF;
-  EXECUTE format(
-    'ALTER TABLE %1$s ADD CONSTRAINT %2$I
-       FOREIGN KEY (%3$I, lifecycle_tenant, id, %4$I, %5$I)
-       REFERENCES transition (machine, tenant_id, subject_id, generation, target)
-       DEFERRABLE INITIALLY DEFERRED',
-    relation, noun || '_' || status_column || '_is_backed', status_column || '_machine', generation_column, status_column);
-  PERFORM lifecycle_count(relation, noun || '_' || generation_column || '_counts', status_column, generation_column);
+  PERFORM lifecycle_back(relation, machine, status_column, generation_column);
+  PERFORM lifecycle_count(relation, relation::text || '_' || generation_column || '_counts', status_column, generation_column);
 END $$;
+COMMENT ON FUNCTION lifecycle_attach IS 'Binds a status column and its generation to a machine: no status without its transition.';
 
 DO $$
 DECLARE
