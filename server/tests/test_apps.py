@@ -8,6 +8,7 @@ import pytest
 
 from mooring.core.artifact_check import ARTIFACT_CHECK, CheckState
 from mooring.core.decision import Audited, Decision, Insert, Move
+from mooring.core.error_code import Code
 from mooring.core.ids import Prefix
 from mooring.core.promotion import PROMOTION, PromotionState
 from mooring.core.trust import TRUST
@@ -79,19 +80,27 @@ class Shop:
         }  # fmt: skip
         await self.write(Insert("artifact_evidence", seen))
         if smoked:
-            check = {
-                "id": CLOCK.mint(Prefix.ARTIFACT_CHECK), "tenant_id": self.tenant.id, "artifact_id": row["id"],
-                "created_at": CLOCK.now(), **check_columns(), "subject": digest,
-            }  # fmt: skip
-            await self.write(Insert("artifact_check", check, (ARTIFACT_CHECK,)))
-            started = {"started_at": CLOCK.now(), "lease_expires_at": CLOCK.now()}
-            passed = {"finished_at": CLOCK.now(), "passed": True}
-            for generation, edge in enumerate(path(ARTIFACT_CHECK, CheckState.SUCCEEDED)):
-                columns = passed if generation else started
-                await self.write(
-                    Move("artifact_check", check["id"], ARTIFACT_CHECK, edge, generation, self.tenant.id, set=columns)
-                )
+            await self.smoke(row["id"], CheckState.SUCCEEDED, digest)
         return str(row["id"])
+
+    async def smoke(self, artifact_id: str, state: CheckState, digest: str = DIGEST) -> None:
+        """A smoke check of an artifact that has come so far."""
+        check = {
+            "id": CLOCK.mint(Prefix.ARTIFACT_CHECK), "tenant_id": self.tenant.id, "artifact_id": artifact_id,
+            "created_at": CLOCK.now(), **check_columns(), "subject": digest,
+        }  # fmt: skip
+        await self.write(Insert("artifact_check", check, (ARTIFACT_CHECK,)))
+        for generation, edge in enumerate(path(ARTIFACT_CHECK, state)):
+            columns: dict[str, Any] = {"started_at": CLOCK.now(), "lease_expires_at": CLOCK.now()}
+            if edge.target in (CheckState.SUCCEEDED, CheckState.FAILED):
+                passed = edge.target is CheckState.SUCCEEDED
+                code = None if passed else Code.SMOKE_FAILED.value
+                columns = {"finished_at": CLOCK.now(), "passed": passed, "failure_code": code}
+            elif edge.target is CheckState.CANCELLED:
+                columns = {"finished_at": CLOCK.now()}
+            await self.write(
+                Move("artifact_check", check["id"], ARTIFACT_CHECK, edge, generation, self.tenant.id, set=columns)
+            )
 
     async def write(self, write: Insert | Move) -> None:
         decision = Decision(result=None, writes=(write,), audits=(Audited("test", "test", None, self.tenant.id),))
@@ -216,6 +225,19 @@ async def test_staging_needs_lint_and_smoke_and_keeps_their_results(shop: Shop) 
     )
     digest = staged["manifest_digest"]
     assert [tuple(row) for row in rows] == [("lint", digest, True), ("smoke", digest, True)]
+
+
+@pytest.mark.parametrize("state", [CheckState.CANCELLED, CheckState.RUNNING])
+async def test_a_check_without_a_result_does_not_hide_the_one_before(shop: Shop, state: CheckState) -> None:
+    good = await shop.artifact("active")
+    await shop.smoke(good, state)
+    await shop.moved(await shop.publish(), "stage")
+    second = f"sha256:{'b' * 64}"
+    bad = await shop.artifact("active", second)
+    await shop.smoke(bad, CheckState.FAILED, second)
+    await shop.smoke(bad, state, second)
+    refused = await shop.move(await shop.publish("1.2.0", artifacts={"main": second}), "stage")
+    assert problem(refused) == (409, "promotion_refused")
 
 
 async def test_a_revoked_artifact_stops_its_versions(shop: Shop) -> None:

@@ -289,17 +289,19 @@ async def test_ended_tasks_and_their_output_go_and_what_proves_something_stays(h
     assert await house.count("transition", f"subject_id = '{plain.id}'") == 0
 
 
-async def test_ended_checks_of_artifacts_go_but_the_last_and_the_last_that_passed(house: House) -> None:
+async def test_ended_checks_of_artifacts_go_but_the_last_and_the_last_with_each_result(house: House) -> None:
     ground = await make_ground(house.services.database, "checked")
-    for ends in (CheckState.SUCCEEDED, CheckState.SUCCEEDED, CheckState.FAILED):
+    good, bad, without = CheckState.SUCCEEDED, CheckState.FAILED, CheckState.CANCELLED
+    for ends in (good, without, good, bad, bad, without, without):
         check_id = await ground.birth("artifact_check", artifact_id=ground.artifact_id)
         subject = Subject("artifact_check", ARTIFACT_CHECK, check_id, ARTIFACT_CHECK.initial)
         for edge in path(ARTIFACT_CHECK, ends):
             ended = edge.target is ends
-            subject = await ground.move(subject, edge, **({"passed": ends is CheckState.SUCCEEDED} if ended else {}))
+            result = {"passed": ends is good} if ended and ends is not without else {}
+            subject = await ground.move(subject, edge, **result)
     days = timedelta(days=house.services.settings.check_retention_days)
     await house.janitor(days - DAY).sweep()
-    assert await house.count("artifact_check") == 3
+    assert await house.count("artifact_check") == 7
     await house.janitor(days + DAY).sweep()
     left = await house.services.database.fetch(PLATFORM, "SELECT status FROM artifact_check ORDER BY id")
-    assert [row[0] for row in left] == ["succeeded", "failed"]
+    assert [row[0] for row in left] == ["succeeded", "failed", "cancelled"]

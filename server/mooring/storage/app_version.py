@@ -37,7 +37,8 @@ SELECT h.digest, h.holder_noun, h.holder_id, h.version_id FROM artifact_hold h W
  ORDER BY h.id LIMIT 100"""
 SMOKED: Final = """
 SELECT DISTINCT ON (c.artifact_id) c.artifact_id, c.passed FROM artifact_check c
- WHERE c.artifact_id = ANY ($1::text[]) AND c.name = 'smoke' ORDER BY c.artifact_id, c.id DESC"""
+ WHERE c.artifact_id = ANY ($1::text[]) AND c.name = 'smoke' AND c.status IN ('succeeded', 'failed')
+ ORDER BY c.artifact_id, c.id DESC"""
 HISTORY: Final = """
 SELECT DISTINCT ON (t.generation) t.generation, t.source, t.trigger, t.target, t.occurred_at, t.correlation_id,
        d.actor_kind, d.actor_id, d.reason
@@ -88,7 +89,7 @@ async def holds(database: Database, acting: Acting, version_id: str) -> list[Hol
 
 
 async def smoked(database: Database, acting: Acting, artifact_ids: list[str]) -> dict[str, bool]:
-    """How the last smoke check of each of these artifacts went; one that had none is not in it."""
+    """How the last smoke check of each of these artifacts ended; one that had none is not in it."""
     return {row["artifact_id"]: row["passed"] for row in await database.fetch(acting, SMOKED, artifact_ids)}
 
 

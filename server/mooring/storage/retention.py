@@ -111,9 +111,9 @@ ARTIFACT_CHECKS: Final = _old(
     """c.finished_at < $1 AND EXISTS (
       SELECT FROM artifact_check n
        WHERE n.artifact_id = c.artifact_id AND n.name = c.name AND n.id > c.id AND n.finished_at IS NOT NULL
-         AND (n.passed IS TRUE OR c.passed IS NOT TRUE))""",
+         AND (c.passed IS NULL OR n.passed OR (NOT c.passed AND n.passed IS NOT NULL)))""",
 )
-"""The last of its name stays, and the last that passed: staging asks for them."""
+"""The last of its name stays, the last with a result, and the last that passed: staging asks for them."""
 
 STATEMENTS: Final[Mapping[str, str]] = {
     "idempotency": IDEMPOTENCY,

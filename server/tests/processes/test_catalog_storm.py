@@ -46,7 +46,6 @@ LOSES = {
     ("version", "canary", "conflict"),  # gives a canary another share while it is moved
     ("artifact", "stage", "check_running"),  # somebody else had its check begun
     ("artifact", "stage", "check_cancelled"),  # it was withdrawn meanwhile
-    ("version", "stage", "promotion_refused"),  # what its check found was of a moment ago
 }
 UNCHANGED = {("version", "canary", "share"), ("hold", "drop", "nothing")}
 

@@ -18,6 +18,7 @@ import pytest
 from mooring.embedded.cluster import Layout
 from server.tests.processes.served import Fleet, Served, Tenant, make_tenant, persist, sign_in_first_admin
 from server.tests.processes.wire import BROKEN, Caller, Told, stream
+from tools.ports import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -156,18 +157,18 @@ async def test_a_killed_server_starts_again_on_its_data_and_no_acknowledged_writ
     open_directory: Path,
 ) -> None:
     data = open_directory / "data"
-    fleet = Fleet(open_directory, {"MOORING_DATA_DIR": str(data), "MOORING_LOG_LEVEL": "error"})
+    ports = {"MOORING_LISTEN_PORT": str(free_port()), "MOORING_RELAY_LISTEN_PORT": str(free_port())}
+    fleet = Fleet(open_directory, {"MOORING_DATA_DIR": str(data), "MOORING_LOG_LEVEL": "error"} | ports)
     try:
         served: Served = await fleet.start("up")
         tenant = await make_tenant(served.url, await sign_in_first_admin(served), "acme")
         load = Load(tenant, lambda: served.url)
         following = asyncio.create_task(load.follow())
         writing = [asyncio.create_task(load.write(number)) for number in range(WRITERS)]
-        port = served.url.rpartition(":")[2]
         for _ in range(2):
             await load.until_acknowledged(WRITES_BETWEEN_KILLS)
             await served.kill()
-            served = await fleet.start("up", "--port", port)
+            served = await fleet.start("up")
         await load.until_acknowledged(WRITES_BETWEEN_KILLS)
         load.stop()
         await asyncio.gather(*writing)

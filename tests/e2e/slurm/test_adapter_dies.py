@@ -1,8 +1,10 @@
 """The adapter is killed with -9 in the middle of each operation on real Slurm, and another replica goes on to its end.
 
-In `make test` once in each operation; in `make soak` at each of its steps, one after another.
+In `make test` once in each operation, which is asked for again where it was over before anybody killed; in `make soak`
+at each of its steps, one after another.
 """
 
+from collections import Counter
 from collections.abc import Callable
 
 from mooring_sdk import models
@@ -11,7 +13,10 @@ from tests.e2e.slurm.cluster import SKU, VERSIONS, Site, Tenant
 
 PLACEMENT = models.Placement(sku=SKU, gpu_count=1)
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
-STEPS_MAX = 60
+STEPS_MAX, ROUNDS_MAX, STEP = 60, 5, 3
+EARLY = {"drain": 1, "reconcile": 1, "remove": 2, "decommission": 2}
+"""At which step of the short ones `make test` kills: whoever looks a little late finds them over."""
+UNDOES = {"add": "remove", "remove": "add", "upgrade": "rollback", "rollback": "upgrade"}
 Start = Callable[[Site, Tenant, str], models.Operation]
 
 
@@ -102,25 +107,48 @@ WALK: tuple[tuple[str, Start], ...] = (
 
 def test_whenever_the_adapter_dies_another_one_goes_on_to_the_same_end(place: Site, ada: Tenant) -> None:
     """One cluster through every operation, each interrupted; in `make soak` at every step that it has."""
-    steps = range(1, STEPS_MAX) if SOAK else range(3, 4)
-    deaths: dict[str, int] = {}
-    for number in steps:
+    deaths = _at_every_step(place, ada) if SOAK else _once_in_each(place, ada)
+    assert all(deaths[kind] for kind in ("deploy", *(kind for kind, _ in WALK if kind != "reconcile"))), deaths
+
+
+def _at_every_step(place: Site, ada: Tenant) -> Counter[str]:
+    deaths: Counter[str] = Counter()
+    for number in range(1, STEPS_MAX):
         cluster = _deployed(place, ada, f"mortal-{number}", number, deaths)
         for kind, start in WALK:
-            if SOAK and deaths.get(kind, 0) < number - 1:
-                continue  # it has no step of this number
-            operation = start(place, ada, cluster)
-            at = 1 if kind == "reconcile" and not SOAK else number  # it is one look, and soon over
-            deaths[kind] = deaths.get(kind, 0) + dies_at(place, ada, cluster, operation.id, at)
-            place.over(ada, cluster, operation.id)
-            if kind == "drain":
-                _resumed(place, ada, cluster)
-            jobs_run(place, ada, cluster)
-        deaths["decommission"] = deaths.get("decommission", 0) + _decommissioned(place, ada, cluster, number)
-        print(f"step {number}; adapters killed so far, by operation: {deaths}", flush=True)
+            if deaths[kind] >= number - 1:  # otherwise it has no step of this number
+                deaths[kind] += _interrupted(place, ada, cluster, (kind, start), number)
+        deaths["decommission"] += _decommissioned(place, ada, cluster, number)
+        print(f"step {number}; adapters killed so far, by operation: {dict(deaths)}", flush=True)
         if all(count < number for count in deaths.values()):
             break
-    assert all(deaths[kind] for kind in ("deploy", *(kind for kind, _ in WALK if kind != "reconcile"))), deaths
+    return deaths
+
+
+def _once_in_each(place: Site, ada: Tenant) -> Counter[str]:
+    deaths: Counter[str] = Counter()
+    cluster = _deployed(place, ada, "mortal", STEP, deaths)
+    for _ in range(ROUNDS_MAX):
+        missed = {kind for kind, _ in WALK if not deaths[kind]}
+        for kind, start in WALK:
+            if not missed.isdisjoint({kind, UNDOES.get(kind, kind)}):
+                deaths[kind] += _interrupted(place, ada, cluster, (kind, start), EARLY.get(kind, STEP))
+        if missed <= {"reconcile"}:
+            break
+    deaths["decommission"] += _decommissioned(place, ada, cluster, EARLY["decommission"])
+    return deaths
+
+
+def _interrupted(place: Site, tenant: Tenant, cluster: str, what: tuple[str, Start], step: int) -> bool:
+    """One operation, with a death at that step where it has it; jobs run afterwards all the same."""
+    kind, start = what
+    operation = start(place, tenant, cluster)
+    died = dies_at(place, tenant, cluster, operation.id, step)
+    place.over(tenant, cluster, operation.id)
+    if kind == "drain":
+        _resumed(place, tenant, cluster)
+    jobs_run(place, tenant, cluster)
+    return died
 
 
 def _resumed(place: Site, tenant: Tenant, cluster: str) -> None:
@@ -128,13 +156,13 @@ def _resumed(place: Site, tenant: Tenant, cluster: str) -> None:
     place.until(lambda: place.members(tenant, cluster)[-1].status == "ready", "the resumed worker")
 
 
-def _deployed(place: Site, tenant: Tenant, name: str, steps: int, deaths: dict[str, int]) -> str:
+def _deployed(place: Site, tenant: Tenant, name: str, steps: int, deaths: Counter[str]) -> str:
     made = tenant.client.create_instance(
         tenant.project_id, app="slurm", version=VERSIONS[0], name=name, config={},
         topology={"controller": 1, "worker": 2}, placement=PLACEMENT,
     )  # fmt: skip
     (deploy,) = tenant.client.list_operations(tenant.project_id, made.id, kind="deploy").items
-    deaths["deploy"] = deaths.get("deploy", 0) + dies_at(place, tenant, made.id, deploy.id, steps)
+    deaths["deploy"] += dies_at(place, tenant, made.id, deploy.id, steps)
     place.running(tenant, made.id)
     jobs_run(place, tenant, made.id)
     return made.id
@@ -142,7 +170,7 @@ def _deployed(place: Site, tenant: Tenant, name: str, steps: int, deaths: dict[s
 
 def _decommissioned(place: Site, tenant: Tenant, cluster: str, steps: int) -> bool:
     stop = tenant.client.stop_instance(tenant.project_id, cluster)
-    died = dies_at(place, tenant, cluster, stop.id, steps if SOAK else 2)
+    died = dies_at(place, tenant, cluster, stop.id, steps)
     over = place.instance_until(tenant, cluster, "stopped", "stopped")
     assert over.teardown_proof == "receipts"
     return died
