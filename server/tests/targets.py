@@ -209,9 +209,9 @@ def a_manifest(slug: str) -> dict[str, Any]:
 
 
 async def _new_artifact(home: Home, scope: Scope) -> dict[str, str]:
-    """One more artifact of this place, a draft, written down: what its source has is another test's business."""
+    """One more artifact of this place, a draft, written down, from where no source allows anybody to ask."""
     ground = home.ground()
-    row = ground.row("artifact") | {"location": f"oci://registry.example/team/{fresh_name('app')}"}
+    row = ground.row("artifact") | {"location": f"oci://unlisted.example/team/{fresh_name('app')}"}
     if scope is Scope.PLATFORM:
         row |= {"tenant_id": None, "visibility": "platform"}
     if scope is Scope.PROJECT:
