@@ -422,7 +422,7 @@ async def run(plan: Plan) -> Seen:
         statements = await stated
         load, after = await meter.used(), meters.memory(plan.server_pid).resident_bytes
         probing.cancel()
-        crew.close_shared()  # the server would: nothing is sent on them any more
+        crew.close_shared()  # nothing is sent on them any more
         crew.check()
     finally:
         crew.close()

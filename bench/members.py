@@ -38,7 +38,6 @@ GOAL_SECONDS = 5.0
 PATIENCE_SECONDS = 120.0
 POLL_SECONDS = 25.0
 LANES = 16
-ALIVE_SECONDS = 1.5  # the server hangs up on connections on which nothing is asked
 OVER = "succeeded,failed,cancelled"
 ROOT = Path(__file__).resolve().parents[1]
 _CLAIMED = msgspec.json.Decoder(Claimed)
@@ -118,14 +117,6 @@ class Fleet(Crew):
 
             self._agents.append(await self._connected(made))
 
-    async def keep_alive(self) -> None:
-        """Until it is cancelled: ask something on every shared connection now and then."""
-        request = self.request("GET", "/api/v1/whoami", self.plan.token)
-        while True:
-            for lane in self._shared:
-                lane.ask(request, lambda _: None)
-            await asyncio.sleep(ALIVE_SECONDS)
-
     def took(self) -> float:
         """What the slowest node has taken since it was asked last."""
         doers = [each for each in self._agents if isinstance(each, Doer)]
@@ -145,8 +136,6 @@ async def measure(effort: Effort) -> Members:
         crew = Fleet(_plan(built, members, joined, tenant.token))
         stack.callback(crew.close)
         await crew.come()
-        alive = asyncio.create_task(crew.keep_alive())
-        stack.callback(alive.cancel)
         people = await stack.enter_async_context(httpx.AsyncClient(base_url=built.url, timeout=PATIENCE_SECONDS))
         people.headers["Authorization"] = f"Bearer {tenant.token}"
         app = await stack.enter_async_context(_adapter(built))

@@ -1,8 +1,9 @@
 """The stand: one throwaway PostgreSQL, one server process on it, and what the measurements are taken on.
 
 PostgreSQL runs with the settings of the embedded default: it is durable, every commit reaches the disk. The server is
-the program itself in one process with its default settings, but for the limits on how much one caller may send. All
-that is measured is made through the public API: tenants, a personal access token of each one's admin, and projects.
+the program itself in one process with its default settings, but for the limits on how much one caller may send and on
+how long a connection may be silent. All that is measured is made through the public API: tenants, a personal access
+token of each one's admin, and projects.
 """
 
 import asyncio
@@ -30,6 +31,8 @@ UNLIMITED = {
     "MOORING_RATE_LIMIT_PER_SECOND": "1000000",
     "MOORING_RATE_LIMIT_BURST": "1000000",
     "MOORING_STREAMS_PER_PRINCIPAL": "10000",
+    "MOORING_KEEP_ALIVE_SECONDS": "600",
+    "MOORING_DATABASE_CONNECT_TIMEOUT_SECONDS": "60",
 }
 
 

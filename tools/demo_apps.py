@@ -33,7 +33,7 @@ from tools.demo_telling import DemoFailed, heading, tell, undisturbed
 
 ROOT = Path(__file__).resolve().parent.parent
 ECHO = ROOT / "adapters" / "echo"
-WAIT_SECONDS_MAX = 90.0
+WAIT_SECONDS_MAX = 180.0
 STEP_SECONDS = 10
 LOOK_SECONDS = 0.1
 OVER = {"succeeded", "failed", "cancelled"}

@@ -32,7 +32,7 @@ from tools.ports import free_port
 HOST = "namespace" if os.geteuid() == 0 else "process"
 REGION = "local"
 SKU = "simulated-slice"
-WAIT_SECONDS_MAX = 60.0
+WAIT_SECONDS_MAX = 180.0
 STEP_SECONDS = 10
 LOOK_SECONDS = 0.1
 PROGRAM = {
@@ -175,7 +175,7 @@ def serve_a_page(berth: Berth, allocation: models.Allocation) -> None:
     do(berth, allocation, "service.start",
        {"name": "web", "argv": [*serve, "--bind", "127.0.0.1"], "directory": "/tmp/site",
         "endpoint": {"name": "web", "port": port, "protocol": "http"}})  # fmt: skip
-    do(berth, allocation, "probe.http", {"port": port, "attempts": 50, "interval_seconds": 0.2})
+    do(berth, allocation, "probe.http", {"port": port, "attempts": 1_000, "interval_seconds": 0.2})
     tell("service", f"web listens on 127.0.0.1:{port} of its sandbox")
     if HOST == "namespace":
         with socket.socket() as outside:
@@ -200,12 +200,12 @@ class Entry:
 
     def __init__(self, link: str, origin: str) -> None:
         self._origin = origin
-        with httpx.Client(timeout=STEP_SECONDS) as browser:
+        with httpx.Client(timeout=WAIT_SECONDS_MAX) as browser:
             self._session = _asked(browser, link).headers.get("set-cookie", "").partition(";")[0]
 
     def ask(self, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
         """A page of the app; every name below localhost is this machine."""
-        with httpx.Client(timeout=STEP_SECONDS) as browser:
+        with httpx.Client(timeout=WAIT_SECONDS_MAX) as browser:
             return _asked(browser, f"{self._origin}{path}", {**(headers or {}), "Cookie": self._session})
 
 

@@ -29,7 +29,7 @@ from mooring_sdk import models
 from tools.debian_packages import PackagesMissing, install
 
 PROGRAM: Final = "docker-registry"
-START_SECONDS_MAX: Final = 20.0
+START_SECONDS_MAX: Final = 180.0
 LISTENING: Final = re.compile(r"listening on 127\.0\.0\.1:[0-9]+")
 SCRIPT: Final = b"#!/bin/sh\necho hello\n"
 

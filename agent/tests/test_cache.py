@@ -84,7 +84,7 @@ async def test_what_was_whole_before_it_had_its_place_is_not_asked_for_again(tmp
 async def test_over_http_it_goes_on_whether_the_server_knows_ranges_or_not(tmp_path: Path, ranges: bool) -> None:
     cache = Cache(tmp_path)
     (tmp_path / "partial" / digest_of(CONTENT)[7:]).write_bytes(CONTENT[:700_000])
-    async with serving(CONTENT, ranges) as (url, asked), httpx.AsyncClient() as http:
+    async with serving(CONTENT, ranges) as (url, asked), httpx.AsyncClient(timeout=180) as http:
         await cache.fetch(digest_of(CONTENT), len(CONTENT), HttpSource(http, url, private=True), untold)
     assert asked == ["bytes=700000-"]
     assert cache.path(digest_of(CONTENT)).read_bytes() == CONTENT

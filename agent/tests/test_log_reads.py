@@ -76,12 +76,13 @@ def text_of(result: Result) -> str:
 
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    """A machine with a service that talks when it is told to."""
+    """A machine with a service that has said one word, and talks on when it is told to."""
     made = Machine(tmp_path)
     try:
         await made.do("sandbox.create", CREATE, ALLOCATION)
         await made.do("process.run", {"argv": ["mkfifo", "pipe"]})
         await made.do("service.start", {"name": "web", "argv": ["sh", "-c", TALKS], "restart": {"policy": "never"}})
+        assert text_of(await made.do("log.read", read(offset=0, wait_seconds=25))) == "one\n"
         yield made
     finally:
         await made.executor.stop()

@@ -28,7 +28,7 @@ def anyio_backend() -> str:
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     """What the agent asks with."""
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=180) as client:
         yield client
 
 

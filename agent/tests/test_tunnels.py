@@ -234,12 +234,12 @@ async def test_a_relay_that_is_not_there_is_told() -> None:
     async def authorization() -> str:
         return "Bearer node-token"
 
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    wanted = TunnelOpen(relay=f"http://127.0.0.1:{port}", ports=(1,))
-    doing = Doing(Hand().task("tunnel.open", {"relay": wanted.relay}))
-    with pytest.raises(HostFailure, match="host_error: the relay cannot be reached"):
-        await tunnel_families(authorization)["tunnel.open"].perform(SimulatedHost(), doing, wanted)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # nobody else listens there meanwhile
+        wanted = TunnelOpen(relay=f"http://127.0.0.1:{silent.getsockname()[1]}", ports=(1,))
+        doing = Doing(Hand().task("tunnel.open", {"relay": wanted.relay}))
+        with pytest.raises(HostFailure, match="host_error: the relay cannot be reached"):
+            await tunnel_families(authorization)["tunnel.open"].perform(SimulatedHost(), doing, wanted)
 
 
 async def test_a_real_command_is_typed_into_resized_and_ends_once(tmp_path: Path) -> None:

@@ -49,26 +49,35 @@ def followed(
         require_success(ended)
         return send()
     check = answer.get("check")
-    if not check or check["status"] not in UNDER_WAY:
+    if not check:
         return answer
     named = {**path, "artifact_id": str(answer["id"])}
     require_success(watch(invocation, endpoint.scope, named, check))
+    if is_over(check):
+        return answer
     shown: dict[str, Any] = invocation.call(f"get_{endpoint.scope}_artifact", named)
     return shown
 
 
 def watch(invocation: Invocation, scope: str, path: dict[str, str], check: dict[str, Any]) -> dict[str, Any]:
-    """Show how far a check is until it has ended."""
+    """Show how far a check is until it has ended; of one that has ended already, how."""
     named = {**path, "check_id": str(check["id"])}
     progress = Progress(sys.stderr.isatty() and invocation.output == "table")
     try:
-        while check.get("status") in (None, *UNDER_WAY):
+        if is_over(check):
+            progress.tell(check)
+        while not is_over(check):
             query = {"wait": WAIT_SECONDS, "changed_from": check["etag"]} if "etag" in check else {}
             check = invocation.call(f"get_{scope}_artifact_check", named, query)
             progress.tell(check)
     finally:
         progress.close()
     return check
+
+
+def is_over(check: dict[str, Any]) -> bool:
+    """Whether a check has ended; of one that is known by its id alone, nobody can say."""
+    return check.get("status") not in (None, *UNDER_WAY)
 
 
 def require_success(check: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -110,14 +110,15 @@ def run(arguments: list[str], offers: int | None = None, settings: Mapping[str, 
     if offers is not None:
         environment[LOCAL_NODE_PIPE] = str(offers)
         pipes.append(offers)
-    try:
-        child = subprocess.Popen(
-            arguments, process_group=0, preexec_fn=_die_with_parent, env=environment, pass_fds=pipes
-        )
-    finally:
-        for pipe in pipes:
-            os.close(pipe)  # the child has its own
-    with _handed_on(child):
+    with _handed_on() as begin:
+        try:
+            child = subprocess.Popen(
+                arguments, process_group=0, preexec_fn=_die_with_parent, env=environment, pass_fds=pipes
+            )
+        finally:
+            for pipe in pipes:
+                os.close(pipe)  # the child has its own
+        begin(child)
         code = child.wait()
     if code in (0, -signal.SIGTERM, -signal.SIGINT):
         return failures.DONE
@@ -130,15 +131,29 @@ def _die_with_parent() -> None:
 
 
 @contextmanager
-def _handed_on(child: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """While this lasts, the first signal asks the child to stop, and a second one insists."""
+def _handed_on() -> Iterator[Callable[["subprocess.Popen[bytes]"], None]]:
+    """While this lasts, the first signal asks the child to stop, and a second one insists.
+
+    What is yielded is told of the child as soon as there is one; it gets the signals that came before.
+    """
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
-        child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+        if child is None:
+            early.append(number)
+        else:
+            child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+
+    def begin(started: "subprocess.Popen[bytes]") -> None:
+        nonlocal child
+        child = started
+        for number in early:
+            forward(number, None)
 
     before = {number: signal.signal(number, forward) for number in FORWARDED}
     try:
-        yield
+        yield begin
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

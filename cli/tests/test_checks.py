@@ -70,6 +70,23 @@ def test_following_asks_for_each_change_and_shows_the_artifact_at_the_end(
     assert "100 %  8.0 MiB of 8.0 MiB" in result.stderr.splitlines()[-1]
 
 
+def test_a_check_that_has_ended_by_the_answer_is_told_all_the_same(run: Run, platform: Platform) -> None:
+    platform.on("POST", PLACE, Given(201, artifact("verified", check("succeeded", 8 * MIB))))
+    result = run(*REGISTER, "--follow", "-o", "json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["trust"] == "verified"
+    assert result.stderr.splitlines() == ["content check succeeded  100 %  8.0 MiB of 8.0 MiB"]
+    assert [each for each in platform.of("GET") if ARTIFACT in each.path] == []
+
+
+def test_a_check_that_has_failed_by_the_answer_ends_the_command_with_its_own_code(run: Run, platform: Platform) -> None:
+    failed = check("failed", MIB, failure_code="digest_mismatch", detail="something else is there")
+    platform.on("POST", PLACE, Given(201, artifact("rejected", failed)))
+    result = run(*REGISTER, "--follow", "-o", "json")
+    assert result.exit_code == 1
+    assert json.loads(result.stderr.splitlines()[-1])["error"]["code"] == "digest_mismatch"
+
+
 def test_a_check_that_failed_ends_the_command_with_its_own_code(run: Run, reading: Callable[..., None]) -> None:
     reading(check("failed", MIB, failure_code="digest_mismatch", detail="something else is there"))
     result = run(*REGISTER, "--follow", "-o", "json")

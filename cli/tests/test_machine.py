@@ -68,6 +68,25 @@ def test_a_signal_is_handed_on_and_the_child_ends_in_its_own_way(tmp_path: Path,
     assert parent.returncode == 0
 
 
+EARLY = """
+import os, signal, subprocess, sys
+from mooring_cli import up
+start = subprocess.Popen
+def interrupted(*words, **options):
+    child = start(*words, **options)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return child
+subprocess.Popen = interrupted
+sys.exit(up.run([sys.executable, "-c", "import signal; signal.pause()"]))
+"""
+"""A program that is told to end when its child was just started, and nobody knows of it yet."""
+
+
+def test_a_signal_that_comes_while_the_child_is_started_is_handed_on_too() -> None:
+    done = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, timeout=180, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_child_does_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
     parent, child = start_parent(tmp_path)
     parent.kill()

@@ -96,10 +96,11 @@ def retrying(
     """
     timing, policy = session.settings.timing, session.settings.retry
     failures = 0
+    last: MooringError | None = None
     while True:
         remaining = deadline - timing.monotonic()
         if remaining <= 0:
-            raise DeadlineExceeded("there was no answer in the time that was given")
+            raise last or DeadlineExceeded("there was no answer in the time that was given")
         request = request_for(remaining)
         watched = session.watch(request, failures + 1)
         try:
@@ -118,6 +119,7 @@ def retrying(
         pause = policy.pause(failures, timing.chance(), error.retry_after_seconds)
         if not may_repeat or failures >= policy.attempts or pause >= deadline - timing.monotonic():
             raise error
+        last = error
         yield Pause(pause)
 
 

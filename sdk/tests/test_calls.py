@@ -159,6 +159,17 @@ def test_a_call_ends_at_its_deadline_whatever_the_attempts(driven: Driven) -> No
     assert driven.clock.now - 1_000.0 <= 51
 
 
+def test_a_call_whose_time_is_over_between_two_attempts_tells_what_went_wrong(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stall(seconds: float) -> None:
+        driven.clock.now += 1_000.0
+
+    monkeypatch.setattr(driven.clock, "sleep", stall)
+    with pytest.raises(ConnectionFailed, match="could not be reached"):
+        driven.do([httpx.ConnectError("refused")], lambda client: client.get_project("prj_vision"))
+
+
 def test_a_read_that_waits_gives_the_server_that_much_longer(driven: Driven) -> None:
     _, double = driven.do(
         [answer(200, project())],

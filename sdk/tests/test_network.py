@@ -4,6 +4,7 @@ import asyncio
 import datetime
 import ipaddress
 import json
+import socket
 import ssl
 import sys
 import threading
@@ -86,7 +87,7 @@ def serving(context: ssl.SSLContext | None = None) -> Iterator[Any]:
 def quick(**more: Any) -> ClientSettings:
     """Pauses that a test does not notice."""
     policy = RetryPolicy(first_pause_seconds=0.001, longest_pause_seconds=0.001)
-    return ClientSettings(**{"retry": policy, "timeout_seconds": 10.0, **more})
+    return ClientSettings(**{"retry": policy, "timeout_seconds": 180.0, "deadline_seconds": 180.0, **more})
 
 
 def test_events_are_followed_over_real_connections_that_break() -> None:
@@ -110,11 +111,11 @@ def test_events_are_followed_over_real_connections_that_break_on_asyncio() -> No
 
 
 def test_a_port_that_nobody_listens_on_is_a_connection_that_failed() -> None:
-    with serving() as server:
-        port = server.server_port
-    client = Client(f"http://127.0.0.1:{port}", token="t", settings=quick(retry=ONCE))
-    with client, pytest.raises(ConnectionFailed) as caught:
-        client.get_project("prj_vision")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # nobody else listens there meanwhile
+        client = Client(f"http://127.0.0.1:{silent.getsockname()[1]}", token="t", settings=quick(retry=ONCE))
+        with client, pytest.raises(ConnectionFailed) as caught:
+            client.get_project("prj_vision")
     assert not caught.value.was_sent
 
 

@@ -220,6 +220,7 @@ async def _listen(settings: Settings, running: Platform) -> int:
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=settings.trusted_proxies or None,
         server_header=False,
+        timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=int(settings.shutdown_seconds),
     )
     if not settings.public_url:

@@ -68,8 +68,14 @@ class Settings:
         "Empty: http://*.localhost with the relay's port.",
     )
     database_connections: int = _setting(8, "Connections in each of the two pools of one process.")
+    database_connect_timeout_seconds: float = _setting(
+        5.0, "Longest time that making a connection to the database may take; at least 1."
+    )
     statement_timeout_seconds: float = _setting(30.0, "Longest time that one database statement may take.")
     token_cache_seconds: float = _setting(5.0, "How long a process may go on using a token that another one revoked.")
+    keep_alive_seconds: int = _setting(
+        75, "How long a connection may be silent between two requests before it is closed; at least 1."
+    )
     body_limit_bytes: int = _setting(1_048_576, "Largest request body.")
     body_timeout_seconds: float = _setting(30.0, "Longest time that a request's body may take to arrive.")
     header_limit_bytes: int = _setting(32_768, "Largest sum of request headers.")
@@ -208,8 +214,12 @@ def _check(settings: Settings) -> None:
         raise SettingRefused(f"{PREFIX}RELAY_LISTEN_PORT must be at most 65535; it is {settings.relay_listen_port}")
     if settings.relay_endpoints_url and not _ENDPOINTS.fullmatch(settings.relay_endpoints_url):
         raise SettingRefused(f"{PREFIX}RELAY_ENDPOINTS_URL must be an address such as https://*.apps.example.org")
+    if settings.keep_alive_seconds < 1:
+        raise SettingRefused(f"{PREFIX}KEEP_ALIVE_SECONDS must be at least 1")
     if settings.database_connections < 1:
         raise SettingRefused(f"{PREFIX}DATABASE_CONNECTIONS must be at least 1")
+    if settings.database_connect_timeout_seconds < 1:
+        raise SettingRefused(f"{PREFIX}DATABASE_CONNECT_TIMEOUT_SECONDS must be at least 1")
     for network in filter(None, (part.strip() for part in settings.webhook_allow_networks.split(","))):
         try:
             ip_network(network)

@@ -70,6 +70,7 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
             database_url,
             settings.database_connections,
             statement_timeout_seconds=settings.statement_timeout_seconds,
+            connect_timeout_seconds=settings.database_connect_timeout_seconds,
         )
     )
     passwords = Passwords()

@@ -12,11 +12,10 @@ import ssl
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-import asyncpg
 import httpx
 import pytest
 import uvicorn
@@ -29,7 +28,7 @@ from mooring.settings import Settings
 from mooring.storage.database import Database, PoolSettings
 from mooring.storage.migrate import migrate, migrations
 from mooring.wiring import Platform, platform, workers
-from server.tests.postgres import test_cluster_dsn
+from server.tests.postgres import make_or_drop, test_cluster_dsn
 
 PASSWORD = "correct horse battery staple"
 NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -50,11 +49,7 @@ async def _make_template(dsn: str) -> str:
     """The name of a migrated database; it carries the migrations' checksum, so that a stale one is not used."""
     checksum = hashlib.sha256("".join(each.checksum for each in migrations()).encode()).hexdigest()[:12]
     name = f"template_{checksum}_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}_{os.getpid()}"
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute(f'CREATE DATABASE "{name}"')
-    finally:
-        await connection.close()
+    await make_or_drop(dsn, f'CREATE DATABASE "{name}"')
     await migrate(_named(dsn, name))
     return name
 
@@ -69,9 +64,9 @@ def copied_database(template: str) -> Iterator[str]:
     """The address of a copy of the template, dropped afterwards."""
     dsn, name = test_cluster_dsn(), f"test_{uuid.uuid4().hex[:16]}"
     # Files are copied, not logged page by page: on a server that need not survive a crash that is a fifth of the time.
-    asyncio.run(_statement(dsn, f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY'))
+    asyncio.run(make_or_drop(dsn, f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY'))
     yield _named(dsn, name)
-    asyncio.run(_statement(dsn, f'DROP DATABASE "{name}" WITH (FORCE)'))
+    asyncio.run(make_or_drop(dsn, f'DROP DATABASE "{name}" WITH (FORCE)'))
 
 
 @pytest.fixture
@@ -86,14 +81,6 @@ def shared_database_url(template: str) -> Iterator[str]:
     """The address of a database that the tests of one module share, each with rows of its own."""
     with copied_database(template) as url:
         yield url
-
-
-async def _statement(dsn: str, statement: str) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
 
 
 @pytest.fixture
@@ -156,8 +143,8 @@ class _Prompt(uvicorn.Server):
 
 @asynccontextmanager
 async def running_platform(settings: Settings, *, with_workers: bool = False) -> AsyncIterator[Running]:
-    """A platform that listens on a free port of loopback."""
-    telemetry = Telemetry()
+    """A platform that listens on a free port of loopback, and has patience with a database that others keep busy."""
+    settings, telemetry = replace(settings, database_connect_timeout_seconds=60.0), Telemetry()
     async with platform(settings, settings.database_url, telemetry) as opened:
         fast = Passwords(hasher=PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
         object.__setattr__(opened.services, "passwords", fast)
@@ -165,7 +152,7 @@ async def running_platform(settings: Settings, *, with_workers: bool = False) ->
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as the program does
         config = uvicorn.Config(
             opened.application, loop="none", http=Connection, lifespan="off", log_config=None, access_log=False,
-            timeout_graceful_shutdown=2,
+            timeout_graceful_shutdown=2, timeout_keep_alive=600,  # a client may well be held up for a minute
         )  # fmt: skip
         server = _Prompt(config)
         task = asyncio.create_task(server._serve([listening]))

@@ -17,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import asyncpg
 import pytest
 import structlog
 
@@ -24,6 +25,7 @@ from mooring.embedded import BinariesMissing, EmbeddedPostgres, EmbeddedPostgres
 from mooring.embedded.binaries import find_installation
 
 START_SECONDS_MAX = 60.0
+LEAVE_SECONDS_MAX = 60.0
 SOAK = os.environ.get("MOORING_SOAK") == "1"
 """Whether the tests that have a long form take it: `make soak`."""
 MEMORY = Path("/dev/shm")
@@ -71,6 +73,26 @@ def test_cluster_dsn() -> str:
 
 
 test_cluster_dsn.__test__ = False  # type: ignore[attr-defined] # a name that pytest would take for a test
+
+
+async def make_or_drop(dsn: str, statement: str) -> None:
+    """Run a CREATE or DROP DATABASE, again while somebody is still leaving what it needs for itself.
+
+    PostgreSQL waits for five seconds until they are gone and then gives up; on a busy machine that may not be enough.
+    """
+    connection = await asyncpg.connect(dsn)
+    try:
+        deadline = time.monotonic() + LEAVE_SECONDS_MAX
+        while True:
+            try:
+                await connection.execute(statement)
+            except asyncpg.ObjectInUseError:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                return
+    finally:
+        await connection.close()
 
 
 def _read_dsn(directory: Path) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 120.0
 NOBODY = "http://127.0.0.2:9/in"  # nobody listens there, and no name has to be resolved
 
 

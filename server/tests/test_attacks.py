@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import os
+import socket
 from dataclasses import replace
 from typing import Any, Final
 
@@ -363,26 +364,38 @@ async def test_a_caller_who_reads_nothing_of_its_answers_is_cut_off(monkeypatch:
         writer.close()
 
 
-async def test_a_caller_who_reads_slowly_gets_all_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "UNREAD_SECONDS_MAX", 0.5)
-    size = 8_000_000
+async def test_a_caller_who_reads_slowly_gets_all_of_its_answer() -> None:
+    """Almost the whole time that is granted passes before each piece is taken: nobody waits for it here."""
+    size, looks = 24_000_000, 0
 
     async def large(scope: dict[str, Any], receive: Any, send: Any) -> None:
         headers = {"content-length": str(size)}
         await send({"type": ANSWER, "status": 200, "headers": headers, "body": b"x" * size})
 
-    async with serve(large, timeout_keep_alive=0.1) as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served._port)
+    async with serve(large, timeout_keep_alive=600) as served:
+        small = socket.socket()
+        small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        small.connect(("127.0.0.1", served._port))
+        reader, writer = await asyncio.open_connection(sock=small)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
-        read = 0
+        (connection,) = served.server.server_state.connections
+        assert isinstance(connection, http.Connection)
+        assert connection._timer is not None
+        connection._timer.cancel()  # from now on it looks only when it is told, and at times that it is told
+        now, read = asyncio.get_running_loop().time(), 0
+        assert not connection._is_unread(now)
         while read < size:
-            piece = await reader.read(1_000_000)
-            assert piece, "cut off"
-            read += len(piece)
-            await asyncio.sleep(0.02)
+            unread = connection.unread_bytes
+            while read < size and connection.unread_bytes >= unread:
+                piece = await reader.read(1_000_000)
+                assert piece, "cut off"
+                read += len(piece)
+            now, looks = now + http.UNREAD_SECONDS_MAX - 1, looks + 1
+            assert not connection._is_unread(now), "would be cut off"
         writer.close()
     assert read == size
+    assert looks > 2, "all of it was on its way before the caller had read anything"
 
 
 async def test_nothing_is_made_in_a_project_while_it_is_deleted(world: World) -> None:

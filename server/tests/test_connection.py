@@ -385,6 +385,36 @@ async def test_a_connection_that_falls_silent_after_a_long_request_is_closed_no_
         assert await line.rest() == b""
 
 
+async def test_a_connection_is_not_closed_for_a_silence_in_which_the_server_itself_was_held_up() -> None:
+    async with serve(echo, timeout_keep_alive=60) as served:
+        line = await served.line()
+        line.send(request("/x"))
+        assert (await line.answer())[0] == 200
+        connection = await _connection_of(served)
+        line.send(request("/x"))  # nobody has read it when the time is looked at, a minute too late
+        connection._silent_since -= 120
+        connection._next_look = connection._loop.time() - 60
+        connection._look_at_the_time()
+        assert (await line.answer())[0] == 200
+        connection._silent_since -= 120
+        connection._look_at_the_time()  # in time, and the silence is the caller's
+        assert await line.rest() == b""
+
+
+async def test_a_long_silence_that_is_allowed_makes_nobody_look_later_at_slow_callers() -> None:
+    async with serve(echo, timeout_keep_alive=6000) as served:
+        line = await served.line()
+        line.send(request("/x"))
+        assert (await line.answer())[0] == 200
+        connection, begun = await _connection_of(served), asyncio.get_running_loop().time()
+        assert connection._next_look <= begun + http.ARRIVAL_SECONDS_MAX
+        connection.pause_writing()
+        assert connection._next_look <= asyncio.get_running_loop().time() + http.UNREAD_LOOK_SECONDS
+        connection._look_at_the_time()
+        assert connection._next_look <= asyncio.get_running_loop().time() + http.ARRIVAL_SECONDS_MAX
+        connection.resume_writing()
+
+
 async def test_neither_a_request_nor_its_connection_is_left_for_the_garbage_collector() -> None:
     async with serve(echo) as served:
         gc.collect()

@@ -191,7 +191,7 @@ def test_a_stream_answers_as_documented(each: Route, served: Served) -> None:
     url += "?correlation_id=anything" if each.noun == "timeline" else ""
     fitting = "platform" if each.scope is Scope.PLATFORM else "tenant"
     of_caller = {"Authorization": f"Bearer {served.tokens[fitting]}"}
-    with httpx.stream("GET", url, headers=of_caller) as answer:
+    with httpx.stream("GET", url, headers=of_caller, timeout=60) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].partition(";")[0] in responses["200"]["content"]
         assert set(responses["200"]["headers"]) <= {name.title().replace("-Id", "-ID") for name in answer.headers}
@@ -203,7 +203,7 @@ def test_a_stream_answers_as_documented(each: Route, served: Served) -> None:
         (of_caller | {"Last-Event-ID": "bm90aGluZw"}, "", 422),
         (of_caller | {"X-Correlation-ID": "not allowed"}, "", 400),
     ):
-        refused = httpx.get(url + query, headers=headers)
+        refused = httpx.get(url + query, headers=headers, timeout=60)
         assert (refused.status_code, refused.headers["content-type"]) == (status, "application/problem+json")
         assert str(status) in responses
 

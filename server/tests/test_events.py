@@ -1,9 +1,9 @@
-"""The event stream through the public API: whose events it shows, where it goes on, and when it ends."""
+"""The event stream through the public API: whose events it shows, where it goes on, and how readers meet."""
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -11,16 +11,13 @@ import httpx
 import pytest
 
 from mooring.core.event import Position
-from mooring.gateways.signatures import new_key_pair
 from mooring.settings import Settings
 from server.tests.conftest import PASSWORD, Running, Tenant, World, running_platform
 from server.tests.processes.wire import BROKEN, Stream, Told, stream
-from server.tests.targets import assertion
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 PATIENCE_SECONDS = 60.0
-CLOSED = "closed"
 
 
 @pytest.fixture
@@ -58,10 +55,31 @@ async def until_told(opened: Stream, correlation_id: str) -> list[Told]:
     raise AssertionError(f"the stream ended before {correlation_id}: {told[-1:]}")
 
 
+async def shown(client: httpx.AsyncClient, place: str, correlation_id: str) -> str:
+    """The cursor once a list has shown what the request of this correlation id wrote, and so all before it."""
+    cursor = ""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            page = (await client.get(f"{place}/events?limit=500&wait=20&cursor={cursor}")).json()
+            cursor = page["next_cursor"]
+            if any(each["correlation_id"] == correlation_id for each in page["items"]):
+                return str(cursor)
+
+
 async def ended(opened: Stream) -> list[Told]:
     """Everything up to the end that the server makes."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         return await opened.end()
+
+
+async def admitted(running: Running) -> World:
+    """The world of a platform whose admin has signed in."""
+    admin = running.client()
+    body = {"email": "admin@mooring.local", "one_time_code": running.code, "new_password": PASSWORD}
+    answer = await admin.post("/api/v1/sign-in", json=body)
+    assert answer.status_code == 200, answer.text
+    admin.headers["Authorization"] = f"Bearer {answer.json()['token']}"
+    return World(running, admin)
 
 
 # Whose events -------------------------------------------------------------------------------------------------------
@@ -142,10 +160,7 @@ async def test_a_stream_without_a_cursor_begins_now_and_tells_the_cursor_before_
     project = await world.project(acme, "train")
     client = world.client(acme.token)
     await rename(client, project, "before")
-    seen = await client.get(f"{path_of(acme)}/events?limit=500")
-    async with asyncio.timeout(PATIENCE_SECONDS):  # until this process has seen all that was written so far
-        while seen.json()["items"][-1]["correlation_id"] != "before":
-            seen = await client.get(f"{path_of(acme)}/events?limit=500")
+    await shown(client, path_of(acme), "before")
     async with client.stream("GET", f"{path_of(acme)}/events/stream") as answer:
         assert answer.headers["content-type"] == "text/event-stream"
         lines = answer.aiter_lines()
@@ -227,185 +242,6 @@ async def test_a_cursor_older_than_what_is_kept_is_expired_and_told_how_to_resyn
             assert [each.data["id"] for each in await until_told(opened, "turn-9")] == kept
 
 
-# When it ends -------------------------------------------------------------------------------------------------------
-
-Ending = Callable[["Place"], Awaitable[httpx.Response]]
-
-
-@dataclass
-class Place:
-    """A project with a reader, and all that can be taken from the reader."""
-
-    world: World
-    tenant: Tenant
-    project_id: str
-    reader_id: str
-    reader_token: str
-    admin: httpx.AsyncClient
-
-    @property
-    def path(self) -> str:
-        return f"/api/v1/projects/{self.project_id}"
-
-
-async def place_with_reader(world: World) -> Place:
-    tenant = await world.tenant("acme")
-    project_id = await world.project(tenant, "train")
-    session = await world.member(tenant, project_id, "project_viewer", "reader")
-    reader = world.client(session)
-    made = await reader.post("/api/v1/tokens", json={"name": "follower"})
-    assert made.status_code == 201, made.text
-    me = (await reader.get("/api/v1/whoami")).json()
-    return Place(world, tenant, project_id, me["id"], made.json()["token"], world.client(tenant.token))
-
-
-async def place_with_account(world: World) -> Place:
-    """The same with a service account, which holds a token for the assertion that its key signed."""
-    tenant = await world.tenant("acme")
-    project_id = await world.project(tenant, "train")
-    admin = world.client(tenant.token)
-    private, public = new_key_pair()
-    path = f"/api/v1/projects/{project_id}/service-accounts"
-    wish = {
-        "name": "reader", "actions": ["event.read", "project.read"],
-        "public_key": base64.b64encode(public).decode(),
-    }  # fmt: skip
-    account = (await admin.post(path, json=wish)).json()["id"]
-    key_id = (await admin.get(f"{path}/{account}/keys")).json()["items"][0]["id"]
-    audience = f"{world.running.url}/api/v1/oauth/token"
-    form = {
-        "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
-        "assertion": assertion(account, key_id, private, audience),
-    }
-    exchanged = await world.client().post("/api/v1/oauth/token", data=form)
-    assert exchanged.status_code == 200, exchanged.text
-    return Place(world, tenant, project_id, account, exchanged.json()["access_token"], admin)
-
-
-async def revoke_token(place: Place) -> httpx.Response:
-    reader = place.world.client(place.reader_token)
-    token_id = (await reader.get("/api/v1/whoami")).json()["token_id"]
-    return await reader.delete(f"/api/v1/tokens/{token_id}")
-
-
-async def remove_membership(place: Place) -> httpx.Response:
-    memberships = (await place.admin.get(f"{place.path}/memberships")).json()["items"]
-    mine = next(each["id"] for each in memberships if each["user_id"] == place.reader_id)
-    return await place.admin.delete(f"{place.path}/memberships/{mine}")
-
-
-async def disable_user(place: Place) -> httpx.Response:
-    return await place.admin.post(f"{path_of(place.tenant)}/users/{place.reader_id}/disable")
-
-
-async def reset_user(place: Place) -> httpx.Response:
-    return await place.admin.post(f"{path_of(place.tenant)}/users/{place.reader_id}/reset")
-
-
-async def disable_account(place: Place) -> httpx.Response:
-    return await place.admin.post(f"{place.path}/service-accounts/{place.reader_id}/disable")
-
-
-async def delete_account(place: Place) -> httpx.Response:
-    return await place.admin.delete(f"{place.path}/service-accounts/{place.reader_id}")
-
-
-async def narrow_account(place: Place) -> httpx.Response:
-    path = f"{place.path}/service-accounts/{place.reader_id}"
-    return await place.admin.patch(path, json={"actions": ["project.read"]})
-
-
-async def revoke_key(place: Place) -> httpx.Response:
-    path = f"{place.path}/service-accounts/{place.reader_id}/keys"
-    key_id = (await place.admin.get(path)).json()["items"][0]["id"]
-    return await place.admin.delete(f"{path}/{key_id}")
-
-
-ENDINGS: dict[str, tuple[Callable[[World], Awaitable[Place]], Ending]] = {
-    "the token is revoked": (place_with_reader, revoke_token),
-    "the membership is removed": (place_with_reader, remove_membership),
-    "the user is disabled": (place_with_reader, disable_user),
-    "the user is reset": (place_with_reader, reset_user),
-    "the account is disabled": (place_with_account, disable_account),
-    "the account is deleted": (place_with_account, delete_account),
-    "the account loses the action": (place_with_account, narrow_account),
-    "the account's key is revoked": (place_with_account, revoke_key),
-}
-
-
-@pytest.mark.parametrize("how", ENDINGS)
-async def test_an_open_stream_is_closed_when_its_reader_may_no_longer_read(
-    unhurried_world: World, connection: asyncpg.Connection, how: str
-) -> None:
-    world = unhurried_world
-    prepare, end = ENDINGS[how]
-    place = await prepare(world)
-    async with follow(world, place.reader_token, place.path, after="beginning") as opened:
-        await rename(place.admin, place.project_id, "while-it-may")
-        await until_told(opened, "while-it-may")
-        # An older transaction keeps the end back, so that it arrives together with what came after it.
-        holding = connection.transaction()
-        await holding.start()
-        await connection.execute("SELECT pg_current_xact_id()")
-        answer = await end(place)
-        assert answer.is_success, answer.text
-        for turn in range(20):
-            await rename(place.admin, place.project_id, f"afterwards-{turn}")
-        await holding.rollback()
-        told = await ended(opened)  # the event says so: nobody has the patience for the token cache
-    assert told[-1].type == CLOSED
-    assert [each.data["correlation_id"] for each in told if "afterwards" in str(each.data)] == []
-    with pytest.raises(AssertionError, match=r"the stream was refused: 40[134]"):
-        async with follow(world, place.reader_token, place.path):
-            pass
-
-
-@pytest.fixture
-async def unhurried_world(settings: Settings) -> AsyncIterator[World]:
-    """A platform whose token cache keeps a look-up for longer than anybody here waits."""
-    async with running_platform(replace(settings, token_cache_seconds=20 * PATIENCE_SECONDS)) as running:
-        yield await admitted(running)
-
-
-@pytest.fixture
-async def quick_world(settings: Settings) -> AsyncIterator[World]:
-    """A platform whose token cache keeps a look-up for two seconds."""
-    async with running_platform(replace(settings, token_cache_seconds=2.0)) as running:
-        yield await admitted(running)
-
-
-async def admitted(running: Running) -> World:
-    """The world of a platform whose admin has signed in."""
-    admin = running.client()
-    body = {"email": "admin@mooring.local", "one_time_code": running.code, "new_password": PASSWORD}
-    answer = await admin.post("/api/v1/sign-in", json=body)
-    assert answer.status_code == 200, answer.text
-    admin.headers["Authorization"] = f"Bearer {answer.json()['token']}"
-    return World(running, admin)
-
-
-async def test_a_stream_is_closed_within_the_token_cache_time_even_when_no_event_says_so(
-    quick_world: World, connection: asyncpg.Connection
-) -> None:
-    place = await place_with_reader(quick_world)
-    async with follow(quick_world, place.reader_token, place.path, after="beginning") as opened:
-        assert await opened.take(1)
-        await connection.execute("UPDATE token SET revoked_at = now() WHERE name = 'follower'")
-        told = await ended(opened)
-    assert told[-1].type == CLOSED
-
-
-async def test_a_list_that_waits_for_events_is_refused_when_its_reader_may_no_longer_read(world: World) -> None:
-    place = await place_with_reader(world)
-    reader = world.client(place.reader_token)
-    page = (await reader.get(f"{place.path}/events?limit=500")).json()
-    waiting = asyncio.create_task(reader.get(f"{place.path}/events?wait=30&cursor={page['next_cursor']}"))
-    await remove_membership(place)
-    await rename(place.admin, place.project_id, "afterwards")
-    answer = await waiting
-    assert answer.status_code == 404, answer.text
-
-
 # Readers and each other ---------------------------------------------------------------------------------------------
 
 FILL = """
@@ -452,10 +288,10 @@ async def test_a_caller_holds_a_bounded_number_of_streams_and_gets_room_back_whe
         acme = await world.tenant("acme")
         await connection.execute(FILL)
         place = path_of(acme)
-        async with follow(world, acme.token, place) as first:
+        async with follow(world, acme.token, place):
             async with follow(world, acme.token, place, after="beginning", buffer_bytes=4096) as stuck:
-                await first.take(0)
                 await stuck.take(1)
+                await until_streams(running, {acme.admin_id: 2})
                 with pytest.raises(AssertionError, match="the stream was refused: 429"):
                     async with follow(world, acme.token, place):
                         pass

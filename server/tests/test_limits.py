@@ -344,7 +344,7 @@ async def test_a_token_that_is_none_is_refused_and_never_given_back(world: World
 @pytest.fixture
 def few(settings: Settings) -> Settings:
     """Settings with which a caller is soon refused."""
-    return replace(settings, rate_limit_per_second=0.5, rate_limit_burst=5, sign_in_limit_per_minute=5)
+    return replace(settings, rate_limit_per_second=0.001, rate_limit_burst=5, sign_in_limit_per_minute=5)
 
 
 async def test_whoever_asks_too_often_is_told_when_to_come_back(few: Settings) -> None:
@@ -352,7 +352,8 @@ async def test_whoever_asks_too_often_is_told_when_to_come_back(few: Settings) -
         answers = [await client.get("/api/v1/reference") for _ in range(7)]
     assert [each.status_code for each in answers] == [200] * 5 + [429] * 2
     details = assert_refused(answers[-1], 429, Code.RATE_LIMITED)
-    assert answers[-1].headers["retry-after"] == str(details["retry_after_seconds"]) == "2"
+    assert answers[-1].headers["retry-after"] == str(details["retry_after_seconds"])
+    assert 900 <= details["retry_after_seconds"] <= 1000  # a whole one comes in 1000 s; the asking took a part of them
 
 
 async def test_guessing_is_slowed_down_and_leaves_a_bounded_trail(few: Settings) -> None:

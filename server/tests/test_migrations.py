@@ -24,7 +24,7 @@ from mooring.storage.database import TENANT_ROLE, Acting
 from mooring.storage.migrate import Migration, MigrationRefused, migrate, migrations
 from server.tests.conftest import World, running_platform
 from server.tests.postgres import SETTINGS as FAST
-from server.tests.postgres import test_cluster_dsn
+from server.tests.postgres import make_or_drop, test_cluster_dsn
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -66,9 +66,9 @@ async def empty() -> AsyncIterator[str]:
 @asynccontextmanager
 async def empty_database(owner: str | None = None, dsn: str = "") -> AsyncIterator[str]:
     dsn, name = dsn or test_cluster_dsn(), f"empty_{uuid.uuid4().hex[:12]}"
-    await execute(dsn, f"CREATE DATABASE {name}" + (f" OWNER {owner}" if owner else ""))
+    await make_or_drop(dsn, f"CREATE DATABASE {name}" + (f" OWNER {owner}" if owner else ""))
     yield changed(dsn, database=name)
-    await execute(dsn, f"DROP DATABASE {name} WITH (FORCE)")
+    await make_or_drop(dsn, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture

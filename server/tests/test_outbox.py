@@ -20,6 +20,7 @@ from mooring.commands.work import Services
 from mooring.gateways.telemetry import Telemetry
 from mooring.settings import Settings
 from mooring.storage import delivery as deliveries
+from mooring.storage import event as events
 from mooring.storage.database import PLATFORM
 from mooring.wiring import workers
 from mooring.workers.loop import Loop
@@ -72,6 +73,12 @@ class Outbox:
                         return dict(each)
                 wanted["cursor"] = page["next_cursor"]
 
+    async def settled(self) -> None:
+        """Wait until the relay may take all that has happened: others of the cluster may hold the horizon."""
+        async with asyncio.timeout(60):
+            while await events.unsettled(self.services.database):  # noqa: ASYNC110  the server has no event for it
+                await asyncio.sleep(0.01)
+
     async def until(self, reached: Callable[[], Awaitable[bool]]) -> None:
         """Let the relay work until something is so; others of the cluster may hold the horizon for a moment."""
         async with asyncio.timeout(60):
@@ -117,7 +124,7 @@ async def test_an_event_arrives_signed_and_as_the_api_shows_it(outbox: Outbox) -
     (got,) = good.received
     assert verifies(webhook["signing_key"], got)
     assert (got.headers["webhook-id"], delivery["attempts"], delivery["last_status"]) == (delivery["id"], 1, 204)
-    shown = (await outbox.client.get(f"/api/v1/projects/{project}/events")).json()["items"][0]
+    shown = (await outbox.client.get(f"/api/v1/projects/{project}/events?wait=20")).json()["items"][0]
     assert msgspec.json.decode(got.body) == shown
     assert got.headers["x-correlation-id"] == shown["correlation_id"]
     assert re.fullmatch(rf"00-{shown['trace_id']}-[0-9a-f]{{16}}-01", got.headers["traceparent"])
@@ -276,8 +283,9 @@ async def test_a_slow_receiver_holds_up_nobody_else(outbox: Outbox) -> None:
             await outbox.webhook(receiver_)
         for number in range(20):
             await outbox.happens(f"project-{number}")
+        await outbox.settled()
         async with asyncio.timeout(60):
-            while len(good.received) < 20:
+            while len(stuck.received) < 8 or len(await outbox.listed(status="delivered")) < 20:
                 await outbox.relay.tick()
         assert len(stuck.received) == 8, "one receiver gets a bounded number at once"
         assert len(await outbox.listed(status="claimed")) == 8
@@ -379,6 +387,7 @@ async def test_a_worker_killed_in_the_middle_of_a_delivery_loses_nothing(outbox:
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("MOORING_")},
         "MOORING_DATABASE_URL": settings.database_url,
+        "MOORING_DATABASE_CONNECT_TIMEOUT_SECONDS": "60",
         "MOORING_MASTER_KEY_FILE": settings.master_key_file,
         "MOORING_WEBHOOK_ALLOW_NETWORKS": settings.webhook_allow_networks,
         "MOORING_WEBHOOK_TIMEOUT_SECONDS": "60",
@@ -424,7 +433,10 @@ async def test_a_running_platform_delivers_by_itself(outbox: Outbox) -> None:
             for slug in ("one", "two", "three"):
                 await outbox.happens(slug)
             await good.wait_for(3)
-    assert len(await outbox.listed(status="delivered")) == 3, "what was under way when it stopped is written down"
+            async with asyncio.timeout(60):  # until it is written down, too
+                while len(await outbox.listed(status="delivered")) < 3:
+                    pass
+    assert len(good.received) == 3
 
 
 async def test_deliveries_are_listed_newest_first_by_status_and_webhook_in_pages(outbox: Outbox) -> None:

@@ -2,12 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import asyncpg
 import pytest
 
 from mooring.core.errors import Code, Refusal
+from mooring.gateways.telemetry import Telemetry
+from mooring.settings import Settings
 from mooring.storage.database import PLATFORM, WITH_KEPT_PLANS, Acting, Database, PoolSettings
+from mooring.wiring import platform
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -19,7 +23,16 @@ ONE, TWO, THREE = Acting("ten_one"), Acting("ten_two"), Acting("ten_three")
 
 @pytest.fixture
 async def small(database_url: str) -> AsyncIterator[Database]:
-    """Both pools, with two connections each, and not much patience."""
+    """Both pools, with two connections each."""
+    opened = Database(PoolSettings(database_url, 2, acquire_timeout_seconds=60.0))
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def impatient(database_url: str) -> AsyncIterator[Database]:
+    """The same, and nobody waits long for a connection: that is what is tried."""
     opened = Database(PoolSettings(database_url, 2, acquire_timeout_seconds=0.2))
     await opened.open()
     yield opened
@@ -66,12 +79,12 @@ async def test_plans_are_kept_for_the_platform_and_for_no_tenant(small: Database
         Acting("ten_one", keeps_plans=True)
 
 
-async def test_whoever_finds_every_connection_in_use_is_refused_after_a_while(small: Database) -> None:
-    async with small.connection(ONE), small.connection(ONE):
+async def test_whoever_finds_every_connection_in_use_is_refused_after_a_while(impatient: Database) -> None:
+    async with impatient.connection(ONE), impatient.connection(ONE):
         with pytest.raises(Refusal) as refused:
-            await small.fetchval(ONE, SPEAKS_FOR)
+            await impatient.fetchval(ONE, SPEAKS_FOR)
     assert refused.value.code is Code.TEMPORARILY_UNAVAILABLE
-    assert await small.fetchval(ONE, SPEAKS_FOR) == "ten_one"
+    assert await impatient.fetchval(ONE, SPEAKS_FOR) == "ten_one"
 
 
 async def test_whoever_waits_gets_the_next_connection_under_its_own_name(small: Database) -> None:
@@ -161,3 +174,19 @@ async def test_the_numbers_of_connections_are_known(small: Database) -> None:
         ("planned", "used"): 0,
         ("planned", "idle"): 0,
     }
+
+
+async def test_a_database_that_takes_the_connection_and_says_nothing_is_given_up_on(tmp_path: Path) -> None:
+    """As the setting says: with the pools' own time, or none, this would go on for longer than the test waits."""
+    held: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda reader, writer: held.append(writer), "127.0.0.1", 0)
+    url = f"postgresql://mooring@127.0.0.1:{silent.sockets[0].getsockname()[1]}/mooring"
+    settings = Settings(master_key_file=str(tmp_path / "master.key"), database_connect_timeout_seconds=0.05)
+    async with silent, asyncio.timeout(30):
+        with pytest.raises(TimeoutError):
+            async with platform(settings, url, Telemetry()):
+                pass
+        with pytest.raises(TimeoutError):
+            await Database(PoolSettings(url, connect_timeout_seconds=0.05)).listener()
+        for each in held:
+            each.close()

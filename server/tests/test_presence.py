@@ -45,7 +45,7 @@ async def count(world: World, statement: str, *arguments: object) -> int:
 
 async def test_a_silent_node_is_unreachable_until_it_is_heard_of_again(world: World) -> None:
     machine = await ready(world)
-    await hear(world, machine, ago_seconds=89)
+    await hear(world, machine, ago_seconds=30)
     await look(world)
     seen = (await world.admin.get(f"{NODES}/{machine.node_id}")).json()
     assert (seen["reachable"], seen["takes_work"], seen["health"]) == (True, True, {"load": 0.5})

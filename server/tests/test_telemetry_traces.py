@@ -86,7 +86,7 @@ def test_a_request_is_a_span_with_the_ids_that_its_answer_states(receiver: Recei
         observed.route = "POST /api/v1/projects/{project_id}/service-accounts"
         observed.caller, observed.place = CALLER, Place(Scope.PROJECT, None, f"prj_{BODY}")
         observed.status = 201
-    telemetry.close()
+    telemetry.close(60)
 
     (request,) = receiver.spans().values()
     assert receiver.paths == ["/v1/traces"]
@@ -116,7 +116,7 @@ def test_a_request_without_a_parent_begins_the_trace_that_its_answer_states(rece
     telemetry = telemetry_to(f"{receiver.address}/v1/traces/")
     with telemetry.request("GET", Traced("cor_1", TRACE, SPAN, None)):
         pass
-    telemetry.close()
+    telemetry.close(60)
 
     (request,) = receiver.spans().values()
     assert receiver.paths == ["/v1/traces"]
@@ -130,7 +130,7 @@ def test_spans_within_a_request_hang_below_it(receiver: Receiver) -> None:
             pass
         with bound(project_id=f"prj_{BODY}"), span("apply"):
             pass
-    telemetry.close()
+    telemetry.close(60)
 
     found = receiver.spans()
     assert set(found) == {"load", "decide", "apply", "GET none"}
@@ -148,7 +148,7 @@ def test_a_failure_is_named_by_its_kind_and_told_to_the_log_only(receiver: Recei
             raise ConnectionError("hunter2")
         observed.failed(ConnectionError("hunter2"))
         observed.status, observed.code = 500, "internal"
-    telemetry.close()
+    telemetry.close(60)
 
     for found in receiver.spans().values():
         assert found.status.code == Status.STATUS_CODE_ERROR
@@ -161,7 +161,7 @@ def test_a_caller_that_does_not_want_to_be_sampled_is_not(receiver: Receiver) ->
     telemetry = telemetry_to(receiver.address)
     with telemetry.request("GET", Traced("cor_1", TRACE, SPAN, PARENT, "00")), span("load"):
         pass
-    telemetry.close()
+    telemetry.close(60)
 
     assert receiver.spans() == {}
 
@@ -173,7 +173,7 @@ def test_the_work_of_a_worker_joins_the_trace_of_what_caused_it(receiver: Receiv
             pass
         with span("look"):
             pass
-    telemetry.close()
+    telemetry.close(60)
 
     found = receiver.spans()
     assert found["deliver"].trace_id.hex() == found["dial"].trace_id.hex() == TRACE
@@ -187,7 +187,7 @@ def test_the_variables_of_opentelemetry_are_honoured(receiver: Receiver, monkeyp
     telemetry = telemetry_to("")
     with telemetry.request("GET", Traced("cor_1", TRACE, SPAN, None)):
         pass
-    telemetry.close()
+    telemetry.close(60)
 
     assert receiver.paths == ["/v1/traces"]
     resource = receiver.exports[0].resource_spans[0].resource
@@ -235,6 +235,6 @@ def test_a_collector_that_is_gone_does_not_hold_up_the_end(receiver: Receiver) -
         observed.status = 200
     ending = threading.Thread(target=telemetry.close, args=(0.05,))
     ending.start()
-    ending.join(5)
+    ending.join(60)
 
     assert not ending.is_alive()

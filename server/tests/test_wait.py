@@ -105,7 +105,8 @@ async def test_other_peoples_changes_do_not_end_a_wait(world: World, account: Ac
 async def test_no_change_is_slept_through_whenever_it_happens(account: Account) -> None:
     chance = random.Random(7)
     verbs = ("disable", "enable")
-    begun = time.monotonic()
+    assert account.watcher.timeout.read is not None
+    assert account.watcher.timeout.read < LONG, "else the watcher would not notice that a change was slept through"
     for turn in range(RACES):
         seen = await account.etag()
         waiting = asyncio.create_task(account.watcher.get(f"{account.path}?wait={LONG}&changed_from={seen}"))
@@ -114,7 +115,6 @@ async def test_no_change_is_slept_through_whenever_it_happens(account: Account) 
         changed = await account.move(verbs[turn % 2])
         answer = await waiting
         assert answer.json()["etag"] == changed, f"race {turn} was answered with the old state"
-    assert time.monotonic() - begun < LONG, "a change was slept through"
 
 
 async def test_a_change_made_through_another_replica_ends_a_wait(
@@ -141,10 +141,20 @@ async def test_a_wait_for_something_that_is_deleted_meanwhile_ends_as_not_found(
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
+async def shown(account: Account, events: str) -> str:
+    """The cursor once the account's birth was shown: the horizon covers the whole cluster, whose others may hold it."""
+    account_id, cursor = account.path.rpartition("/")[2], ""
+    async with asyncio.timeout(LONG):
+        while True:
+            page = (await account.watcher.get(f"{events}?limit=500&wait=20&cursor={cursor}")).json()
+            cursor = page["next_cursor"]
+            if any(event["subject_id"] == account_id for event in page["items"]):
+                return str(cursor)
+
+
 async def test_a_list_of_events_waits_for_the_first_one_and_goes_on_from_its_cursor(account: Account) -> None:
     events = account.path.rpartition("/service-accounts/")[0] + "/events"
-    page = (await account.watcher.get(f"{events}?limit=500")).json()
-    cursor, types = page["next_cursor"], []
+    cursor, types = await shown(account, events), []
     for verb in ("disable", "enable", "disable"):
         waiting = asyncio.create_task(account.watcher.get(f"{events}?wait={LONG}&cursor={cursor}"))
         await account.move(verb)

@@ -9,6 +9,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from tests.e2e.workshop import Workshop, workshop
 
 SKU = "slice"
 GPUS = 8
+PATIENCE_SECONDS = 120.0
 
 
 @dataclass
@@ -134,6 +136,15 @@ class Harbour:
         )
         assert over["status"] == "succeeded", f"{over}\n{self.said()}"
         return over
+
+    def written(self, name: str) -> dict[str, Any]:
+        """What an instance of one member has written once there is something: a program's output is taken along."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            read: dict[str, Any] = self.shop.did("logs", name, "--offset", "0", *self.project)
+            if read["text"]:
+                return read
+            assert time.monotonic() < until, f"{read}\n{self.said()}"
 
     def stopped(self, name: str) -> list[dict[str, Any]]:
         """Stop an instance; the proof of each member."""

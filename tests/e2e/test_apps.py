@@ -43,7 +43,7 @@ def test_hello_runs_without_root_as_a_process_and_its_page_is_read_through_the_p
     page = place.entered("web").ask("GET", "/")
     assert page.status_code == 200
     assert "Ahoy &amp; welcome" in page.text
-    read = place.shop.did("logs", "greeter", "--offset", "0", *place.project)
+    read = place.written("greeter")
     assert read["kind"] == "service"
     assert read["text"].startswith("hello listens on "), read
     assert read["next_offset"] == read["size"]

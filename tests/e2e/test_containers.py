@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tests.e2e.cloud import Cloud, cloud
 pytestmark = pytest.mark.real_part("containers")
 REPOSITORY = "apps/busybox"
 OWNER = "web"
+PATIENCE_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,19 @@ def launch(registry: RunningRegistry, digest: str) -> dict[str, Any]:
     }
 
 
+def inspected(place: Cloud, box: Any) -> dict[str, Any]:
+    """The container once something that it wrote was taken down, which is done beside it."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        looked = place.do(
+            place.projects[0], box, "container.control", {"name": "web", "action": "inspect"}, label=OWNER
+        )
+        assert looked.status == "succeeded", looked
+        if looked.result["last_lines"]:
+            return dict(looked.result)
+        assert time.monotonic() < until, looked
+
+
 def test_a_container_by_digest_is_probed_read_stopped_and_proven_gone(place: Cloud, registry: RunningRegistry) -> None:
     project, image = place.projects[0], busybox_image()
     push(registry.url, REPOSITORY, image)
@@ -90,10 +105,10 @@ def test_a_container_by_digest_is_probed_read_stopped_and_proven_gone(place: Clo
     launched = place.do(project, box, "container.launch", launch(registry, image.digest), label=OWNER)
     assert launched.status == "succeeded", launched
     assert launched.result["image_digest"] == image.digest
-    probed = place.do(project, box, "probe.http", {"port": 8080, "attempts": 50, "interval_seconds": 0.1})
+    probed = place.do(project, box, "probe.http", {"port": 8080, "attempts": 1_000, "interval_seconds": 0.2})
     assert (probed.status, probed.result["observed"]) == ("succeeded", "200"), probed
-    looked = place.do(project, box, "container.control", {"name": "web", "action": "inspect"}, label=OWNER)
-    assert (looked.result["state"], looked.result["last_lines"]) == ("running", ["serving"])
+    looked = inspected(place, box)
+    assert (looked["state"], looked["last_lines"]) == ("running", ["serving"])
     stopped = place.do(
         project, box, "container.control", {"name": "web", "action": "stop", "grace_seconds": 1}, label=OWNER
     )

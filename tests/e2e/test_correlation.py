@@ -1,6 +1,7 @@
 """One correlation id, of a launch that fails, finds everything: log lines, trace, task, events and audit rows."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,11 @@ pytestmark = pytest.mark.real_part("apps")
 CORRELATION = "the-reef-of-this-test"
 VERSION = "1.9.0"
 LAST_WORDS = "there is a reef ahead"
+PATIENCE_SECONDS = 120.0
+EVENTS = {
+    "apps.instance.requested", "capacity.allocation.requested", "capacity.allocation.active",
+    "apps.operation.changed", "nodes.task.queued", "nodes.task.finished", "apps.instance.failed",
+}  # fmt: skip
 
 
 def install_a_wreck(place: Harbour) -> None:
@@ -36,6 +42,19 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def events_of(place: Harbour) -> list[dict[str, Any]]:
+    """The events under the correlation id, once all are in sight: a read stops at the oldest open transaction."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        seen: list[dict[str, Any]] = place.shop.did(
+            "events", "--correlation", CORRELATION, "--limit", "0", *place.project
+        )
+        missing = EVENTS - {each["type"] for each in seen}
+        if not missing:
+            return seen
+        assert time.monotonic() < until, missing
+
+
 def test_one_correlation_id_of_a_failed_launch_finds_everything(harbour: Harbour, collector: Collector) -> None:
     place = harbour
     install_a_wreck(place)
@@ -54,12 +73,7 @@ def test_one_correlation_id_of_a_failed_launch_finds_everything(harbour: Harbour
     assert why["next"]["who"] == "you"
 
     # Events, audit rows, tasks.
-    events = shop.did("events", "--correlation", CORRELATION, "--limit", "0", *project)
-    types = {each["type"] for each in events}
-    assert {
-        "apps.instance.requested", "capacity.allocation.requested", "capacity.allocation.active",
-        "apps.operation.changed", "nodes.task.queued", "nodes.task.finished", "apps.instance.failed",
-    } <= types  # fmt: skip
+    events = events_of(place)
     assert {each["trace_id"] for each in events} == {instance["trace_id"]}
     rows = shop.did("audit", "--correlation", CORRELATION, "--limit", "0", *project)
     assert {"instance.create", "task.create", "agent.report", "runtime.report"} <= {each["action"] for each in rows}

@@ -7,13 +7,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.traces import traces_of
+from tests.e2e.traces import eventually, leaves_no_trace, traces_of
 from tools.demo_nodes import HOST, nodes_are_missing
 from tools.demo_slurm import PACKAGES, PROGRAMS
+from tools.demo_telling import HOLD
 
 pytestmark = pytest.mark.real_part("postgresql")
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -64,37 +66,42 @@ def few_programs(place: Path) -> str:
     return str(directory)
 
 
-def begun(place: Path, path: str) -> "subprocess.Popen[str]":
-    """The demo, as somebody starts it who has these programs and an empty home."""
+def begun(place: Path, path: str, hold: str = "") -> "subprocess.Popen[str]":
+    """The demo, as somebody starts it who has these programs and an empty home; it may be held at a fact."""
     (place / "home").mkdir()
     (place / "tmp").mkdir(mode=0o711)
     environment = {
         "PATH": path, "HOME": str(place / "home"), "TMPDIR": str(place / "tmp"),
-        "MOORING_DATABASE_URL": "postgresql://nobody.test/x",
+        "MOORING_DATABASE_URL": "postgresql://nobody.test/x", HOLD: hold,
     }  # fmt: skip
     return subprocess.Popen(
-        [sys.executable, "-m", "tools.demo", "--no-jupyter"], cwd=ROOT, env=environment, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True, start_new_session=True,
+        [sys.executable, "-m", "tools.demo", "--no-jupyter"], cwd=ROOT, env=environment, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
 
 
 def ended(process: "subprocess.Popen[str]", place: Path) -> tuple[int, str, str]:
-    """How it ended and what it said; nothing of it may be left."""
-    told, failures = process.communicate(timeout=500)
+    """How it ended and what it said; where it was held, it goes on. Nothing of it may be left."""
+    told, failures = process.communicate(timeout=900)
     assert list((place / "home").iterdir()) == [], "nothing is left in the home"
     assert list((place / "tmp").iterdir()) == [], failures
-    assert traces_of(place) == []
+    leaves_no_trace(place)
     return process.returncode, told, failures
 
 
-def read_until(process: "subprocess.Popen[str]", words: str) -> None:
-    """Wait until it says this."""
+@contextmanager
+def held(place: Path, path: str, fact: str) -> Iterator["subprocess.Popen[str]"]:
+    """A demo that stands still at a fact: all that it had said by then is read, and it says no more."""
+    process = begun(place, path, fact)
     assert process.stdout is not None
-    for line in process.stdout:
-        if words in line:
-            return
-    raise AssertionError(f"it ended before it said {words!r}: {process.communicate()}")
+    if not any(line.strip().startswith(fact) for line in process.stdout):
+        raise AssertionError(f"it ended before it told {fact!r}: {process.communicate()}")
+    try:
+        yield process
+    finally:
+        if process.poll() is None:  # a test that failed: the demo tidies up after itself
+            process.terminate()
+            process.communicate()
 
 
 def demo(place: Path, path: str) -> str:
@@ -131,23 +138,28 @@ def test_the_demo_says_what_it_leaves_out_where_there_is_no_registry_and_no_prog
 
 
 def test_a_demo_that_is_interrupted_gives_back_what_it_had(place: Path, few_programs: str) -> None:
-    process = begun(place, few_programs)
-    read_until(process, "its own origin")
-    os.killpg(process.pid, signal.SIGINT)
-    code, said, failures = ended(process, place)
+    with held(place, few_programs, "its own origin") as process:
+        os.killpg(process.pid, signal.SIGINT)
+        code, said, failures = ended(process, place)
     assert code == 130
     assert "released; how that is known: receipts" in said
     assert "removed at last" not in failures
 
 
 def test_a_demo_whose_mooring_is_killed_removes_what_it_had(place: Path, few_programs: str) -> None:
-    process = begun(place, few_programs)
-    read_until(process, "it says")
-    os.kill(child_of(process.pid), signal.SIGKILL)
-    code, said, failures = ended(process, place)
+    with held(place, few_programs, "it says") as process:
+        assert serving(place)
+        os.kill(child_of(process.pid), signal.SIGKILL)
+        eventually(lambda: serving(place) == [], lambda: serving(place))
+        code, said, failures = ended(process, place)
     assert code == 1
     assert "not given back" in said
     assert "removed at last" in failures
+
+
+def serving(place: Path) -> list[str]:
+    """What of Mooring would still answer: its server ends by itself when `mooring up` was killed."""
+    return [each for each in traces_of(place) if "-m mooring up" in each.replace("\0", " ")]
 
 
 def child_of(pid: int) -> int:

@@ -90,7 +90,7 @@ def box(place: Cloud) -> Iterator[Any]:
             label=name,
         )  # fmt: skip
         assert started.status == "succeeded", started
-        served = place.do(project, allocation, "probe.http", {"port": port, "attempts": 50, "interval_seconds": 0.2})
+        served = place.do(project, allocation, "probe.http", {"port": port, "attempts": 1_000, "interval_seconds": 0.2})
         assert served.status == "succeeded", served
     yield allocation
     place.tenant_admin.release_allocation(project.id, allocation.id)
@@ -167,10 +167,8 @@ def test_a_session_counts_at_its_endpoint_alone(place: Cloud, box: Any) -> None:
     session = browser.cookies[origin.split("/")[2]]
     assert browser.get(other + "/").status_code == 401
     assert browser.get(other + "/", Cookie=session).status_code == 404
-    assert httpx.get(f"{place.mooring.url}/api/v1/whoami", headers={"Cookie": session}).status_code == 401
-    token = session.partition("=")[2]
-    answer = httpx.get(f"{place.mooring.url}/api/v1/whoami", headers={"Authorization": f"Bearer {token}"})
-    assert answer.status_code == 401
+    for headers in ({"Cookie": session}, {"Authorization": f"Bearer {session.partition('=')[2]}"}):
+        assert httpx.get(f"{place.mooring.url}/api/v1/whoami", headers=headers, timeout=180).status_code == 401
 
 
 @pytest.mark.parametrize(

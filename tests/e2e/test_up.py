@@ -21,14 +21,12 @@ import pytest
 
 from mooring_sdk import Client, ClientSettings, models
 from tests.e2e.running import FIRST_ADMIN, PASSWORD, copy_begun
-from tests.e2e.traces import traces_of
+from tests.e2e.traces import SECONDS_MAX, eventually, leaves_no_trace, traces_of
 from tools.demo_nodes import remains
 from tools.ports import free_port
 
 pytestmark = pytest.mark.real_part("postgresql")
 HOSTS = ("process", "namespace") if os.geteuid() == 0 else ("process",)
-SECONDS_MAX = 240.0
-LOOK_SECONDS = 0.05
 PATIENT = ClientSettings(timeout_seconds=90, deadline_seconds=300)
 PROGRAMS = ("-m mooring up", "-m mooring_agent run", "mooring_cli up", "-m mooring_workload", "postgres -D")
 Stateful = TypeVar("Stateful", models.Allocation, models.Task)
@@ -105,14 +103,6 @@ def pump(process: "subprocess.Popen[str]", lines: "queue.Queue[str | None]") -> 
     for line in process.stdout:
         lines.put(line)
     lines.put(None)
-
-
-def eventually(wanted: Callable[[], bool], how_it_is: Callable[[], object]) -> None:
-    """Wait until something is so."""
-    until = time.monotonic() + SECONDS_MAX
-    while not wanted():
-        assert time.monotonic() < until, how_it_is()
-        time.sleep(LOOK_SECONDS)
 
 
 @contextmanager
@@ -203,7 +193,7 @@ def found_again(up: Up, ends_by: signal.Signals) -> None:
         over = awaited("released,release_failed", partial(ada.get_allocation, project.id, held.id))
         assert (over.status, over.teardown_proof) == ("released", "receipts"), over
     assert up.stop() == 0
-    assert traces_of(up.directory) == []
+    leaves_no_trace(up.directory)
 
 
 def typed(up: Up, project: models.Project, held: models.Allocation, given: Path) -> str:
@@ -252,7 +242,7 @@ def says_why(up: Up) -> None:
     else:
         up.start("This machine is a node")
     assert up.stop() == 0
-    assert traces_of(up.directory) == []
+    leaves_no_trace(up.directory)
 
 
 def ready(up: Up) -> None:
@@ -270,14 +260,28 @@ def standing() -> Iterator[Up]:
         yield up
         if up.process is not None:
             assert up.stop() == 0
-        assert traces_of(up.directory) == []
+        leaves_no_trace(up.directory)
+
+
+def first_of(up: Up, words: str) -> int:
+    """The process with these words that no other one with them has started: its child has them until it is another."""
+    found = {int(each.split()[0]) for each in up.programs() if words in each}
+    (first,) = (each for each in found if parent_of(each) not in {*found, None})
+    return first
+
+
+def parent_of(pid: int) -> int | None:
+    """The process that started this one; none when it has ended meanwhile."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 def test_an_agent_that_is_killed_is_started_again(standing: Up) -> None:
     up = standing
     eventually(lambda: any("-m mooring_agent run" in each for each in up.programs()), up.programs)
-    (agent,) = (each for each in up.programs() if "-m mooring_agent run" in each)
-    os.kill(int(agent.split()[0]), signal.SIGKILL)
+    os.kill(first_of(up, "-m mooring_agent run"), signal.SIGKILL)
     assert "exit code -9" in up.line("is started again")
     eventually(lambda: any("-m mooring_agent run" in each for each in up.programs()), up.programs)
 
@@ -287,8 +291,7 @@ def test_the_adapter_that_is_killed_is_started_again_with_its_key_and_can_be_lef
     bundle = up.directory / "data-apps" / "hello.json"
     assert f"mooring install {bundle}" in up.welcome
     key = json.loads(bundle.read_text())["adapter_key"]
-    (adapter,) = (each for each in up.programs() if "-m mooring_workload" in each)
-    os.kill(int(adapter.split()[0]), signal.SIGKILL)
+    os.kill(first_of(up, "-m mooring_workload"), signal.SIGKILL)
     assert "The workload adapter ended with exit code -9" in up.line("is started again")
     eventually(lambda: any("-m mooring_workload" in each for each in up.programs()), up.programs)
     assert up.stop() == 0

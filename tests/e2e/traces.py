@@ -1,7 +1,25 @@
 """What of a test is still on the machine: every test that starts programs of its own asks this at its end."""
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
+
+SECONDS_MAX = 240.0
+LOOK_SECONDS = 0.05
+
+
+def eventually(wanted: Callable[[], bool], how_it_is: Callable[[], object]) -> None:
+    """Wait until something is so."""
+    until = time.monotonic() + SECONDS_MAX
+    while not wanted():
+        assert time.monotonic() < until, how_it_is()
+        time.sleep(LOOK_SECONDS)
+
+
+def leaves_no_trace(directory: Path) -> None:
+    """Wait until nothing of it is left: what lost its parent takes a moment to end by itself."""
+    eventually(lambda: traces_of(directory) == [], lambda: traces_of(directory))
 
 
 def traces_of(directory: Path) -> list[str]:

@@ -1,15 +1,20 @@
 """What runs on a node, run here: it echoes, and is quiet only when it takes no work and has none."""
 
+import json
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+WAIT_SECONDS = 180.0
 SCRIPT = Path(__file__).resolve().parents[1] / "mooring_echo" / "echo_node.py"
 
 
@@ -19,9 +24,9 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def address(place: Path) -> Iterator[str]:
-    command = [sys.executable, "echo_node.py", "serve", "--role", "worker", "--port", "0"]
+@contextmanager
+def serving(place: Path, role: str) -> Iterator[str]:
+    command = [sys.executable, "echo_node.py", "serve", "--role", role, "--port", "0"]
     with subprocess.Popen(command, cwd=place, stderr=subprocess.PIPE, text=True) as node:
         assert node.stderr is not None
         yield f"http://127.0.0.1:{node.stderr.readline().rsplit(' ', 1)[1].strip()}"
@@ -30,34 +35,72 @@ def address(place: Path) -> Iterator[str]:
 
 def get(address: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(address, timeout=180) as answer:
+        with urllib.request.urlopen(address, timeout=WAIT_SECONDS) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
 
 
-def test_it_echoes_until_it_is_cordoned_and_again_when_it_is_wanted(address: str, place: Path) -> None:
-    assert get(f"{address}/echo?text=hello") == (200, "hello")
-    assert get(f"{address}/quiet")[0] == 503
-    (place / "cordon").write_text("on\n")
-    assert get(f"{address}/echo?text=hello")[0] == 503
-    assert get(f"{address}/quiet") == (200, "quiet")
-    assert get(f"{address}/wanted")[0] == 200
-    assert get(f"{address}/echo?text=again") == (200, "again")
-
-
-def test_it_is_not_quiet_while_an_answer_is_owed(address: str, place: Path) -> None:
-    answers: list[tuple[int, str]] = []
-    caller = threading.Thread(target=lambda: answers.append(get(f"{address}/echo?text=slow&seconds=1")))
-    caller.start()
-    while get(f"{address}/quiet")[1] == "0 under way":
+def becomes_quiet(address: str) -> tuple[int, str]:
+    """What it says once it is quiet: an answer is heard a moment before it is no longer owed."""
+    until = time.monotonic() + WAIT_SECONDS
+    while (said := get(f"{address}/quiet"))[0] != 200 and time.monotonic() < until:
         pass
-    (place / "cordon").write_text("on\n")
-    busy = get(f"{address}/quiet")
-    caller.join()
-    assert busy == (503, "1 under way")
-    assert answers == [(200, "slow")]
-    assert get(f"{address}/quiet") == (200, "quiet")
+    return said
+
+
+def test_it_echoes_until_it_is_cordoned_and_again_when_it_is_wanted(place: Path) -> None:
+    with serving(place, "worker") as address:
+        assert get(f"{address}/echo?text=hello") == (200, "hello")
+        assert get(f"{address}/quiet")[0] == 503
+        (place / "cordon").write_text("on\n")
+        assert get(f"{address}/echo?text=hello")[0] == 503
+        assert becomes_quiet(address) == (200, "quiet")
+        assert get(f"{address}/wanted")[0] == 200
+        assert get(f"{address}/echo?text=again") == (200, "again")
+
+
+class Worker(BaseHTTPRequestHandler):
+    """A worker behind a gate, which answers when the test lets it."""
+
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def do_GET(self) -> None:
+        self.asked.set()
+        self.may_answer.wait(WAIT_SECONDS)
+        self.send_response(200)
+        self.send_header("Content-Length", "4")
+        self.end_headers()
+        self.wfile.write(b"slow")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture
+def worker() -> Iterator[ThreadingHTTPServer]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Worker) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        yield server
+        Worker.may_answer.set()
+        server.shutdown()
+
+
+def test_it_is_not_quiet_while_an_answer_is_owed(worker: ThreadingHTTPServer, place: Path) -> None:
+    peer = {"role": "worker", "name": "worker-0", "address": "127.0.0.1", "port": worker.server_port}
+    (place / "peers.json").write_text(json.dumps([peer]))
+    answers: list[tuple[int, str]] = []
+    with serving(place, "gate") as address:
+        caller = threading.Thread(target=lambda: answers.append(get(f"{address}/echo?text=fast")))
+        caller.start()
+        assert Worker.asked.wait(WAIT_SECONDS)
+        (place / "cordon").write_text("on\n")
+        busy = get(f"{address}/quiet")
+        Worker.may_answer.set()
+        caller.join()
+        assert busy == (503, "1 under way")
+        assert answers == [(200, "slow")], "the answer is the worker's"
+        assert becomes_quiet(address) == (200, "quiet")
 
 
 def test_what_is_remembered_is_in_the_file(place: Path) -> None:

@@ -44,6 +44,7 @@ class Holder:
     wait_seconds: float = WAIT_SECONDS
     kept: dict[str, Kept] = field(default_factory=dict)
     lease_seconds: float = 45.0
+    is_answered: bool = False  # whether the platform has answered a poll, be it with a refusal
     _cursor: str | None = None
     _heard_at: float = field(default_factory=time.monotonic)
 
@@ -55,8 +56,10 @@ class Holder:
                 try:
                     await self._poll()
                     failures = 0
+                    self.is_answered = True
                 except MooringError as error:
                     failures += 1
+                    self.is_answered = self.is_answered or not error.retryable
                     log.warning("no claims: %s", error, extra={"code": error.code})
                     self._forget_late()
                     longest = min(FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE_SECONDS)

@@ -45,7 +45,14 @@ class Gone(Exception):
 class Keeper:
     """Keeps one instance, for as long as its claim lasts."""
 
-    def __init__(self, adapter: Adapter, platform: Platform, held: Held) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        platform: Platform,
+        held: Held,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.clock = clock
         self.adapter = adapter
         self.platform = platform
         self.held = held
@@ -91,7 +98,7 @@ class Keeper:
 
     async def _round(self) -> float:
         """Look once and do what is due; how long to rest then."""
-        asked_at = datetime.now(UTC)
+        asked_at = self.clock()
         world = read_world(await self._read(), asked_at)
         if self._is_old(world):
             return self._pause()
@@ -103,7 +110,7 @@ class Keeper:
             with labelled(**labels_of(world)):
                 rests.append(await self._watch(world, self.adapter.watch))
         sooner = [each for each in rests if each is not None]
-        now = datetime.now(UTC) + offset
+        now = self.clock() + offset
         return min((max((each - now).total_seconds(), 0.0) for each in sooner), default=CALM_SECONDS)
 
     def _is_old(self, world: World) -> bool:
@@ -132,7 +139,7 @@ class Keeper:
                 if error.retryable or error.status == 401:
                     raise  # nothing is wrong with the operation
                 await self._refused(operation, error)
-            return world.now or datetime.now(UTC)  # something was done, so that the world has changed
+            return world.now or self.clock()  # something was done, so that the world has changed
 
     def _due(self, world: World, operation: Operation) -> Due:
         try:
@@ -247,7 +254,7 @@ class Keeper:
             log.warning("what was seen is refused: %s", error, extra={"code": error.code})
         # Not all at once: many instances may have been claimed in one moment.
         pause = self.adapter.watch_seconds * random.uniform(0.8, 1.2)
-        return (world.now or datetime.now(UTC)) + timedelta(seconds=pause)
+        return (world.now or self.clock()) + timedelta(seconds=pause)
 
     async def _read(self) -> Mapping[str, Any]:
         try:

@@ -12,7 +12,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,15 +130,18 @@ class Program:
                 await holder.run()
 
 
-async def _once(holder: Holder) -> None:
-    """Claim what is offered now, work until all of it rests, and give it back."""
+async def _once(holder: Holder, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    """Claim what is offered now, work until all of it rests, and give it back.
+
+    Nothing rests before the platform has said what there is.
+    """
     holder.wait_seconds = 1.0
     work = asyncio.create_task(holder.run())
     try:
         quiet = 0
         while quiet < 2:
-            await asyncio.sleep(1.0)
-            busy = any(each.keeper.is_busy for each in holder.kept.values())
+            await pause(1.0)
+            busy = not holder.is_answered or any(each.keeper.is_busy for each in holder.kept.values())
             quiet = 0 if busy else quiet + 1
     finally:
         work.cancel()

@@ -1,15 +1,23 @@
 """The program around an adapter, as a process on the simulated platform."""
 
+import asyncio
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mooring_adapter import Adapter, Finish, Plan, ReportMember
+from mooring_adapter.conformance.contract import Asked
 from mooring_adapter.conformance.simulated import SimulatedPlatform
 from mooring_adapter.conformance.suite import read_profile
-from mooring_adapter.program import read_options
+from mooring_adapter.holder import Holder
+from mooring_adapter.platform import Platform, read_key
+from mooring_adapter.program import _once, read_options
+from mooring_adapter.world import Operation, World
+from mooring_sdk import AsyncClient, ServiceAccountCredentials
 
 MANIFEST: dict[str, Any] = {
     "app": "plain",
@@ -39,7 +47,9 @@ main(Adapter(app_slug="plain", plan=plan))
 @pytest.fixture
 def platform(tmp_path: Path) -> Iterator[SimulatedPlatform]:
     (tmp_path / "plain.py").write_text(ADAPTER, encoding="utf-8")
-    made = SimulatedPlatform([sys.executable, str(tmp_path / "plain.py")], read_profile(MANIFEST))
+    made = SimulatedPlatform(
+        [sys.executable, str(tmp_path / "plain.py")], read_profile(MANIFEST, {"patience_seconds": 120})
+    )
     yield made
     made.close()
 
@@ -49,6 +59,46 @@ def test_once_does_what_is_due_gives_it_back_and_ends(platform: SimulatedPlatfor
     instance_id = platform.create_instance("once")
     platform.start_adapter()
     platform.wait_for("the end of the program", lambda: not platform.adapter.is_alive)
+    seen = platform.instance(instance_id)
+    assert (seen.status, seen.held_by) == ("running", None)
+
+
+def test_once_does_not_end_before_the_platform_has_answered(platform: SimulatedPlatform) -> None:
+    may_answer, paused = threading.Event(), 0
+
+    def hold(asked: Asked, number: int) -> None:
+        if asked.path.endswith("/claims"):
+            may_answer.wait(platform.profile.patience_seconds)
+
+    def plan(world: World, operation: Operation) -> Plan:
+        members = world.concerned(operation)
+        told = [
+            ReportMember(step=f"{status}/{each.id}", member_id=each.id, status=status)
+            for each in members
+            for status in ("joining", "ready")
+        ]
+        return Plan((*told, Finish()))
+
+    async def pause(seconds: float) -> None:
+        nonlocal paused
+        paused += 1
+        if paused == 5:
+            may_answer.set()
+        await asyncio.sleep(0)
+
+    async def once() -> None:
+        account = next(iter(platform.book.accounts.values()))
+        key = read_key((platform.place / "key.pem").read_bytes())
+        credentials = ServiceAccountCredentials(account.id, account.key_id, key.private)
+        async with AsyncClient(platform.contract.address, credentials=credentials) as client:
+            await _once(Holder(Adapter(app_slug="plain", plan=plan), Platform(client, "once")), pause)
+
+    platform.faults.before = hold
+    instance_id = platform.create_instance("late")
+    try:
+        asyncio.run(once())
+    finally:
+        may_answer.set()
     seen = platform.instance(instance_id)
     assert (seen.status, seen.held_by) == ("running", None)
 

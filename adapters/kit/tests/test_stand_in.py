@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapters.kit.tests.test_suite_can_fail import BROKEN_ADAPTER, MANIFEST
+from adapters.kit.tests.test_suite_can_fail import BROKEN_ADAPTER, MANIFEST, PATIENCE_SECONDS
 from mooring_adapter.conformance.nodes import Nodes
 from mooring_adapter.conformance.records import Member, Task
 from mooring_adapter.conformance.report import BROKEN
@@ -102,7 +102,7 @@ def test_what_is_no_answer_is_said_to_be_none(line: bytes) -> None:
 
 def test_a_promise_that_is_broken_by_the_stand_in_alone_says_so(tmp_path: Path) -> None:
     stand_in = program(tmp_path, "import sys; sys.exit('no recorded answers')")
-    profile = read_profile(MANIFEST, {"patience_seconds": 3.0, "stand_in": list(stand_in)})
+    profile = read_profile(MANIFEST, {"patience_seconds": PATIENCE_SECONDS, "stand_in": list(stand_in)})
     command = (sys.executable, str(BROKEN_ADAPTER), "nothing")
     (verdict,) = play(command, profile, chosen(promises(), ["deploy"]), lambda verdict: None)
     assert verdict.verdict == BROKEN

@@ -19,7 +19,8 @@ def test_the_adapter_of_the_tutorial_keeps_its_promises(tmp_path: Path) -> None:
         written[name] = f"{written[name]}\n\n{content}" if name in written else content
     assert set(written) == {"manifest.json", "adapter.py", "profile.json"}
     (tmp_path / "adapter.py").write_text(written["adapter.py"], encoding="utf-8")
-    profile = read_profile(json.loads(written["manifest.json"]), json.loads(written["profile.json"]))
+    details = {**json.loads(written["profile.json"]), "patience_seconds": 120}
+    profile = read_profile(json.loads(written["manifest.json"]), details)
     wanted = [each.key for each in promises() if each.key not in SLOW]
     command = (sys.executable, str(tmp_path / "adapter.py"))
     verdicts = play(command, profile, chosen(promises(), wanted), lambda verdict: None)

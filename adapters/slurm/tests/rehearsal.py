@@ -1,15 +1,16 @@
 """A rehearsal: the adapter's real keeper against the kit's simulated platform and a simulated Slurm, in one process.
 
-There is no HTTP, no other process and no waiting: requests are function calls, and where a plan waits for a time the
-platform's clock is moved there. A keeper can be killed at any of its requests, before or after the platform has done
-it; the next one begins with nothing but the records.
+There is no HTTP, no other process and no waiting: requests are function calls, and the platform's clock stands still
+until a plan waits for a time, when it is moved there. A keeper can be killed at any of its requests, before or after
+the platform has done it; the next one begins with nothing but the records.
 """
 
 import asyncio
 import json
 import pickle
 from collections.abc import Callable
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
 from mooring_adapter.conformance.book import Book
@@ -27,6 +28,7 @@ from mooring_slurm.simulated_slurm import SimulatedCluster, SimulatedSlurm
 ROUNDS_MAX: Final = 400
 STILL_MAX: Final = 3
 LONG: Final = timedelta(seconds=30)
+BEGAN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 STOOD: dict[str, bytes] = {}
 
 
@@ -84,11 +86,22 @@ class Line:
         return json.loads(json.dumps(answer))
 
 
+@dataclass
+class StillClock:
+    """A clock that a stall of the machine does not move: each look at it is a microsecond later than the one before."""
+
+    at: datetime = BEGAN
+
+    def __call__(self) -> datetime:
+        self.at += timedelta(microseconds=1)
+        return self.at
+
+
 class Rehearsal:
     """One instance, and whoever keeps it."""
 
     def __init__(self, workers: int = 2, **config: Any) -> None:
-        self.book = Book()
+        self.book = Book(StillClock())
         self.slurm = SimulatedSlurm()
         self.book.nodes.stand_in = InProcess(self.slurm)
         self.contract = Contract(self.book)
@@ -131,11 +144,13 @@ class Rehearsal:
 
     def _kept(self) -> bytes:
         book = self.book
-        return pickle.dumps((book.instances, book.sequence, book.offset, book.nodes.running, self.slurm.clusters))
+        kept = (book.instances, book.sequence, book.clock, book.offset, book.nodes.running, self.slurm.clusters)
+        return pickle.dumps(kept)
 
     def _put_back(self, kept: bytes) -> None:
         book = self.book
-        book.instances, book.sequence, book.offset, book.nodes.running, self.slurm.clusters = pickle.loads(kept)
+        book.instances, book.sequence, book.clock, book.offset, *others = pickle.loads(kept)
+        book.nodes.running, self.slurm.clusters = others
         (self.instance,) = book.instances.values()
 
     def upgrade(self, version: str = NEXT_VERSION, kind: str = "upgrade") -> Operation:
@@ -162,7 +177,7 @@ class Rehearsal:
 
     def _keep(self, line: Line, operation: Operation) -> None:
         platform = Platform(cast(AsyncClient, line), "keeper")
-        keeper = Keeper(SLURM, platform, Held(self.instance.id, self.instance.claim.fence))
+        keeper = Keeper(SLURM, platform, Held(self.instance.id, self.instance.claim.fence), lambda: BEGAN)
         asyncio.run(self._rounds(keeper, operation))
 
     async def _rounds(self, keeper: Keeper, operation: Operation) -> None:

@@ -16,7 +16,7 @@ LANES = 3
 
 
 def test_the_adapter_keeps_every_promise() -> None:
-    details: dict[str, Any] = {**json.loads(PROFILE.read_text(encoding="utf-8")), "patience_seconds": 60}
+    details: dict[str, Any] = {**json.loads(PROFILE.read_text(encoding="utf-8")), "patience_seconds": 120}
     wanted = promises()
 
     def lane(number: int) -> list[Verdict]:

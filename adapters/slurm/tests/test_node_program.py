@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,11 +91,11 @@ def test_what_it_is_asked_wrongly_is_said(home: Path, words: tuple[str, ...], st
 
 def test_a_controller_that_is_away_is_said_and_not_waited_for_by_slurms_own_commands(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    conf = f"SlurmctldHost=here(127.0.0.1)\nSlurmctldPort={port}\n"
-    (tmp_path / "etc" / "slurm.conf").write_text(conf, encoding="utf-8")
-    code, answer, _ = run(tmp_path, "look", "--seconds", "0.1")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # nobody else listens there meanwhile
+        conf = f"SlurmctldHost=here(127.0.0.1)\nSlurmctldPort={silent.getsockname()[1]}\n"
+        (tmp_path / "etc" / "slurm.conf").write_text(conf, encoding="utf-8")
+        code, answer, _ = run(tmp_path, "look", "--seconds", "0.1")
     assert (code, answer["error"]["code"]) == (1, "controller_down")
 
 
@@ -145,6 +146,24 @@ def test_a_node_that_is_busy_is_not_deleted(home: Path) -> None:
         nodes.quiet(slurm, "hpc-worker-0", 0.0)
     assert (raised.value.code, raised.value.more["quiet"]) == ("not_quiet", False)
     assert "held by jobs 4, 5" in raised.value.detail
+
+
+def test_a_daemon_is_given_up_by_what_the_looks_saw_and_not_by_what_was_before_them(home: Path) -> None:
+    slurm = recorded(home)
+    words = ["slurmd", "-c", "read line", "-N", "hpc-worker-1", slurm.conf]
+    daemon, late = nodes.Daemon(slurm, "hpc-worker-1"), time.monotonic() + 2 * nodes.DAEMON_SECONDS
+    with subprocess.Popen(words, executable="/bin/sh", stdin=subprocess.PIPE) as up:
+        daemon.look(late)  # the first proof took longer than a daemon may be down
+        daemon.look(late + 2 * nodes.DAEMON_SECONDS)
+        up.communicate()
+    daemon.look(late + 3 * nodes.DAEMON_SECONDS)
+    with pytest.raises(Trouble, match="does not stay up"):
+        daemon.look(late + 3 * nodes.DAEMON_SECONDS + 1)
+    never = nodes.Daemon(slurm, "hpc-worker-1")
+    never.look(0.0)
+    never.look(nodes.DAEMON_SECONDS)
+    with pytest.raises(Trouble, match="does not stay up"):
+        never.look(nodes.DAEMON_SECONDS + 1)
 
 
 def test_a_submission_that_was_cut_off_is_found_by_its_comment(home: Path) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from agent.tests.containers.images import BUSYBOX, Made, busybox_image, push
 from agent.tests.platform_hand import ALLOCATION, CREATE, Hand, seal
+from agent.tests.supervisor.standing import until
 from mooring_agent.cache import Cache
 from mooring_agent.containers import Containers
 from mooring_agent.executor import Executor
@@ -117,12 +118,15 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
         try:
             yield Machine(executor, journal, containers, Hand(), place)
         finally:
-            await podman.attempt("rm", "--all", "--force", "--time", "0")
-            await podman.attempt("rmi", "--all", "--force")
-            os.unlink(place.device)
-            holder.kill()
-            holder.wait()
-            journal.close()
+            try:
+                await until(lambda: no_container_is_left(podman))
+                await podman.attempt("rmi", "--all", "--force")
+                await until(lambda: not is_used(podman))
+            finally:
+                os.unlink(place.device)
+                holder.kill()
+                holder.wait()
+                journal.close()
             remove_store(podman)
 
 
@@ -134,6 +138,21 @@ def launch(registry: RunningRegistry, image: Made, **other: Any) -> dict[str, An
         "argv": ["-c", "id; exec httpd -f -p 8080 -h /www"],
         **other,
     }
+
+
+async def no_container_is_left(podman: Podman) -> bool:
+    """Remove all; what was only being made or ended is still there afterwards."""
+    await podman.attempt("rm", "--all", "--force", "--time", "0")
+    return await podman.containers({}) == []
+
+
+def is_used(podman: Podman) -> bool:
+    """Whether a process works on the store: one that cleans up behind a container by itself mounts it again."""
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if f"{podman.directory}/".encode() in each.read_bytes():
+                return True
+    return False
 
 
 def remove_store(podman: Podman) -> None:

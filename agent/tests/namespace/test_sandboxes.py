@@ -12,6 +12,7 @@ from mooring_agent.address import own_address
 from mooring_agent.hosts.contract import FileSpec, HostFailure, LogPart, LogWish, Owner, Peer, ProcessSpec, Restart
 from mooring_agent.hosts.namespace import NamespaceHost, processes
 from mooring_agent.hosts.namespace.records import sandbox_itself
+from tools.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -24,8 +25,8 @@ async def start_server(host: NamespaceHost, owner: Owner, port: int) -> None:
     """A web server; when this returns it takes connections."""
     spec = ProcessSpec(("python3", "-c", SERVE.format(port)), directory="/srv")
     await host.start_service(owner, "web", spec, Restart("never"))
-    until = f"until grep -q :{port:04X} /proc/net/tcp; do :; done"
-    code, text = await Inside(host, owner).run("sh", "-c", until)
+    listens = f"^ *[0-9]+: [0-9A-F]{{8}}:{port:04X} [0-9A-F]{{8}}:[0-9A-F]{{4}} 0A "
+    code, text = await Inside(host, owner).run("sh", "-c", f"until grep -qE '{listens}' /proc/net/tcp; do :; done")
     assert code == 0, text
 
 
@@ -222,7 +223,7 @@ async def test_what_was_destroyed_is_found_listed_and_gone(host: NamespaceHost) 
     await host.create(spec_of("alc_1"))
     await start_server(host, Owner("alc_1", "member"), 8000)
     stream = await host.dial("alc_1", 8000)
-    before = namespaces_of(host, "alc_1")
+    before, began = namespaces_of(host, "alc_1"), processes.ticks_now()
     seen = await host.destroy("alc_1")
     assert (seen.clean, seen.remaining, seen.not_looked) == (True, (), ())
     kinds = {thing.kind for thing in seen.found}
@@ -232,12 +233,8 @@ async def test_what_was_destroyed_is_found_listed_and_gone(host: NamespaceHost) 
         "processes", "namespaces", "mounts", "links", "sockets", "ports", "cgroups", "files", "containers", "secrets"
     }  # fmt: skip
     held = {item for each in processes.survey() for item in each.namespaces.items() if item in before}
-    later = {
-        item
-        for each in processes.survey()
-        if each.start > processes.ticks_now() - 500
-        for item in each.namespaces.items()
-    }
+    # Whoever came since then may have been given the number of one that is gone.
+    later = {item for each in processes.survey() if each.start >= began for item in each.namespaces.items()}
     assert held - later == set()
     assert await stream.receive() == b""
     again = await host.destroy("alc_1")
@@ -302,8 +299,7 @@ async def test_the_machines_network_is_used_only_when_asked_and_dialled_only_whe
     assert init.namespaces["net"] == processes.own_namespaces()["net"]
     with socket.create_server(("127.0.0.1", 0)) as foreign, pytest.raises(HostFailure, match="not_found"):
         await host.dial("alc_1", foreign.getsockname()[1])
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     await start_server(host, Owner("alc_1", "member"), port)
     assert (await ask(host, "alc_1", port)).startswith(b"HTTP/1.0 200")
     seen = await host.destroy("alc_1")

@@ -1,6 +1,7 @@
 """The process host with real programs: create, run, serve, reach, tear down, and go on after a crash."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -333,10 +334,12 @@ async def test_nothing_of_a_whole_life_is_left_in_the_agent_or_on_the_machine(tm
             await host.destroy(allocation_id)
 
     await live("alc_0")
+    gc.collect()
     descriptors, before = len(os.listdir("/proc/self/fd")), set(proc.processes())
     for number in range(3):
         await live(f"alc_{number}")
     await until(lambda: not [each for each in proc.processes().values() if node_id in proc.title(each.pid)])
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    # Fewer is fine: what an earlier test left open may be closed meanwhile.
+    await until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
     left = [each for pid, each in proc.processes().items() if pid not in before and each.parent == os.getpid()]
     assert left == []

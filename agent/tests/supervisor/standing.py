@@ -21,12 +21,14 @@ DAEMON = """
 import os, sys, time
 if os.fork(): os._exit(0)
 os.setsid()
+middle = os.getpid()
 if os.fork(): os._exit(0)
+while os.getppid() == middle: time.sleep(0.001)
 open(sys.argv[1], "w").write(str(os.getpid()))
 os.rename(sys.argv[1], sys.argv[1] + ".pid")
 while True: time.sleep(1000)
 """
-"""A program that leaves whoever started it by two forks, and writes its pid to a file."""
+"""A program that leaves whoever started it by two forks, and writes its pid to a file when it is alone."""
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ async def test_a_command_whose_viewer_goes_is_ended(sandbox: Standing) -> None:
 
 async def test_closing_the_owner_ends_its_commands(sandbox: Standing) -> None:
     command = await opened(sandbox, "echo ready; exec sleep 1000")
-    await read_until(command, b"ready")
+    await read_until(command, b"ready\r\n")
     await sandbox.client.close_owner("")
     assert await read_all(command) == b""
     with pytest.raises(HostFailure) as told:
@@ -170,10 +170,10 @@ async def test_a_port_inside_is_reached_and_bytes_go_both_ways(sandbox: Standing
 
 
 async def test_a_port_on_which_nothing_listens_is_refused(sandbox: Standing) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with pytest.raises(SupervisorRefusal) as refused:
-        await sandbox.client.dial(port)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # nobody else listens there meanwhile
+        with pytest.raises(SupervisorRefusal) as refused:
+            await sandbox.client.dial(silent.getsockname()[1])
     assert refused.value.code == "not_found"
     for odd in (0, -1, 65_536, True, "80", None):
         with pytest.raises(SupervisorRefusal):

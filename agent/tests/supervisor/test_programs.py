@@ -99,11 +99,15 @@ async def test_a_key_is_started_at_most_once(sandbox: Standing) -> None:
 
 
 async def test_a_run_that_does_not_end_is_killed_with_what_it_started(sandbox: Standing, tmp_path: Path) -> None:
-    program = ProgramSpec(("sh", "-c", f"{sys.executable} -c '{DAEMON}' {tmp_path}/d; exec sleep 1000"), {})
-    await sandbox.client.start_run("", "task-1", program, 3)
-    daemon = await daemon_pid(tmp_path / "d")
-    ended = await sandbox.client.wait_run("", "task-1")
-    assert (ended.reason, ended.exit_code) == ("timed_out", 137)
+    for seconds in (3, 10, 30, 90):  # what it starts has to be there before its time is over, on a slow machine too
+        key, written = f"task-{seconds}", tmp_path / f"d{seconds}"
+        program = ProgramSpec(("sh", "-c", f"{sys.executable} -c '{DAEMON}' {written}; exec sleep 1000"), {})
+        await sandbox.client.start_run("", key, program, seconds)
+        ended = await sandbox.client.wait_run("", key)
+        assert (ended.reason, ended.exit_code) == ("timed_out", 137)
+        if written.with_name(f"{written.name}.pid").exists():
+            break
+    daemon = await daemon_pid(written)
     await until(lambda: not is_alive(daemon))
 
 

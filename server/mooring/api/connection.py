@@ -13,6 +13,7 @@ long a connection may be silent.
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Iterable
 from http import HTTPStatus
@@ -33,6 +34,10 @@ HEAD_BYTES_MAX: Final = 256 * 1024
 ARRIVAL_SECONDS_MAX: Final = 60.0
 UNREAD_SECONDS_MAX: Final = 60.0
 """How long a caller may take nothing of an answer that waits for it in memory."""
+UNREAD_LOOK_SECONDS: Final = 5.0
+"""How often a connection is looked at whose caller has something left to take."""
+LATE_SECONDS: Final = 0.1
+"""A look that comes so much later than it was to come may be one of a process that was held up."""
 HELD_LOOK_SECONDS: Final = 30.0
 """How often a connection is looked at whose request takes its time, as a long poll does: thousands of them wait."""
 EXTENSIONS: Final[dict[str, dict[str, object]]] = {ANSWER: {}, BODY: {}, SWITCH: {}}
@@ -66,6 +71,7 @@ class Connection(asyncio.Protocol):
             config.load()
         self._application: Application = config.loaded_app
         self._silence_seconds_max: float = config.timeout_keep_alive
+        self._unread_look_seconds = min(self._silence_seconds_max, UNREAD_LOOK_SECONDS)
         self._state = server_state
         self._loop = _loop or asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
@@ -100,7 +106,7 @@ class Connection(asyncio.Protocol):
         self._server = _address(transport.get_extra_info("sockname"))
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
         self._silent_since = self._unread_since = self._loop.time()
-        self._look_again(self._silent_since, self._silence_seconds_max)
+        self._look_by(self._silent_since, self._silence_seconds_max)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is over: whoever waits for it is told."""
@@ -144,6 +150,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The caller reads more slowly than we write."""
         self._drained = self._loop.create_future()
+        self._look_by(self._loop.time(), self._unread_look_seconds)
 
     def resume_writing(self) -> None:
         """There is room again."""
@@ -284,9 +291,7 @@ class Connection(asyncio.Protocol):
             self._close()
             return
         self._silent_since = self._loop.time()
-        if self._timer is not None and self._next_look > self._silent_since + self._silence_seconds_max:
-            self._timer.cancel()
-            self._look_again(self._silent_since, self._silence_seconds_max)
+        self._look_by(self._silent_since, self._silence_seconds_max)
         if self._waiting:
             self._begin(self._waiting.popleft())
         self.read_on()
@@ -346,22 +351,35 @@ class Connection(asyncio.Protocol):
         if self._is_unread(now):
             self.cut_off()
             return
+        is_late = now > self._next_look + LATE_SECONDS
         is_arriving = self._arriving_since is not None and self._reads
         if is_arriving:
             left = (self._arriving_since or now) + ARRIVAL_SECONDS_MAX - now
         elif self._current is not None:
-            left = self._silence_seconds_max if self._unread else max(self._silence_seconds_max, HELD_LOOK_SECONDS)
+            left = HELD_LOOK_SECONDS
         else:
             left = self._silent_since + self._silence_seconds_max - now
         if left > 0:
-            self._look_again(now, left)
+            self._look_again(now, min(left, self._unread_look_seconds) if self._unread else left)
+        elif is_late:  # the silence may be ours: first read what came while this process did nothing
+            self._look_again(now, LATE_SECONDS)
+            self._next_look = math.inf  # that one counts, however late it comes
         elif self._transport is not None and is_arriving:
             self._transport.abort()
         else:
             self._close()  # which waits for the caller to take what was written: so it is looked at again
-            self._look_again(now, self._silence_seconds_max)
+            self._look_again(now, self._unread_look_seconds)
+
+    def _look_by(self, now: float, seconds: float) -> None:
+        """Look after so long at the latest."""
+        if self._timer is None or self._next_look > now + seconds:
+            self._look_again(now, seconds)
 
     def _look_again(self, now: float, seconds: float) -> None:
+        """Look after so long; never so late that a request which begins to arrive meanwhile takes too long."""
+        if self._timer is not None:
+            self._timer.cancel()
+        seconds = min(seconds, ARRIVAL_SECONDS_MAX)
         self._next_look, self._timer = now + seconds, self._loop.call_later(seconds, self._look_at_the_time)
 
     def _is_unread(self, now: float) -> bool:

@@ -196,5 +196,4 @@ async def wait_for_first(
         if left <= 0 or not await hub.wait(place, left):
             break
         rows, place = await hub.read(wanted, place, query.limit)
-    await require_still_allowed(call)
     return rows, place

@@ -73,12 +73,13 @@ WITH_KEPT_PLANS: Final = Acting(keeps_plans=True)
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """How many connections, and how long a statement may take."""
+    """How many connections, and how long it may take to make one, to get one and to be answered on it."""
 
     url: str
     size: int = 8
     acquire_timeout_seconds: float = 10.0
     statement_timeout_seconds: float = 30.0
+    connect_timeout_seconds: float = 60.0
 
 
 async def _encode_json(connection: asyncpg.Connection) -> None:
@@ -174,7 +175,7 @@ class Database:
         connection = await asyncpg.connect(
             settings.url,
             connection_class=Connection,
-            timeout=5,
+            timeout=settings.connect_timeout_seconds,
             command_timeout=settings.statement_timeout_seconds + 5,
             statement_cache_size=500,
             max_cached_statement_lifetime=0,
@@ -233,8 +234,11 @@ class Database:
 
     async def listener(self) -> asyncpg.Connection:
         """A connection of its own for LISTEN and NOTIFY, outside of the pools."""
+        settings = self._settings
         return await asyncpg.connect(
-            self._settings.url, timeout=5, server_settings=session_settings(self._settings, "mooring-listen")
+            settings.url,
+            timeout=settings.connect_timeout_seconds,
+            server_settings=session_settings(settings, "mooring-listen"),
         )
 
 

@@ -66,12 +66,12 @@ Child = subprocess.Popen[str]
 
 
 @pytest.fixture
-def start_child() -> Iterator[Callable[[Path], Child]]:
+def start_child() -> Iterator[Callable[..., Child]]:
     """Starts another process that supervises a server in the directory it is given."""
     children: list[Child] = []
 
-    def start(data_directory: Path) -> Child:
-        command = [sys.executable, str(CHILD), str(data_directory)]
+    def start(data_directory: Path, *arguments: str) -> Child:
+        command = [sys.executable, str(CHILD), str(data_directory), *arguments]
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         children.append(child)
         return child

@@ -15,7 +15,7 @@ from mooring.embedded.processes import account_for, living, wait_until_gone
 from server.tests.embedded.conftest import Child, Remembered
 
 pytestmark = pytest.mark.real_part("postgresql")
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 def processes_in(directory: Path) -> list[int]:
@@ -161,7 +161,7 @@ async def test_a_new_start_works_at_once_after_the_supervisor_was_killed(
 async def test_a_pid_file_that_names_a_living_stranger_does_not_stop_a_start(directory: Path, log: Remembered) -> None:
     async with EmbeddedPostgres(directory, log=log) as server:
         await write_note(server.dsn, "kept")
-    stranger = await asyncio.create_subprocess_exec("sleep", "60")
+    stranger = await asyncio.create_subprocess_exec("sleep", "infinity")
     pid_file = Layout(directory).cluster / "postmaster.pid"
     pid_file.write_text(f"{stranger.pid}\n{Layout(directory).cluster}\n1\n5432\n\n\n1 1\nready\n")
     try:
@@ -174,12 +174,12 @@ async def test_a_pid_file_that_names_a_living_stranger_does_not_stop_a_start(dir
 
 
 async def test_a_supervisor_killed_while_it_makes_the_cluster_leaves_nothing_that_matters(
-    directory: Path, log: Remembered, start_child: Callable[[Path], Child]
+    directory: Path, log: Remembered, start_child: Callable[..., Child]
 ) -> None:
-    child = start_child(directory)
+    child = start_child(directory, "held")
     home = Layout(directory).home
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not list(home.glob("cluster.new-*/PG_VERSION")):
+        while not list(home.glob("cluster.new-*/held")):
             assert child.poll() is None
             await asyncio.sleep(0)
     child.kill()

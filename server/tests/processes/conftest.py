@@ -15,7 +15,7 @@ import pytest
 
 from mooring.embedded.cluster import Layout
 from mooring.embedded.processes import account_for, wait_until_gone
-from server.tests.postgres import test_cluster_dsn
+from server.tests.postgres import make_or_drop, test_cluster_dsn
 from server.tests.processes.aftermath import Outcome
 from server.tests.processes.doomed_server import FILES, DoomedServer, first_people
 from server.tests.processes.mutations import Stage
@@ -40,9 +40,9 @@ def named(dsn: str, database: str) -> str:
 def new_database(template: str) -> Iterator[str]:
     """The address of a database that goes again; `template0` gives an empty one."""
     dsn, name = test_cluster_dsn(), f"process_{uuid.uuid4().hex[:16]}"
-    asyncio.run(execute(dsn, f'CREATE DATABASE "{name}" TEMPLATE "{template}"'))
+    asyncio.run(make_or_drop(dsn, f'CREATE DATABASE "{name}" TEMPLATE "{template}"'))
     yield named(dsn, name)
-    asyncio.run(execute(dsn, f'DROP DATABASE "{name}" WITH (FORCE)'))
+    asyncio.run(make_or_drop(dsn, f'DROP DATABASE "{name}" WITH (FORCE)'))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from server.tests.postgres import SOAK
+from server.tests.processes.conftest import execute
 from server.tests.processes.served import Fleet, Served, make_project, make_tenant, sign_in_first_admin
 from server.tests.processes.wire import Caller
 from server.tests.registry.adversary import Adversary, Asked, adversary, head
@@ -22,6 +23,7 @@ PIECES = 64
 ENDED = "succeeded,failed,cancelled"
 LARGE_BYTES = (10 if SOAK else 1) * 1024**3
 MEMORY_GROWTH_BYTES_MAX = 96 * 1024**2
+LEASES_RUN_OUT = "UPDATE artifact_check SET lease_expires_at = now() - interval '1 s' WHERE status = 'running'"
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ async def fleet(database_url: str, tmp_path: Path, source: Adversary) -> AsyncIt
         {
             "MOORING_DATABASE_URL": database_url,
             "MOORING_SOURCE_BUCKET_ENDPOINT": source.url,
-            "MOORING_CHECK_LEASE_SECONDS": "3",
+            "MOORING_CHECK_LEASE_SECONDS": "3600",  # nobody loses it by being held up
         },
     )
     yield made
@@ -106,7 +108,7 @@ async def begun(caller: Caller, path: str) -> Any:
 
 
 async def test_a_check_whose_process_is_killed_in_the_middle_is_ended_by_another(
-    fleet: Fleet, source: Adversary
+    fleet: Fleet, source: Adversary, database_url: str
 ) -> None:
     gate = source.routes["/models/weights"] = Gated(PIECES * PIECE, PIECES // 2)
     first = await fleet.start("serve")
@@ -117,6 +119,7 @@ async def test_a_check_whose_process_is_killed_in_the_middle_is_ended_by_another
             check_path = f"{path}/{made['id']}/checks/{made['check']['id']}"
             assert (await begun(caller, check_path))["status"] == "running"
         await first.kill()
+        await execute(database_url, LEASES_RUN_OUT)
         second = await fleet.start("serve")
         gate.open()
         async with Caller(second.url, token) as caller:

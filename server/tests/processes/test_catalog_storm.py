@@ -73,7 +73,7 @@ async def grounds(settings: Settings, tmp_path: Path) -> AsyncIterator[Grounds]:
             await admin.post("/api/v1/platform/artifact-sources", {"name": "files", "pattern": "file:*"})
         async with Caller(patient.url, tenant.token) as owner:
             app = await owner.post(f"{tenant.path}/apps", {"slug": SLUG, "display_name": "Stormy", "category": "tool"})
-        own = replace(settings, source_file_directory=str(files))
+        own = replace(settings, source_file_directory=str(files), database_connect_timeout_seconds=60.0)
         pools = [
             (await stack.enter_async_context(platform(own, own.database_url, Telemetry()))).services for _ in range(2)
         ]

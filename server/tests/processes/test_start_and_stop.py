@@ -39,6 +39,14 @@ async def until_blocked(connection: asyncpg.Connection) -> None:
             await asyncio.sleep(0.005)
 
 
+async def until_answering(url: str, count: int) -> None:
+    """Return once the server is answering so many requests, and the one that asks for their number."""
+    wanted = f"\nmooring_http_requests_in_flight {count + 1}.0\n".encode()
+    async with asyncio.timeout(120), Caller(url) as caller:
+        while wanted not in (await caller.call("GET", "/metrics")).body:  # noqa: ASYNC110  it has no event for it
+            await asyncio.sleep(0.005)
+
+
 async def until_refused(url: str) -> None:
     """Return once the server takes no more connections."""
     async with asyncio.timeout(120):
@@ -166,6 +174,7 @@ async def test_a_stop_ends_streams_and_waiting_reads_at_once(fleet: Fleet) -> No
         assert await opened.take(1)
         read = asyncio.create_task(waiting.call("GET", f"/api/v1/projects/{project_id}?wait=60&changed_from=0"))
         ending = asyncio.create_task(opened.end())
+        await until_answering(served.url, 2)  # the stream and the read
         await stop(served)
         assert (await read).expect(200)["id"] == project_id
         await ending  # the server ended it: nothing broke

@@ -334,9 +334,13 @@ async def test_the_end_of_a_check_is_an_event(port: Port) -> None:
 
 @pytest.fixture
 async def impatient(settings: Settings, foe: Adversary) -> AsyncIterator[Port]:
-    """As `port`, with little patience for silence: that is what is tried."""
-    settings = replace(settings, source_bucket_endpoint=foe.url, source_timeout_seconds=2.0)
+    """As `port`, with little patience for silence in a check, and for nothing else: that is what is tried."""
+    settings = replace(settings, source_bucket_endpoint=foe.url, source_timeout_seconds=60.0)
     async with running_platform(settings) as running, AsyncExitStack() as stack:
+        reader = running.platform.services.artifacts
+        reader._patience_of_checks = replace(
+            reader._patience_of_checks, answer_seconds=60.0, window_seconds=1.0, silence_seconds=2.0
+        )
         admin = World(running, running.client())
         token = await admin.sign_in("admin@mooring.local", running.code)
         world = World(running, running.client(token))

@@ -69,16 +69,16 @@ async def test_only_the_node_that_was_asked_may_dial_and_once(harbour: Harbour) 
 
 
 async def test_a_node_that_dials_too_late_finds_nobody_and_the_viewer_was_told(
-    harbour: Harbour, monkeypatch: pytest.MonkeyPatch
+    harbour: Harbour,
 ) -> None:
-    monkeypatch.setattr("mooring.relay.desk.DIAL_SECONDS", 1.0)
     line = await harbour.line()
     head = {"Connection": "Upgrade", "Upgrade": "mooring-visit", "Authorization": f"Bearer {await harbour.ticket()}"}
     await line.ask("relay", "/visits", **head)
+    task = await harbour.asked()
+    harbour.relay._desk._awaited[task["task_id"]].carrier.set_exception(TimeoutError())  # the time is over
     answer = await line.answer()
     assert answer.status == 503
     assert "did not dial" in json.loads(answer.body)["detail"]
-    task = await harbour.asked()
     assert (await harbour.dial(task["task_id"], await harbour.node_token()))[0] == 404
 
 

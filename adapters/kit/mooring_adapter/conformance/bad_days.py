@@ -29,6 +29,8 @@ BAD: list[Promise] = []
 EFFECTS: Final = frozenset({"service.start", "container.launch", "files.write", "process.run"})
 SAMPLED: Final = 6
 SKEW_SECONDS: Final = 45.0
+TOLD_MAX: Final = 3
+"""In how many polls, from the one that tells of a loss on, an adapter may name the instance: news may cross a poll."""
 
 
 def footprint(platform: PlatformUnderTest, instance_id: str) -> Footprint:
@@ -132,6 +134,8 @@ def stops_without_lease(platform: PlatformUnderTest) -> None:
     platform.hold_tasks(lambda task: True)
     instance_id = platform.create_instance("fenced")
     platform.wait_for("a first task", lambda: platform.tasks(instance_id))
+    # What was sent before the loss must not come in behind it.
+    platform.wait_for("a poll that names it, and nothing of it under way", lambda: _rests(platform, instance_id))
     platform.take_lease(instance_id, "another")
     taken = max(each.number for each in platform.traffic())
     platform.hold_tasks(lambda task: False)
@@ -141,7 +145,11 @@ def stops_without_lease(platform: PlatformUnderTest) -> None:
         noted = platform.traffic()
         account = {each.token for each in noted if each.instance_id == instance_id}  # it polls for others too
         polls = [each for each in noted if each.path.endswith("/claims") and each.token in account]
-        held = max((each.number for each in polls if _names(each.body, instance_id)), default=taken)
+        naming = [each for each in polls if _names(each.body, instance_id)]
+        behind = [each for each in naming if each.number > taken]
+        told = next((index for index, each in enumerate(behind) if each.status == 200), len(behind))
+        expect(len(behind) - told <= TOLD_MAX, f"told {TOLD_MAX} times that it lost it, it still claims to hold it")
+        held = max((each.number for each in naming), default=taken)
         return next((each.number for each in polls if each.number > max(held, taken)), None)
 
     number = platform.wait_for("a poll that no longer claims to hold it", let_go) or 0
@@ -153,6 +161,13 @@ def stops_without_lease(platform: PlatformUnderTest) -> None:
     late = [each for each in known if each.number > number and each.fence == first and each.route != "read"]
     expect(not late, f"the old fence was used again: {', '.join(each.route for each in late)}")
     as_on_a_quiet_day(platform, instance_id)
+
+
+def _rests(platform: PlatformUnderTest, instance_id: str) -> bool:
+    """Whether the adapter says that it holds it, and waits for no answer about it."""
+    noted = platform.traffic()
+    is_named = any(each.path.endswith("/claims") and _names(each.body, instance_id) for each in noted)
+    return is_named and all(each.status for each in noted if each.instance_id == instance_id)
 
 
 def _names(body: Any, instance_id: str) -> bool:
@@ -268,11 +283,12 @@ def waits_for_quiet(platform: PlatformUnderTest) -> None:
     succeeded(platform, instance_id, platform.add(instance_id, platform.profile.grows, 1))
     member = of_component(platform, instance_id, platform.profile.grows)[-1]
     platform.never_quiet(True)
-    drain = platform.ended(instance_id, platform.drain(instance_id, member.id, timeout_seconds=2.0))
+    seconds = platform.profile.busy_drain_seconds
+    drain = platform.ended(instance_id, platform.drain(instance_id, member.id, timeout_seconds=seconds))
     check(platform)
     state = next(each.status for each in platform.members(instance_id) if each.id == member.id)
     expect(drain.status == "failed" and state == "draining", f"the drain {drain.status}, the member is {state}")
-    succeeded(platform, instance_id, platform.remove(instance_id, member.id, timeout_seconds=2.0))
+    succeeded(platform, instance_id, platform.remove(instance_id, member.id, timeout_seconds=seconds))
     check(platform)
 
 

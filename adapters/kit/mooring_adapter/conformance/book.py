@@ -1,7 +1,7 @@
 """The simulated platform's memory, with its lock: what people ask of it, and what its nodes and its worker do.
 
 Every change happens under one lock, is followed by what the worker and the nodes have to do, and wakes everybody who
-waits. Time is the machine's, moved by an offset that a scenario chooses.
+waits. Time is the machine's, or that of another clock, moved by an offset that a scenario chooses.
 """
 
 import hashlib
@@ -23,7 +23,8 @@ OPERATION_SECONDS: Final = 600.0
 class Book:
     """Everything that the simulated platform knows."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.clock = clock
         self.turn = threading.Condition()
         self.accounts: dict[str, Account] = {}
         self.instances: dict[str, Instance] = {}
@@ -36,7 +37,7 @@ class Book:
 
     def now(self) -> datetime:
         """The platform's clock."""
-        return datetime.now(UTC) + self.offset
+        return self.clock() + self.offset
 
     @contextmanager
     def changing(self, instance: Instance | None = None) -> Iterator[None]:

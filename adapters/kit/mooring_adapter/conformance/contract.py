@@ -55,6 +55,7 @@ class Contract:
     tokens: dict[str, tuple[str, float]] = field(default_factory=dict)  # token → account, good until
     used: set[str] = field(default_factory=set)  # the jti of assertions
     releases: dict[str, int] = field(default_factory=dict)  # how often a holder gave claims back
+    released: set[tuple[str, str, int]] = field(default_factory=set)  # (holder, instance, fence) of those claims
 
     def answer(self, asked: Asked) -> tuple[int, dict[str, Any]]:
         """What the platform answers; raises `Refused` for everything that is no success."""
@@ -62,10 +63,11 @@ class Contract:
             return 200, self._token(asked.body)
         if asked.path == ACCOUNTS:
             return 200, self._accounts(asked.body)
+        generation = self.book.generation  # read first: a kill voids the tokens before it begins a new generation
         account = self._account(asked.token)
         match asked.path.removeprefix("/api/v1/runtime/").split("/"):
             case ["claims"]:
-                return 200, self._claims(account, asked.body)
+                return 200, self._claims(account, asked.body, generation)
             case ["releases"]:
                 return 200, self._releases(account, asked.body)
             case ["instances", instance_id, *rest]:
@@ -127,20 +129,22 @@ class Contract:
 
     # Claims --------------------------------------------------------------------------------------------------------
 
-    def _claims(self, account: Account, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _claims(self, account: Account, body: Mapping[str, Any], generation: int) -> dict[str, Any]:
         holder, free = str(body.get("holder", "")), int(body.get("free", 0))
         if not 1 <= len(holder) <= 64 or not 0 <= free <= 100:
             raise invalid("holder is a text of 1 to 64 characters, free a number from 0 to 100")
         held = {str(each["instance_id"]): int(each["fence"]) for each in body.get("held", ())}
         cursor = int(body["after"]) if body.get("after") else None
 
-        begun = (self.book.generation, self.releases.get(holder, 0))
+        begun = (generation, self.releases.get(holder, 0))
 
         def look() -> dict[str, Any] | None:
             # Nothing is claimed for a poll that nobody waits for any more: its process was killed, or let go.
             if begun != (self.book.generation, self.releases.get(holder, 0)):
                 return {"claims": [], "changed": [], "lost": []}
-            return self._news(account, holder, held, cursor, free)
+            # One that names what its holder gave back was sent before that, however late it comes in.
+            is_late = any((holder, *each) in self.released for each in held.items())
+            return self._news(account, holder, held, cursor, 0 if is_late else free)
 
         wait_seconds = min(max(float(body.get("wait_seconds", 0)), 0.0), 25.0)
         news = self.book.wait(look, wait_seconds)
@@ -193,6 +197,7 @@ class Contract:
         with self.book.changing():
             self.releases[body["holder"]] = self.releases.get(body["holder"], 0) + 1
             for each in body.get("held", ()):
+                self.released.add((str(body["holder"]), str(each["instance_id"]), int(each["fence"])))
                 instance = self.book.instances.get(each["instance_id"])
                 if instance is not None and instance.claim.holder == body["holder"]:
                     instance.claim.holder = instance.claim.until = None

@@ -21,6 +21,7 @@ class AdapterProcess:
     place: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="mooring-conformance-")))
     starts: int = 0
     _process: subprocess.Popen[bytes] | None = None
+    _is_wanted: bool = False
 
     @property
     def log(self) -> Path:
@@ -32,6 +33,11 @@ class AdapterProcess:
         """Whether it runs."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def ended_by_itself(self) -> bool:
+        """Whether it ended and nobody asked it to: nothing more comes of it."""
+        return self._is_wanted and not self.is_alive
+
     def start(self) -> None:
         """Start it, unless it runs; in a group of its own, so that nothing of it survives a kill."""
         if self.is_alive:
@@ -42,10 +48,12 @@ class AdapterProcess:
                 self.command, env={**os.environ, **self.environment}, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
+        self._is_wanted = True
 
     def kill(self) -> None:
         """`kill -9`, with everything that it started."""
         process = self._process
+        self._is_wanted = False
         if process is not None:
             self._signal(process, signal.SIGKILL)
             process.wait()
@@ -55,6 +63,7 @@ class AdapterProcess:
         process = self._process
         if process is None:
             return 0
+        self._is_wanted = False
         process.terminate()
         try:
             return process.wait(seconds)

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
@@ -196,10 +196,16 @@ class SimulatedPlatform:
         return [_task(each) for each in self._instance(instance_id).tasks.values()]
 
     def wait_for(self, what: str, condition: Callable[[], Value]) -> Value:
-        value: Value = self.book.wait(condition, self.profile.patience_seconds)
+        def found() -> tuple[Value, bool] | None:
+            is_gone = self.adapter.ended_by_itself  # asked first: the last that it did counts
+            value = condition()
+            return (value, is_gone) if value or is_gone else None
+
+        value, is_gone = self.book.wait(found, self.profile.patience_seconds) or (None, False)
         if not value:
-            raise NotReached(f"{what} did not come about within {self.profile.patience_seconds:g} s")
-        return value
+            within = "" if is_gone else f" within {self.profile.patience_seconds:g} s"
+            raise NotReached(f"{what} did not come about{within}")
+        return cast(Value, value)
 
     def traffic(self) -> list[Exchange]:
         with self.front.lock:
@@ -221,6 +227,7 @@ class SimulatedPlatform:
     def kill_adapter(self) -> None:
         self.adapter.kill()
         with self.book.changing():  # the dead one's leases are over; nobody waits for that in a test
+            self.expire_tokens()  # what it sent last may come in later still, and must not act for it
             self.book.generation += 1
             for instance in self.book.instances.values():
                 instance.claim.holder = instance.claim.until = None

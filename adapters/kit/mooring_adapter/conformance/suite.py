@@ -15,7 +15,9 @@ from mooring_adapter.conformance.stand_in import find_program
 from mooring_adapter.conformance.under_test import Broken, NotReached, PlatformUnderTest, Profile
 
 CRASH: Final = "crash"
-DETAILS: Final = ("topology", "config", "actions", "grows", "patience_seconds", "next_manifest", "stand_in")
+DETAILS: Final = (
+    "topology", "config", "actions", "grows", "patience_seconds", "busy_drain_seconds", "next_manifest", "stand_in",
+)  # fmt: skip
 
 
 class ProfileRefused(ValueError):
@@ -63,6 +65,7 @@ def read_profile(manifest: dict[str, Any], given: dict[str, Any] | None = None) 
         actions=details.get("actions", {}),
         grows=details.get("grows", room[-1] if room else ""),
         patience_seconds=float(details.get("patience_seconds", 20.0)),
+        busy_drain_seconds=float(details.get("busy_drain_seconds", 2.0)),
         stand_in=tuple(stand_in),
     )
 

@@ -87,6 +87,7 @@ class Profile:
     actions: dict[str, dict[str, Any]] = field(default_factory=dict)
     grows: str = ""  # the component that members are added to and removed from
     patience_seconds: float = 20.0
+    busy_drain_seconds: float = 2.0  # how long a drain may last whose member never becomes quiet
     stand_in: tuple[str, ...] = ()  # a program that answers for the app's own on the simulated nodes
 
 

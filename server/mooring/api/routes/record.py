@@ -43,6 +43,8 @@ async def list_events(call: Call, query: EventQuery) -> EventPage:
     rows, place = await hub.read(wanted, place, query.limit)
     if not rows and query.wait:
         rows, place = await stream.wait_for_first(call, wanted, place, query)
+    if query.wait:
+        await stream.require_still_allowed(call)
     withhold = call.place.scope is Scope.PLATFORM
     return EventPage(items=[event_view(row, withhold=withhold) for row in rows], next_cursor=place.cursor())
 

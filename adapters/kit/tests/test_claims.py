@@ -1,0 +1,61 @@
+"""The claims of the simulated platform: nothing is claimed for whoever is gone, however late his poll comes in."""
+
+import sys
+import threading
+from typing import Any
+
+from adapters.kit.tests.test_suite_can_fail import BROKEN_ADAPTER, MANIFEST, PATIENCE_SECONDS
+from mooring_adapter.conformance.book import Book
+from mooring_adapter.conformance.contract import Asked, Contract
+from mooring_adapter.conformance.records import Account
+from mooring_adapter.conformance.simulated import SimulatedPlatform
+from mooring_adapter.conformance.suite import read_profile
+
+
+def test_a_poll_that_comes_in_behind_the_kill_of_its_sender_claims_nothing() -> None:
+    profile = read_profile(MANIFEST, {"patience_seconds": PATIENCE_SECONDS})
+    platform = SimulatedPlatform((sys.executable, str(BROKEN_ADAPTER), "nothing"), profile)
+    late, is_killed = threading.Event(), threading.Event()
+    answered: list[int] = []
+
+    def on_its_way(asked: Asked, number: int) -> None:
+        if asked.path.endswith("/claims") and asked.body["held"]:
+            late.set()
+            is_killed.wait(PATIENCE_SECONDS)
+
+    def over(asked: Asked, number: int, answer: tuple[int, dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+        if asked.path.endswith("/claims") and asked.body["held"]:
+            with platform.book.changing():
+                answered.append(answer[0])
+        return answer
+
+    try:
+        platform.faults.before, platform.faults.after = on_its_way, over
+        instance_id = platform.create_instance("abandoned")
+        platform.start_adapter()
+        assert late.wait(PATIENCE_SECONDS)
+        platform.kill_adapter()
+        is_killed.set()
+        platform.wait_for("an answer that nobody hears", lambda: answered)
+        assert platform.instance(instance_id).held_by is None
+    finally:
+        is_killed.set()
+        platform.close()
+
+
+def test_a_poll_that_was_sent_before_its_holder_let_go_takes_nothing_back() -> None:
+    book = Book()
+    contract = Contract(book, tokens={"token": ("sva_1", float("inf"))})
+    book.accounts["sva_1"] = Account("sva_1", "prj_1", "key", "public", ("broken",))
+    instance = book.create(book.accounts["sva_1"], MANIFEST, {"worker": 1}, {}, "handed-over")
+
+    def asked(what: str, **body: object) -> dict[str, Any]:
+        given = {"holder": "first", "free": 10, **body}
+        return contract.answer(Asked("POST", f"/api/v1/runtime/{what}", {}, given, "", "token"))[1]
+
+    (claim,) = asked("claims")["claims"]
+    asked("releases", held=[claim])
+    late = asked("claims", held=[claim])
+    assert (late["claims"], late["lost"], instance.claim.holder) == ([], [claim], None)
+    (again,) = asked("claims")["claims"]  # one that goes on after all is heard
+    assert again["fence"] > claim["fence"]
