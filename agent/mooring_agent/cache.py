@@ -116,7 +116,8 @@ class Cache:
             stream = source.read(offset)
             while size is None or offset < size:
                 try:
-                    part = await asyncio.wait_for(anext(stream, b""), patience)
+                    async with asyncio.timeout(patience):
+                        part = await anext(stream, b"")
                 except TimeoutError as error:
                     raise HostFailure("no_progress", f"no byte came for {patience:.0f} s after {offset}") from error
                 if not part:

@@ -236,6 +236,7 @@ class Executor:
         log.info("task %s (%s) of %s begins", task.task_id, task.type, task.owner)
         if each.family.logs:
             self.outputs[task.task_id] = each
+            self.changed()  # from now on its output is looked at, also where nothing else is to be told
         doing = Doing(task, {}, self._teller(each), found_again=found_again and not each.family.repeats)
         try:
             doing.secrets = {s.name: self.keys.open(s, task.node_id, task.task_id) for s in task.secrets}

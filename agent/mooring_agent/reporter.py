@@ -91,7 +91,8 @@ class Reporter:
                 continue
             try:
                 soon = bool(self._later) or any(not output.ended for output in self._outputs.values())
-                await asyncio.wait_for(self.wake.wait(), STREAM_SECONDS if soon else None)
+                async with asyncio.timeout(STREAM_SECONDS if soon else None):
+                    await self.wake.wait()
             except TimeoutError:
                 continue
 

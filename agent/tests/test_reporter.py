@@ -17,6 +17,7 @@ from agent.tests.supervisor.standing import until
 from mooring_agent.agent import Agent, Dismissed, Parts
 from mooring_agent.client import Client, Unreachable
 from mooring_agent.executor import Executor
+from mooring_agent.hosts.contract import Owner, ProcessSpec
 from mooring_agent.hosts.simulated import SimulatedHost
 from mooring_agent.journal import Journal
 from mooring_agent.keys import Identity, make_keys
@@ -77,9 +78,10 @@ class Machine:
         identity = Identity("http://platform.example", NODE, AUDIENCE, ())
         client = Client(identity, self.keys, lambda: self.now, httpx.MockTransport(self.platform))
         journal = Journal(self.directory / "journal.sqlite")
-        executor = Executor(self.host, journal, self.keys, lambda: self.now, lambda: None)
+        executor = Executor(self.host, journal, self.keys, lambda: self.now, lambda: reporter.wake.set())
+        reporter = Reporter(client, executor, journal, self.host, lambda: self.now)
         try:
-            yield executor, Reporter(client, executor, journal, self.host, lambda: self.now)
+            yield executor, reporter
         finally:
             await executor.stop()
             await client.close()
@@ -139,6 +141,38 @@ async def test_the_output_is_told_before_the_result_also_after_a_crash_in_betwee
     assert [report["kind"] for report in about] == ["log", "result"]
     assert decode(about[0]["text"]) == f"simulated output of {task_id}\n".encode()
     assert about[0]["offset"] == 0
+
+
+class Lasting(SimulatedHost):
+    """A simulated host whose programs have said something and go on until somebody lets them end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.over = asyncio.Event(), asyncio.Event()
+
+    async def run(self, owner: Owner, key: str, process: ProcessSpec, timeout_seconds: float) -> int:
+        """One program."""
+        self.begun.set()
+        await self.over.wait()
+        return await super().run(owner, key, process, timeout_seconds)
+
+
+async def test_an_agent_with_nothing_else_to_tell_tells_what_a_program_says_while_it_runs(machine: Machine) -> None:
+    machine.host = host = Lasting()
+    async with machine.agent() as (executor, reporter):
+        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        await executor.settle()
+        telling = asyncio.create_task(reporter.run())
+        await until(lambda: machine.platform.told("result") and not reporter.wake.is_set())
+        task = machine.hand.task("process.run", {"argv": ["true"]})
+        executor.accept(task)
+        await until(lambda: machine.platform.told("log"))
+        assert host.begun.is_set()
+        assert task.task_id in executor.tracked
+        host.over.set()
+        await executor.settle()
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
 
 
 async def test_a_lost_lease_ends_the_telling_of_a_task_and_of_no_other(machine: Machine) -> None:

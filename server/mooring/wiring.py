@@ -98,6 +98,7 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
         hub.on_event(authenticator.forget)
         hub.on_commit(authenticator.forget_after)
         hub.on_event(homes.forget)
+        hub.on_commit(homes.forget_after)
         hub.on_event(services.fleet.forget)
         hub.on_commit(services.fleet.forget_after)
         tools = Tools(

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,8 +23,7 @@ from mooring_sdk import Client, ClientSettings, models
 from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
 
 PATIENT = ClientSettings(timeout_seconds=90, deadline_seconds=300)
-LOOKS_MAX = 24
-"""Of ten seconds each at the most."""
+SECONDS_MAX = 240.0
 
 
 @dataclass
@@ -138,12 +138,13 @@ class Cloud:
 
     def until(self, wanted: Any, project: Any, allocation_id: str) -> Any:
         """The allocation once it is as wanted; a failure says how it stands instead."""
+        end = time.monotonic() + SECONDS_MAX
         seen = self.tenant_admin.get_allocation(project.id, allocation_id)
-        for _ in range(LOOKS_MAX):
-            if wanted(seen):
-                return seen
+        while not wanted(seen):
+            told = self.machines[-1].said()[-3000:] if self.machines else ""
+            assert time.monotonic() < end, f"{seen}\n{told}"
             seen = self.tenant_admin.get_allocation(project.id, allocation_id, wait=10, changed_from=seen.etag)
-        raise AssertionError(f"{seen}\n{self.machines[-1].said()[-3000:] if self.machines else ''}")
+        return seen
 
     def do(self, project: Any, allocation: Any, type: str, arguments: dict[str, Any], **other: Any) -> Any:
         """A task to its end."""
@@ -154,12 +155,12 @@ class Cloud:
 
     def ended(self, project: Any, task_id: str) -> Any:
         """A task once it has ended."""
+        end = time.monotonic() + SECONDS_MAX
         seen = self.tenant_admin.get_task(project.id, task_id)
-        for _ in range(LOOKS_MAX):
-            if seen.finished_at is not None:
-                return seen
+        while seen.finished_at is None:
+            assert time.monotonic() < end, f"{seen}\n{self.machines[-1].said()[-3000:]}"
             seen = self.tenant_admin.get_task(project.id, task_id, wait=10, changed_from=seen.etag)
-        raise AssertionError(f"{seen}\n{self.machines[-1].said()[-3000:]}")
+        return seen
 
 
 @contextmanager

@@ -36,6 +36,8 @@ from tools.ports import free_port
 WHY = "the walk through the catalog asks for it"
 LOOPBACK = Reach(allowed=read_networks("127.0.0.0/8"))
 COMMAND_SECONDS_MAX = 240
+PLAYED = {"MOORING_NODE_UNREACHABLE_SECONDS": "86400"}
+"""A machine that is played reports once, and is to stay reachable however long a test takes."""
 _numbers = count(1)
 
 
@@ -160,7 +162,7 @@ class Workshop:
         token = self.did("nodes", "enrolment-tokens", "create", context="platform")["token"]
 
         async def join() -> None:
-            async with httpx.AsyncClient(base_url=self.mooring.url) as client:
+            async with httpx.AsyncClient(base_url=self.mooring.url, timeout=180) as client:
                 machine = Machine()
                 answer = await client.post("/api/v1/agent/enrolments", json=machine.request(token))
                 machine.node_id = answer.raise_for_status().json()["node_id"]
@@ -258,7 +260,7 @@ def workshop(tmp_path: Path, **settings: str) -> Iterator[Workshop]:
     directory = tmp_path / "registry"
     directory.mkdir()
     port = free_port()  # the platform has to know where its registry is before that knows whom to trust
-    with running(MOORING_REGISTRY_URL=f"http://127.0.0.1:{port}", **settings) as started:
+    with running(MOORING_REGISTRY_URL=f"http://127.0.0.1:{port}", **(PLAYED | settings)) as started:
         shop = Workshop(started, RunningRegistry("", directory), home)
         shop.sign_in("platform", FIRST_ADMIN, started.code)
         about = shop.did("registry", "get")

@@ -2,7 +2,7 @@
 
 A tenant's admin may name any project's id, and holds his keys in each project of his tenant: so the id must be one of
 them. Whoever has a role in the project itself needs no look-up, and a project never changes its tenant, so one
-look-up answers for good; a deletion is heard of by its event.
+look-up answers until a project is deleted: in this process at once, in another as soon as the event arrives.
 """
 
 from collections import OrderedDict
@@ -25,11 +25,17 @@ class Homes:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._home: OrderedDict[str, str] = OrderedDict()
+        self._cleared = 0
 
     def forget(self, event: Event) -> None:
         """A deleted project is nobody's."""
-        if event.type == EventType.PROJECT_DELETED:
-            self._home.pop(event.subject_id, None)
+        self.forget_after(event.type)
+
+    def forget_after(self, event_type: str) -> None:
+        """Look every project up again when an event of this type says that one was deleted."""
+        if event_type == EventType.PROJECT_DELETED:
+            self._home.clear()
+            self._cleared += 1
 
     async def home_of(self, project_id: str, *, deleted_too: bool = False) -> str | None:
         """The tenant that a project belongs to, for the platform's own people, who may name any."""
@@ -50,10 +56,11 @@ class Homes:
             return True
         if self._home.get(place.project_id) == caller.tenant_id:
             return False
-        acting = Acting(caller.tenant_id)
+        acting, cleared = Acting(caller.tenant_id), self._cleared
         if await projects.find(self._database, acting, place.project_id) is None:
             return not (deleted_too and await projects.was_there(self._database, acting, place.project_id))
-        self._home[place.project_id] = str(caller.tenant_id)
-        if len(self._home) > REMEMBERED_MAX:
-            self._home.popitem(last=False)
+        if cleared == self._cleared:  # else this was read before the deletion of some project, perhaps of this one
+            self._home[place.project_id] = str(caller.tenant_id)
+            if len(self._home) > REMEMBERED_MAX:
+                self._home.popitem(last=False)
         return False

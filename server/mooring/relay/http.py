@@ -64,7 +64,8 @@ class Served:
             if self.state.they_are_waiting_for_100_continue:
                 await self.send(h11.InformationalResponse(status_code=100, headers=[]))
             try:
-                data = await asyncio.wait_for(self.reader.read(READ_BYTES), seconds)
+                async with asyncio.timeout(seconds):
+                    data = await self.reader.read(READ_BYTES)
             except (TimeoutError, ConnectionError) as error:
                 raise Hangup("nothing came") from error
             self.state.receive_data(data)

@@ -193,7 +193,7 @@ class Site:
 
     def instance_until(self, tenant: Tenant, instance_id: str, wanted: str, until: str) -> models.Instance:
         """The instance at the end of its way to a state."""
-        seen = self._patiently(
+        seen = self.patiently(
             lambda wait: tenant.client.get_instance(tenant.project_id, instance_id, wait=wait, until=until),
             lambda each: each.status in until.split(","),
         )
@@ -208,7 +208,7 @@ class Site:
 
     def over(self, tenant: Tenant, instance_id: str, operation_id: str, wanted: str = "succeeded") -> models.Operation:
         """An operation at its end."""
-        seen = self._patiently(
+        seen = self.patiently(
             lambda wait: tenant.client.get_operation(
                 tenant.project_id, instance_id, operation_id, wait=wait, until=OVER
             ),
@@ -233,10 +233,20 @@ class Site:
             self.released(tenant, each)
         return over
 
+    def active(self, tenant: Tenant, allocation_id: str) -> None:
+        """An allocation that stands."""
+        seen = self.patiently(
+            lambda wait: tenant.client.get_allocation(
+                tenant.project_id, allocation_id, wait=wait, until="active,failed"
+            ),
+            lambda each: each.status in ("active", "failed"),
+        )
+        assert seen.status == "active", f"{seen}\n{self.said()}"
+
     def released(self, tenant: Tenant, allocation_id: str) -> None:
         """An allocation that is given back, and whose node found nothing of it."""
         until = "released,release_failed"
-        seen = self._patiently(
+        seen = self.patiently(
             lambda wait: tenant.client.get_allocation(tenant.project_id, allocation_id, wait=wait, until=until),
             lambda each: each.status in until.split(","),
         )
@@ -251,20 +261,40 @@ class Site:
             tenant.project_id, member.allocation_id, type="process.run", label=label,
             arguments={"argv": list(argv), "user": user, "directory": "/tmp", "timeout_seconds": 120},
         )  # fmt: skip
-        seen = self._patiently(
-            lambda wait: tenant.client.get_task(
-                tenant.project_id, made.id, wait=wait, until="succeeded,failed,cancelled,expired"
-            ),
-            lambda each: each.finished_at is not None,
-        )
+        seen = self.ended(tenant, made.id)
         exit_code = 0 if seen.status == "succeeded" else seen.exit_code
         assert exit_code is not None, f"{seen}\n{self.said()}"
         return Said(exit_code, list(seen.last_lines or []))
+
+    def do(self, tenant: Tenant, allocation_id: str, type: str, **arguments: Any) -> None:
+        """A task to its good end."""
+        made = tenant.client.create_allocation_task(
+            tenant.project_id, allocation_id, type=type, label="test", arguments=arguments
+        )
+        seen = self.ended(tenant, made.id)
+        assert seen.status == "succeeded", f"{seen}\n{self.said()}"
+
+    def ended(self, tenant: Tenant, task_id: str) -> models.Task:
+        """A task at its end."""
+        return self.patiently(
+            lambda wait: tenant.client.get_task(
+                tenant.project_id, task_id, wait=wait, until="succeeded,failed,cancelled,expired"
+            ),
+            lambda each: each.finished_at is not None,
+        )
 
     def slurm(self, tenant: Tenant, instance_id: str, *argv: str, user: str = "app", label: str = "test") -> Said:
         """What a command of Slurm says at the controller."""
         (controller,) = self.members(tenant, instance_id, "controller")
         return self.inside(tenant, controller, *argv, user=user, label=label)
+
+    def patiently(self, ask: Callable[[float], Seen], is_over: Callable[[Seen], bool]) -> Seen:
+        """What is asked for once it is over; how it stands after a long time, where it is not."""
+        end = time.monotonic() + SECONDS_MAX
+        while True:
+            seen = ask(20)
+            if is_over(seen) or time.monotonic() > end:
+                return seen
 
     def until(self, look: Callable[[], Any], what: str) -> Any:
         """Wait for something that only Slurm tells."""
@@ -280,13 +310,6 @@ class Site:
         log = self.directory / "adapter.log"
         adapter = log.read_text(errors="replace")[-4000:] if log.exists() else "no adapter was started"
         return "\n".join([adapter, *(each.said()[-2000:] for each in self.machines)])
-
-    def _patiently(self, ask: Callable[[float], Seen], is_over: Callable[[Seen], bool]) -> Seen:
-        end = time.monotonic() + SECONDS_MAX
-        while True:
-            seen = ask(20)
-            if is_over(seen) or time.monotonic() > end:
-                return seen
 
 
 @contextmanager

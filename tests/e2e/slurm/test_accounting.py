@@ -1,15 +1,16 @@
 """Accounting on real Slurm with a real MariaDB, and a control plane that several projects of a tenant share."""
 
 import json
+from typing import Any
 
 import pytest
 
 from mooring_sdk import errors, models
-from tests.e2e.slurm.cluster import SKU, Site, Tenant
+from tests.e2e.slurm.cluster import OVER, SKU, Site, Tenant
 
 HAMMER = """
 import collections, json, subprocess, sys, time
-said, reasons, until = collections.Counter(), set(), time.monotonic() + 120
+said, reasons, until = collections.Counter(), set(), time.monotonic() + 600
 while time.monotonic() < until and said["taken"] < 20:
     try:
         done = subprocess.run(["sbatch", "-o", "/dev/null", "--wrap", "true"], capture_output=True, text=True)
@@ -17,6 +18,7 @@ while time.monotonic() < until and said["taken"] < 20:
         done = None
     if done is None or done.returncode != 0:
         said["refused" if done is None or done.stderr.strip() else "refused without a word"] += 1
+        open("/tmp/refused", "w").close()
     else:
         said["taken"] += 1
     seen = subprocess.run(["squeue", "-h", "-a", "-o", "%r"], capture_output=True, text=True)
@@ -27,20 +29,19 @@ print(json.dumps({"said": said, "reasons": sorted(reasons)}))
 
 def test_whoever_submits_from_the_first_moment_on_never_meets_invalid_account(place: Site, ada: Tenant) -> None:
     box = ada.client.create_allocation(ada.project_id, sku=SKU, shape="gpu_slice", gpu_count=2, name="head")
-    while box.status != "active":
-        box = ada.client.get_allocation(ada.project_id, box.id, wait=20, until="active,failed")
-        assert box.status != "failed", box
+    place.active(ada, box.id)
+    hammer = ada.client.create_allocation_task(
+        ada.project_id, box.id, type="process.run", label="hammer",
+        arguments={"argv": ["python3", "-c", HAMMER], "user": "app", "directory": "/tmp", "timeout_seconds": 660},
+    )  # fmt: skip
+    place.do(ada, box.id, "probe.exec", argv=["test", "-e", "/tmp/refused"], attempts=600, interval_seconds=0.2)
     made = ada.client.create_instance(
         ada.project_id, app="slurm", name="strict", config={"accounting": True},
         topology={"controller": 1, "worker": 1}, placement=models.Placement(allocations=[box.id]),
     )  # fmt: skip
-    hammer = ada.client.create_allocation_task(
-        ada.project_id, box.id, type="process.run", label="hammer",
-        arguments={"argv": ["python3", "-c", HAMMER], "user": "app", "directory": "/tmp", "timeout_seconds": 180},
-    )  # fmt: skip
     running = place.running(ada, made.id)
     assert running.topology_mode == "single_node"
-    over = ada.client.get_task(ada.project_id, hammer.id, wait=60, until="succeeded,failed,cancelled,expired")
+    over = place.ended(ada, hammer.id)
     assert over.status == "succeeded", over
     told = json.loads((over.last_lines or [""])[-1])
     assert told["said"]["taken"] == 20
@@ -62,36 +63,24 @@ def test_projects_of_a_tenant_share_one_cluster_under_accounts_of_their_own(plac
     speech = ada.client.create_project(ada.tenant_id, slug="speech", display_name="Speech").id
     cluster = place.launch(ada, "shared", workers=1, config={"accounting": True}, scope="tenant").id
     attachment = ada.client.create_attachment(speech, instance_id=cluster)
-    active = ada.client.get_attachment(speech, attachment.id, wait=25, until="active,refused")
-    assert active.status == "active", f"{active}\n{place.said()}"
-    theirs = ada.client.start_attachment_action(
-        speech, attachment.id, "queue.submit", input={"script": "#!/bin/sh\nsleep 600\n", "key": "theirs"}
-    )
-    over = ada.client.get_attachment_operation(
-        speech, attachment.id, theirs.id, wait=25, until="succeeded,failed,cancelled"
-    )
-    assert over.status == "succeeded", f"{over}\n{place.said()}"
+    active = attached(place, ada, attachment, "active")
+    theirs = act(place, ada, attachment, "queue.submit", script="#!/bin/sh\nsleep 600\n", key="theirs")
     ours = place.act(ada, cluster, "queue.submit", script="#!/bin/sh\ntrue\n", key="ours")
-    shown = place.slurm(ada, cluster, "scontrol", "-o", "show", "job", str((over.output or {})["job_id"]), user="root")
+    shown = place.slurm(ada, cluster, "scontrol", "-o", "show", "job", str(theirs["job_id"]), user="root")
     assert f"Account={active.account_name}" in shown.text
-    read = ada.client.start_attachment_action(speech, attachment.id, "queue.read", input={})
-    seen = ada.client.get_attachment_operation(
-        speech, attachment.id, read.id, wait=25, until="succeeded,failed,cancelled"
-    )
-    listed = [each["id"] for each in (seen.output or {})["jobs"]]
-    assert (over.output or {})["job_id"] in listed
+    listed = [each["id"] for each in act(place, ada, attachment, "queue.read")["jobs"]]
+    assert theirs["job_id"] in listed
     assert ours["job_id"] not in listed
     ada.client.detach_attachment(speech, attachment.id, cancel_work=True)
-    gone = ada.client.get_attachment(speech, attachment.id, wait=25, until="detached")
-    assert gone.status == "detached", f"{gone}\n{place.said()}"
+    gone = attached(place, ada, attachment, "detached")
     with pytest.raises(errors.IllegalTransition):
         ada.client.start_attachment_action(speech, attachment.id, "queue.read", input={})
     again = ada.client.create_attachment(speech, instance_id=cluster)
-    active = ada.client.get_attachment(speech, again.id, wait=25, until="active,refused")
-    assert (active.status, active.account_name) == ("active", gone.account_name), active
+    active = attached(place, ada, again, "active")
+    assert active.account_name == gone.account_name, active
     script = "#!/bin/sh\necho ours\nsleep 600\n"
     secret = place.act(ada, cluster, "queue.submit", script=script, key="secret", name="secret")
-    told = spied(place, ada, speech, again.id)
+    told = spied(place, ada, again)
     assert told["jobs"].split() == [active.account_name], "of the queue it sees its own job alone"
     assert (told["files"], told["keys"]) == ("", "")
     place.act(ada, cluster, "queue.cancel", job_id=secret["job_id"])
@@ -105,17 +94,36 @@ printf 'keys='; cat /srv/slurm/*/key/* 2> /dev/null | wc -c | grep -v '^0$'; ech
 """
 
 
-def spied(place: Site, tenant: Tenant, project_id: str, attachment_id: str) -> dict[str, str]:
+def attached(place: Site, tenant: Tenant, attachment: models.Attachment, wanted: str) -> models.Attachment:
+    """An attachment at the end of its way to a state."""
+    until = f"{wanted},refused"
+    seen = place.patiently(
+        lambda wait: tenant.client.get_attachment(attachment.project_id, attachment.id, wait=wait, until=until),
+        lambda each: each.status in until.split(","),
+    )
+    assert seen.status == wanted, f"{seen}\n{place.said()}"
+    return seen
+
+
+def act(place: Site, tenant: Tenant, attachment: models.Attachment, name: str, **given: object) -> dict[str, Any]:
+    """An action of an attached project to its good end; its output."""
+    project_id = attachment.project_id
+    asked = tenant.client.start_attachment_action(project_id, attachment.id, name, input=given)
+    seen = place.patiently(
+        lambda wait: tenant.client.get_attachment_operation(project_id, attachment.id, asked.id, wait=wait, until=OVER),
+        lambda each: each.status in OVER.split(","),
+    )
+    assert seen.status == "succeeded", f"{seen}\n{place.said()}"
+    return dict(seen.output or {})
+
+
+def spied(place: Site, tenant: Tenant, attachment: models.Attachment) -> dict[str, str]:
     """What a job of an attached project sees of others, by its own account of it."""
-    client, over = tenant.client, "succeeded,failed,cancelled"
-
-    def act(name: str, **given: object) -> models.AttachedOperation:
-        asked = client.start_attachment_action(project_id, attachment_id, name, input=given)
-        return client.get_attachment_operation(project_id, attachment_id, asked.id, wait=25, until=over)
-
-    job_id = (act("queue.submit", script=SPY).output or {})["job_id"]
+    job_id = act(place, tenant, attachment, "queue.submit", script=SPY)["job_id"]
     wrote = place.until(
-        lambda: next((each for each in [act("queue.output", job_id=job_id).output] if each and each.get("end")), None),
+        lambda: next(
+            (each for each in [act(place, tenant, attachment, "queue.output", job_id=job_id)] if each.get("end")), None
+        ),
         "the output of the spy",
     )
     return dict(line.split("=", 1) for line in str(wrote["text"]).splitlines() if "=" in line)

@@ -128,6 +128,10 @@ def _at_every_step(place: Site, ada: Tenant) -> Counter[str]:
 def _once_in_each(place: Site, ada: Tenant) -> Counter[str]:
     deaths: Counter[str] = Counter()
     cluster = _deployed(place, ada, "mortal", STEP, deaths)
+    for number in range(1, ROUNDS_MAX):
+        if not deaths["deploy"]:
+            place.stop(ada, cluster)
+            cluster = _deployed(place, ada, f"mortal-{number}", STEP, deaths)
     for _ in range(ROUNDS_MAX):
         missed = {kind for kind, _ in WALK if not deaths[kind]}
         for kind, start in WALK:

@@ -33,7 +33,8 @@ def cluster(place: Site, ada: Tenant) -> str:
 
 def test_slurms_own_commands_behave_in_a_pipeline_as_its_users_expect(place: Site, ada: Tenant, cluster: str) -> None:
     names = [each.name for each in place.members(ada, cluster)]
-    said = mooring(place, ada, "connect", "byhand", "--", "srun", "-N2", "sh", "-c", "echo $SLURMD_NODENAME $(id -un)")
+    told = ("sh", "-c", "echo $SLURMD_NODENAME $(id -un)")
+    said = mooring(place, ada, "connect", "byhand", "--", "srun", "-N2", "--quiet", *told)
     assert (sorted(said.stdout.splitlines()), said.stderr, said.returncode) == (
         [f"{each} app" for each in names],
         "",
@@ -42,8 +43,8 @@ def test_slurms_own_commands_behave_in_a_pipeline_as_its_users_expect(place: Sit
     said = mooring(place, ada, "slurm", "run", "byhand", "--", "-N1", "sh", "-c", "echo lost >&2; exit 7")
     assert (said.stdout, said.returncode) == ("", 7)
     assert "lost" in said.stderr.splitlines()
-    said = mooring(place, ada, "connect", "byhand", "--shell", given="sinfo -h -o %T; id -un; pwd; exit 5\n")
-    assert (said.stdout.split()[-3:], said.returncode) == (["idle", "app", "/home/app"], 5)
+    said = mooring(place, ada, "connect", "byhand", "--shell", given="sinfo -h -o %D; id -un; pwd; exit 5\n")
+    assert (said.stdout.split()[-3:], said.returncode) == (["2", "app", "/home/app"], 5)
     sent = mooring(place, ada, "connect", "byhand", "--", "sbatch", "--parsable", given=SCRIPT)
     assert (sent.stdout.strip().isdigit(), sent.returncode) == (True, 0), sent
     rows = list(ada.client.iter_tenant_audit(ada.tenant_id, action="instance.exec"))

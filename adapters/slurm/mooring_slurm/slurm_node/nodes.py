@@ -100,7 +100,7 @@ def prove(slurm: Slurm, name: str | None, count: int, seconds: float) -> Answer:
         if code_of(done.stderr) not in NOT_YET:
             raise Trouble(code_of(done.stderr), f"srun: {said[0]}")
         if daemon is not None:
-            daemon.look()
+            daemon.look(time.monotonic())
         return _others(slurm, name) if name else None
 
     answer = deadline.wait(attempt, lambda: f"no job ran: {said[0]}; {_where(slurm, name)}")
@@ -116,15 +116,18 @@ class Daemon:
         self._words = {b"-N", node.encode(), slurm.conf.encode()}
         self._node = node
         self._pid = 0
-        self._up_at = time.monotonic()
+        self._up_at: float | None = None
 
-    def look(self) -> None:
-        """Trouble where no slurmd was up for a while; one that is seen twice in a row is up."""
+    def look(self, now: float) -> None:
+        """Trouble where no slurmd was up since a while; one that is seen twice in a row is up.
+
+        The while begins at the first look: what was before it nobody has seen, however long the first proof took.
+        """
         pid = next((each for each in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._is_it(each)), 0)
-        if pid and pid == self._pid:
-            self._up_at = time.monotonic()
+        if self._up_at is None or (pid and pid == self._pid):
+            self._up_at = now
         self._pid = pid
-        if time.monotonic() - self._up_at > DAEMON_SECONDS:
+        if now - self._up_at > DAEMON_SECONDS:
             raise Trouble("daemon_down", f"the slurmd of {self._node} does not stay up")
 
     def _is_it(self, pid: int) -> bool:

@@ -260,8 +260,8 @@ async def _thread(action: Callable[P, T], *arguments: P.args, **named: P.kwargs)
 async def _connect(connection: socket.socket, address: str, port: int) -> SocketStream:
     connection.setblocking(False)
     try:
-        loop = asyncio.get_running_loop()
-        await asyncio.wait_for(loop.sock_connect(connection, (address, port)), CONNECT_SECONDS)
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await asyncio.get_running_loop().sock_connect(connection, (address, port))
     except (OSError, TimeoutError):
         connection.close()
         raise

@@ -21,8 +21,8 @@ async def dial(holding: Holding, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
     connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
-        attempt = asyncio.get_running_loop().sock_connect(connection, (target.reach, port))
-        await asyncio.wait_for(attempt, CONNECT_SECONDS)
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await asyncio.get_running_loop().sock_connect(connection, (target.reach, port))
         if await asyncio.to_thread(_find, holding, port) != target:
             raise HostFailure("permission_denied", f"port {port} changed hands")
     except (OSError, TimeoutError) as error:
