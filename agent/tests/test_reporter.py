@@ -163,10 +163,10 @@ async def test_an_agent_with_nothing_else_to_tell_tells_what_a_program_says_whil
         executor.accept(machine.hand.task("sandbox.create", CREATE))
         await executor.settle()
         telling = asyncio.create_task(reporter.run())
-        await until(lambda: machine.platform.told("result") and not reporter.wake.is_set())
+        await until(lambda: bool(machine.platform.told("result")) and not reporter.wake.is_set())
         task = machine.hand.task("process.run", {"argv": ["true"]})
         executor.accept(task)
-        await until(lambda: machine.platform.told("log"))
+        await until(lambda: bool(machine.platform.told("log")))
         assert host.begun.is_set()
         assert task.task_id in executor.tracked
         host.over.set()

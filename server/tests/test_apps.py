@@ -85,7 +85,7 @@ class Shop:
 
     async def smoke(self, artifact_id: str, state: CheckState, digest: str = DIGEST) -> None:
         """A smoke check of an artifact that has come so far."""
-        check = {
+        check: dict[str, Any] = {
             "id": CLOCK.mint(Prefix.ARTIFACT_CHECK), "tenant_id": self.tenant.id, "artifact_id": artifact_id,
             "created_at": CLOCK.now(), **check_columns(), "subject": digest,
         }  # fmt: skip
