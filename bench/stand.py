@@ -1,9 +1,9 @@
 """The stand: one throwaway PostgreSQL, one server process on it, and what the measurements are taken on.
 
 PostgreSQL runs with the settings of the embedded default: it is durable, every commit reaches the disk. The server is
-the program itself in one process with its default settings, but for the limits on how much one caller may send and on
-how long a connection may be silent. All that is measured is made through the public API: tenants, a personal access
-token of each one's admin, and projects.
+the program itself in one process with its default settings, but for the limits on how much one caller may send, on how
+long a connection may be silent and on how long making one to the database may take. All that is measured is made by the
+public API: tenants, a personal access token of each one's admin, and projects.
 """
 
 import asyncio

@@ -74,7 +74,8 @@ class Settings:
     statement_timeout_seconds: float = _setting(30.0, "Longest time that one database statement may take.")
     token_cache_seconds: float = _setting(5.0, "How long a process may go on using a token that another one revoked.")
     keep_alive_seconds: int = _setting(
-        75, "How long a connection may be silent between two requests before it is closed; at least 1."
+        75,
+        "How long a connection may be silent before its first request and between two before it is closed; at least 1.",
     )
     body_limit_bytes: int = _setting(1_048_576, "Largest request body.")
     body_timeout_seconds: float = _setting(30.0, "Longest time that a request's body may take to arrive.")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+import asyncpg
 import httpx
 import pytest
 import uvicorn
@@ -93,6 +94,14 @@ def settings(database_url: str, tmp_path: Path) -> Settings:
         sign_in_limit_per_minute=100_000,
         database_connections=4,
     )
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection of the test's own."""
+    opened = await asyncpg.connect(database_url)
+    yield opened
+    await opened.close()
 
 
 @pytest.fixture

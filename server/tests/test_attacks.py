@@ -4,7 +4,9 @@ import asyncio
 import base64
 import os
 import socket
-from dataclasses import replace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import httpx
@@ -364,9 +366,33 @@ async def test_a_caller_who_reads_nothing_of_its_answers_is_cut_off(monkeypatch:
         writer.close()
 
 
-async def test_a_caller_who_reads_slowly_gets_all_of_its_answer() -> None:
-    """Almost the whole time that is granted passes before each piece is taken: nobody waits for it here."""
-    size, looks = 24_000_000, 0
+@dataclass
+class SlowCaller:
+    """A caller whom more is owed than is on its way, and its connection, which is looked at when the test says so."""
+
+    reader: asyncio.StreamReader
+    connection: http.Connection
+    transport: asyncio.Transport
+
+    def look_later(self, *, held_up: bool = False) -> None:
+        """More than the time that is granted has passed since the caller last took something, and the look is due."""
+        now = asyncio.get_running_loop().time()
+        self.connection._unread_since = now - http.UNREAD_SECONDS_MAX - 1
+        # Either this process was held up all the time, or the look is not late, whatever holds it up.
+        self.connection._next_look = now + http.UNREAD_SECONDS_MAX * (-1 if held_up else 1)
+        self.connection._look_at_the_time()
+
+    async def is_cut_off(self) -> None:
+        """It is, once the kernel takes nothing more for it."""
+        async with asyncio.timeout(60):
+            while not self.transport.is_closing():
+                await asyncio.sleep(0.01)
+                self.look_later()
+
+
+@asynccontextmanager
+async def slow_caller(size: int) -> AsyncIterator[SlowCaller]:
+    """A caller that has read the head of an answer, and nothing of its body."""
 
     async def large(scope: dict[str, Any], receive: Any, send: Any) -> None:
         headers = {"content-length": str(size)}
@@ -381,21 +407,43 @@ async def test_a_caller_who_reads_slowly_gets_all_of_its_answer() -> None:
         await reader.readuntil(b"\r\n\r\n")
         (connection,) = served.server.server_state.connections
         assert isinstance(connection, http.Connection)
-        assert connection._timer is not None
-        connection._timer.cancel()  # from now on it looks only when it is told, and at times that it is told
-        now, read = asyncio.get_running_loop().time(), 0
-        assert not connection._is_unread(now)
+        assert connection._transport is not None
+        connection._look_at_the_time()  # from here on it knows how much is owed
+        assert connection._unread > 0
+        yield SlowCaller(reader, connection, connection._transport)
+        writer.close()
+
+
+async def test_a_caller_who_reads_slowly_gets_all_of_its_answer() -> None:
+    """The whole time that is granted passes while each piece is taken: nobody waits for it here."""
+    size, read, looks = 24_000_000, 0, 0
+    async with slow_caller(size) as slow:
         while read < size:
-            unread = connection.unread_bytes
-            while read < size and connection.unread_bytes >= unread:
-                piece = await reader.read(1_000_000)
+            while read < size and slow.connection.unread_bytes >= slow.connection._unread:
+                piece = await slow.reader.read(1_000_000)
                 assert piece, "cut off"
                 read += len(piece)
-            now, looks = now + http.UNREAD_SECONDS_MAX - 1, looks + 1
-            assert not connection._is_unread(now), "would be cut off"
-        writer.close()
+            slow.look_later()
+            looks += 1
+            assert not slow.transport.is_closing(), "cut off"
     assert read == size
     assert looks > 2, "all of it was on its way before the caller had read anything"
+
+
+async def test_a_caller_who_could_take_nothing_because_the_server_was_held_up_is_not_cut_off() -> None:
+    async with slow_caller(24_000_000) as slow:
+        slow.look_later(held_up=True)
+        assert not slow.transport.is_closing()
+        await slow.is_cut_off()
+
+
+async def test_a_caller_who_stops_reading_in_the_middle_is_cut_off() -> None:
+    async with slow_caller(24_000_000) as slow:
+        while slow.connection.unread_bytes >= slow.connection._unread:
+            assert await slow.reader.read(1_000_000)
+        slow.look_later()
+        assert not slow.transport.is_closing()
+        await slow.is_cut_off()
 
 
 async def test_nothing_is_made_in_a_project_while_it_is_deleted(world: World) -> None:

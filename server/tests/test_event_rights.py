@@ -19,15 +19,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 CLOSED = "closed"
 
-
-@pytest.fixture
-async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection of the test's own."""
-    opened = await asyncpg.connect(database_url)
-    yield opened
-    await opened.close()
-
-
 Ending = Callable[["Place"], Awaitable[httpx.Response]]
 
 
@@ -188,7 +179,7 @@ async def test_a_list_that_waits_for_events_is_refused_when_its_reader_may_no_lo
     place = await place_with_reader(world)
     reader = world.client(place.reader_token)
     await rename(place.admin, place.project_id, "while-it-may")
-    cursor = await shown(reader, place.path, "while-it-may")
+    cursor = await shown(reader, place.path, correlation_id="while-it-may")
     waiting = asyncio.create_task(reader.get(f"{place.path}/events?wait=30&cursor={cursor}"))
     await remove_membership(place)
     await rename(place.admin, place.project_id, "afterwards")
@@ -205,7 +196,7 @@ async def test_a_list_that_may_wait_is_refused_when_its_reader_lost_the_right_be
     place = await place_with_reader(world)
     reader = world.client(place.reader_token)
     await rename(place.admin, place.project_id, "while-it-may")
-    await shown(reader, place.path, "while-it-may")
+    await shown(reader, place.path, correlation_id="while-it-may")
     async with connection.transaction():
         await connection.execute("LOCK TABLE event_horizon")  # where a list looks first
         reading = asyncio.create_task(reader.get(f"{place.path}/events?wait=30"))

@@ -135,6 +135,20 @@ async def test_whoever_waits_for_an_action_is_woken_whether_it_leaves_a_trace_or
         assert (answer.status_code, answer.json()["status"], answer.json()["output"]) == (200, "succeeded", output)
 
 
+async def test_whoever_loses_the_right_while_an_action_goes_on_is_not_told_how_it_stands(launching: Launching) -> None:
+    made, world, project_id = await launching.running(), launching.shop.world, launching.shop.project_id
+    caller = world.client(await world.member(launching.shop.tenant, project_id, "project_admin", "leaving"))
+    asking = asyncio.create_task(
+        caller.post(f"{launching.path}/{made['id']}/actions/queue.list?wait=25", json={"input": {}})
+    )
+    await _begun(launching, made["id"])
+    memberships = f"/api/v1/projects/{project_id}/memberships"
+    me = (await caller.get("/api/v1/whoami")).json()["id"]
+    (mine,) = [each for each in (await launching.client.get(memberships)).json()["items"] if each["user_id"] == me]
+    assert (await launching.client.delete(f"{memberships}/{mine['id']}")).status_code == 204
+    assert problem(await asking) == (404, "not_found"), "nobody finished it: only the look at the right can end this"
+
+
 async def _begun(launching: Launching, instance_id: str) -> str:
     """The action that is open, as soon as there is one."""
     query = "SELECT id FROM operation WHERE instance_id = $1 AND kind = 'action' AND finished_at IS NULL"

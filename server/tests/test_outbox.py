@@ -27,7 +27,7 @@ from mooring.workers.loop import Loop
 from mooring.workers.outbox import OutboxRelay
 from server.tests.conftest import Tenant, World
 from server.tests.later import ShiftedClock
-from server.tests.receiver import Received, Receiver, Reply, answer, made, never, receiver, verifies
+from server.tests.receiver import Received, Receiver, Reply, answer, http, made, never, receiver, verifies
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -437,6 +437,32 @@ async def test_a_running_platform_delivers_by_itself(outbox: Outbox) -> None:
                 while len(await outbox.listed(status="delivered")) < 3:
                     pass
     assert len(good.received) == 3
+
+
+async def test_what_is_under_way_when_the_relay_stops_is_written_down(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mooring.workers.outbox.GRACE_SECONDS", 60.0)
+    owed = asyncio.Event()
+
+    async def gated(_: Received) -> bytes:
+        await owed.wait()
+        return http(204)
+
+    async with receiving(gated) as slow:
+        await outbox.webhook(slow)
+        await outbox.happens("train")
+        async with asyncio.timeout(60):
+            while not slow.received:
+                await outbox.relay.tick()
+        stopping = asyncio.create_task(outbox.relay.close())
+        for _ in range(3):  # each takes many turns of the loop, in which a relay without grace would have given up
+            assert [each["status"] for each in await outbox.listed()] == ["claimed"]
+        assert not stopping.done()
+        owed.set()
+        await stopping
+    (delivered,) = await outbox.listed()
+    assert (delivered["status"], delivered["attempts"], delivered["last_status"]) == ("delivered", 1, 204)
 
 
 async def test_deliveries_are_listed_newest_first_by_status_and_webhook_in_pages(outbox: Outbox) -> None:

@@ -11,6 +11,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.sdk.trace import SpanProcessor
 
 from mooring.api.trace import Traced
 from mooring.core.caller import Caller
@@ -18,6 +19,7 @@ from mooring.core.decision import Actor, PrincipalKind
 from mooring.core.permissions import Authority, Place, Scope
 from mooring.gateways.telemetry import Telemetry, bound, span, wants_traces
 from mooring.gateways.telemetry_log import MASK, Lines
+from mooring.gateways.telemetry_otlp import Tracing
 
 BODY = "01m7gkb3xcnvwxkmhw0gsmppk2"
 TRACE, SPAN, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "00f067aa0ba902b7"
@@ -227,14 +229,26 @@ def test_without_an_endpoint_the_sdk_is_not_even_loaded() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_a_collector_that_is_gone_does_not_hold_up_the_end(receiver: Receiver) -> None:
-    address = receiver.address
-    receiver.close()
-    telemetry = telemetry_to(address)
-    with telemetry.request("GET", Traced("cor_1", TRACE, SPAN, None)) as observed:
-        observed.status = 200
-    ending = threading.Thread(target=telemetry.close, args=(0.05,))
-    ending.start()
-    ending.join(60)
+class Held(SpanProcessor):
+    """Does not end before it is let go."""
 
-    assert not ending.is_alive()
+    def __init__(self) -> None:
+        self.ending, self.let_go = threading.Event(), threading.Event()
+
+    def shutdown(self) -> None:
+        self.ending.set()
+        self.let_go.wait()
+
+
+def test_traces_that_cannot_be_sent_do_not_hold_up_the_end(receiver: Receiver) -> None:
+    telemetry, held = telemetry_to(receiver.address), Held()
+    assert isinstance(telemetry.tracing, Tracing)
+    telemetry.tracing._provider.add_span_processor(held)
+    ending = threading.Thread(target=telemetry.close, args=(0.05,), daemon=True)
+    ending.start()
+    try:
+        assert held.ending.wait(60)
+        ending.join(60)
+        assert not ending.is_alive(), "it waits for what does not end"
+    finally:
+        held.let_go.set()

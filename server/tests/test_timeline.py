@@ -1,7 +1,6 @@
 """The timeline through the public API: events and audit rows in one order, resumable, for whoever may see them."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -25,13 +24,6 @@ from server.tests.socket_client import PATIENCE_SECONDS, connect
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 CORRELATION = "the-story"
-
-
-@pytest.fixture
-async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    opened = await asyncpg.connect(database_url)
-    yield opened
-    await opened.close()
 
 
 async def rename(client: httpx.AsyncClient, project_id: str, name: str, correlation: str = CORRELATION) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from mooring.settings import Settings
 from server.tests.conftest import Tenant, World, running_platform
+from server.tests.test_events import shown
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -141,20 +142,10 @@ async def test_a_wait_for_something_that_is_deleted_meanwhile_ends_as_not_found(
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
-async def shown(account: Account, events: str) -> str:
-    """The cursor once the account's birth was shown: the horizon covers the whole cluster, whose others may hold it."""
-    account_id, cursor = account.path.rpartition("/")[2], ""
-    async with asyncio.timeout(LONG):
-        while True:
-            page = (await account.watcher.get(f"{events}?limit=500&wait=20&cursor={cursor}")).json()
-            cursor = page["next_cursor"]
-            if any(event["subject_id"] == account_id for event in page["items"]):
-                return str(cursor)
-
-
 async def test_a_list_of_events_waits_for_the_first_one_and_goes_on_from_its_cursor(account: Account) -> None:
-    events = account.path.rpartition("/service-accounts/")[0] + "/events"
-    cursor, types = await shown(account, events), []
+    project, _, account_id = account.path.partition("/service-accounts/")
+    cursor, types = await shown(account.watcher, project, subject_id=account_id), []
+    events = f"{project}/events"
     for verb in ("disable", "enable", "disable"):
         waiting = asyncio.create_task(account.watcher.get(f"{events}?wait={LONG}&cursor={cursor}"))
         await account.move(verb)

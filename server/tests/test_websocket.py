@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -16,13 +16,6 @@ from server.tests.conftest import Tenant, World
 from server.tests.socket_client import PATIENCE_SECONDS, Line, Refused, connect, masked
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
-
-
-@pytest.fixture
-async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    opened = await asyncpg.connect(database_url)
-    yield opened
-    await opened.close()
 
 
 async def rename(client: httpx.AsyncClient, project_id: str, name: str) -> None:

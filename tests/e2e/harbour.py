@@ -9,7 +9,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,11 +21,11 @@ from mooring.gateways.registry_push import RegistryPusher
 from mooring_workload.bundle import bundle_of, key_at, write_bundle
 from mooring_workload.image import Layout
 from tests.e2e.cloud import Machine
+from tests.e2e.traces import eventually
 from tests.e2e.workshop import Workshop, workshop
 
 SKU = "slice"
 GPUS = 8
-PATIENCE_SECONDS = 120.0
 
 
 @dataclass
@@ -139,12 +138,10 @@ class Harbour:
 
     def written(self, name: str) -> dict[str, Any]:
         """What an instance of one member has written once there is something: a program's output is taken along."""
-        until = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            read: dict[str, Any] = self.shop.did("logs", name, "--offset", "0", *self.project)
-            if read["text"]:
-                return read
-            assert time.monotonic() < until, f"{read}\n{self.said()}"
+        read: dict[str, Any] = eventually(
+            lambda: self.shop.did("logs", name, "--offset", "0", *self.project), lambda seen: seen["text"], self.said
+        )
+        return read
 
     def stopped(self, name: str) -> list[dict[str, Any]]:
         """Stop an instance; the proof of each member."""

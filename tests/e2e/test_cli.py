@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,9 @@ from click.testing import CliRunner
 
 from mooring_cli.main import mooring as command
 from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
+from tests.e2e.traces import eventually
 
 pytestmark = pytest.mark.real_part("postgresql")
-PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -198,11 +197,10 @@ def test_a_disabled_service_account_gets_no_token(run: Run, tenant_admin: str, h
 
 def test_events_are_shown_and_followed(run: Run, mooring: Mooring, tenant_admin: str, home: Path) -> None:
     # A read stops at the oldest transaction that is open anywhere: what is new may be missing for a moment.
-    shown: list[Any] = []
-    until = time.monotonic() + PATIENCE_SECONDS
-    while "identity.project.created" not in [event["type"] for event in shown]:
-        assert time.monotonic() < until, shown
-        shown = run("events", "--context", tenant_admin, "--tenant", "harbour", "-o", "json", "--limit", "0").data
+    shown = eventually(
+        lambda: run("events", "--context", tenant_admin, "--tenant", "harbour", "-o", "json", "--limit", "0").data,
+        lambda events: "identity.project.created" in [event["type"] for event in events],
+    )
     process = subprocess.Popen(
         [sys.executable, "-m", "mooring_cli", "events", "--follow", "--context", tenant_admin, "--tenant", "harbour",
          "--since", shown[-1]["cursor"], "-o", "json"],

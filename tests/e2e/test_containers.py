@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,11 @@ from mooring_sdk import errors
 from server.tests.registry.registry_process import RunningRegistry, running_registry
 from server.tests.rows import CLOCK, Ground, artifact_columns, machines_of
 from tests.e2e.cloud import Cloud, cloud
+from tests.e2e.traces import eventually
 
 pytestmark = pytest.mark.real_part("containers")
 REPOSITORY = "apps/busybox"
 OWNER = "web"
-PATIENCE_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -80,15 +79,15 @@ def launch(registry: RunningRegistry, digest: str) -> dict[str, Any]:
 
 def inspected(place: Cloud, box: Any) -> dict[str, Any]:
     """The container once something that it wrote was taken down, which is done beside it."""
-    until = time.monotonic() + PATIENCE_SECONDS
-    while True:
+
+    def look() -> dict[str, Any]:
         looked = place.do(
             place.projects[0], box, "container.control", {"name": "web", "action": "inspect"}, label=OWNER
         )
         assert looked.status == "succeeded", looked
-        if looked.result["last_lines"]:
-            return dict(looked.result)
-        assert time.monotonic() < until, looked
+        return dict(looked.result)
+
+    return eventually(look, lambda seen: seen["last_lines"])
 
 
 def test_a_container_by_digest_is_probed_read_stopped_and_proven_gone(place: Cloud, registry: RunningRegistry) -> None:

@@ -1,7 +1,6 @@
 """One correlation id, of a launch that fails, finds everything: log lines, trace, task, events and audit rows."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,12 @@ import pytest
 from mooring_workload.bundle import bundle_of, key_at
 from tests.e2e.collector import Collector
 from tests.e2e.harbour import SKU, Harbour
+from tests.e2e.traces import eventually
 
 pytestmark = pytest.mark.real_part("apps")
 CORRELATION = "the-reef-of-this-test"
 VERSION = "1.9.0"
 LAST_WORDS = "there is a reef ahead"
-PATIENCE_SECONDS = 120.0
 EVENTS = {
     "apps.instance.requested", "capacity.allocation.requested", "capacity.allocation.active",
     "apps.operation.changed", "nodes.task.queued", "nodes.task.finished", "apps.instance.failed",
@@ -44,15 +43,11 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 def events_of(place: Harbour) -> list[dict[str, Any]]:
     """The events under the correlation id, once all are in sight: a read stops at the oldest open transaction."""
-    until = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        seen: list[dict[str, Any]] = place.shop.did(
-            "events", "--correlation", CORRELATION, "--limit", "0", *place.project
-        )
-        missing = EVENTS - {each["type"] for each in seen}
-        if not missing:
-            return seen
-        assert time.monotonic() < until, missing
+    events: list[dict[str, Any]] = eventually(
+        lambda: place.shop.did("events", "--correlation", CORRELATION, "--limit", "0", *place.project),
+        lambda seen: {each["type"] for each in seen} >= EVENTS,
+    )
+    return events
 
 
 def test_one_correlation_id_of_a_failed_launch_finds_everything(harbour: Harbour, collector: Collector) -> None:

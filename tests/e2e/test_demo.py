@@ -150,7 +150,7 @@ def test_a_demo_whose_mooring_is_killed_removes_what_it_had(place: Path, few_pro
     with held(place, few_programs, "it says") as process:
         assert serving(place)
         os.kill(child_of(process.pid), signal.SIGKILL)
-        eventually(lambda: serving(place) == [], lambda: serving(place))
+        eventually(lambda: serving(place), lambda left: left == [])
         code, said, failures = ended(process, place)
     assert code == 1
     assert "not given back" in said

@@ -82,7 +82,7 @@ class Up:
         os.killpg(self.process.pid, number)
         code = self.process.wait(timeout=SECONDS_MAX)
         self.process = None
-        eventually(lambda: self.programs() == [], self.programs)
+        eventually(self.programs, lambda left: left == [])
         return code
 
     def programs(self) -> list[str]:
@@ -280,10 +280,10 @@ def parent_of(pid: int) -> int | None:
 
 def test_an_agent_that_is_killed_is_started_again(standing: Up) -> None:
     up = standing
-    eventually(lambda: any("-m mooring_agent run" in each for each in up.programs()), up.programs)
+    eventually(up.programs, lambda seen: any("-m mooring_agent run" in each for each in seen))
     os.kill(first_of(up, "-m mooring_agent run"), signal.SIGKILL)
     assert "exit code -9" in up.line("is started again")
-    eventually(lambda: any("-m mooring_agent run" in each for each in up.programs()), up.programs)
+    eventually(up.programs, lambda seen: any("-m mooring_agent run" in each for each in seen))
 
 
 def test_the_adapter_that_is_killed_is_started_again_with_its_key_and_can_be_left_out(standing: Up) -> None:
@@ -293,7 +293,7 @@ def test_the_adapter_that_is_killed_is_started_again_with_its_key_and_can_be_lef
     key = json.loads(bundle.read_text())["adapter_key"]
     os.kill(first_of(up, "-m mooring_workload"), signal.SIGKILL)
     assert "The workload adapter ended with exit code -9" in up.line("is started again")
-    eventually(lambda: any("-m mooring_workload" in each for each in up.programs()), up.programs)
+    eventually(up.programs, lambda seen: any("-m mooring_workload" in each for each in seen))
     assert up.stop() == 0
     up.start("This machine is a node", adapters=False)
     assert not any("-m mooring_workload" in each for each in up.programs())

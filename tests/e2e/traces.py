@@ -4,22 +4,25 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
+Seen = TypeVar("Seen")
 SECONDS_MAX = 240.0
 LOOK_SECONDS = 0.05
 
 
-def eventually(wanted: Callable[[], bool], how_it_is: Callable[[], object]) -> None:
-    """Wait until something is so."""
+def eventually(look: Callable[[], Seen], is_so: Callable[[Seen], object], said: Callable[[], str] = str) -> Seen:
+    """What is looked at once it is so; a failure tells how it stands instead, and what was said meanwhile."""
     until = time.monotonic() + SECONDS_MAX
-    while not wanted():
-        assert time.monotonic() < until, how_it_is()
+    while not is_so(seen := look()):
+        assert time.monotonic() < until, f"{seen}\n{said()}"
         time.sleep(LOOK_SECONDS)
+    return seen
 
 
 def leaves_no_trace(directory: Path) -> None:
     """Wait until nothing of it is left: what lost its parent takes a moment to end by itself."""
-    eventually(lambda: traces_of(directory) == [], lambda: traces_of(directory))
+    eventually(lambda: traces_of(directory), lambda left: left == [])
 
 
 def traces_of(directory: Path) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Final
 from mooring_adapter.adapter import Adapter
 from mooring_adapter.keeper import Keeper
 from mooring_adapter.platform import Claimed, Held, Platform
-from mooring_sdk import MooringError
+from mooring_sdk import MooringError, UnexpectedAnswer
 
 WAIT_SECONDS: Final = 20.0
 CLAIMS_AT_ONCE: Final = 100
@@ -44,7 +44,7 @@ class Holder:
     wait_seconds: float = WAIT_SECONDS
     kept: dict[str, Kept] = field(default_factory=dict)
     lease_seconds: float = 45.0
-    is_answered: bool = False  # whether the platform has answered a poll, be it with a refusal
+    is_answered: bool = False  # whether the platform itself has answered a poll, be it with a refusal
     _cursor: str | None = None
     _heard_at: float = field(default_factory=time.monotonic)
 
@@ -59,7 +59,7 @@ class Holder:
                     self.is_answered = True
                 except MooringError as error:
                     failures += 1
-                    self.is_answered = self.is_answered or not error.retryable
+                    self.is_answered |= not error.retryable and not isinstance(error, UnexpectedAnswer)
                     log.warning("no claims: %s", error, extra={"code": error.code})
                     self._forget_late()
                     longest = min(FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE_SECONDS)

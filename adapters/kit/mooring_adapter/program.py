@@ -139,13 +139,15 @@ async def _once(holder: Holder, pause: Callable[[float], Awaitable[None]] = asyn
     work = asyncio.create_task(holder.run())
     try:
         quiet = 0
-        while quiet < 2:
+        while quiet < 2 and not work.done():
             await pause(1.0)
             busy = not holder.is_answered or any(each.keeper.is_busy for each in holder.kept.values())
             quiet = 0 if busy else quiet + 1
     finally:
         work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
+        await asyncio.wait([work])
+    if not work.cancelled():
+        work.result()  # it ends by itself with an error alone
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -138,3 +138,13 @@ def test_what_is_missing_at_the_start_is_told(
     with pytest.raises(SystemExit):
         read_options(words)
     assert why in capsys.readouterr().err
+
+
+async def test_once_ends_with_the_error_that_ended_its_holder() -> None:
+    class Falling(Holder):
+        async def run(self) -> None:
+            raise OSError("no room for a log line")
+
+    falling = Falling(Adapter(app_slug="plain", plan=lambda world, operation: Plan(())), cast(Any, None))
+    with pytest.raises(OSError, match="no room"):
+        await _once(falling, lambda seconds: asyncio.sleep(0))

@@ -21,7 +21,7 @@ MANIFEST: dict[str, Any] = {
 
 
 def played(how: str, *keys: str) -> dict[str, Verdict]:
-    profile = read_profile(MANIFEST, {"patience_seconds": PATIENCE_SECONDS, "busy_drain_seconds": PATIENCE_SECONDS})
+    profile = read_profile(MANIFEST, {"patience_seconds": 2 * PATIENCE_SECONDS, "busy_drain_seconds": PATIENCE_SECONDS})
     command: Sequence[str] = (sys.executable, str(BROKEN_ADAPTER), how)
     return {each.promise: each for each in play(command, profile, chosen(promises(), keys), lambda verdict: None)}
 
@@ -80,3 +80,5 @@ def test_a_promise_that_there_is_not_is_refused() -> None:
         chosen(promises(), ["deplyo"])
     with pytest.raises(ProfileRefused, match="not sizes"):
         read_profile(MANIFEST, {"sizes": 1})
+    with pytest.raises(ProfileRefused, match="over within `patience_seconds`"):
+        read_profile(MANIFEST, {"patience_seconds": 2})

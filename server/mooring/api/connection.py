@@ -13,7 +13,6 @@ long a connection may be silent.
 
 import asyncio
 import logging
-import math
 from collections import deque
 from collections.abc import Iterable
 from http import HTTPStatus
@@ -37,7 +36,7 @@ UNREAD_SECONDS_MAX: Final = 60.0
 UNREAD_LOOK_SECONDS: Final = 5.0
 """How often a connection is looked at whose caller has something left to take."""
 LATE_SECONDS: Final = 0.1
-"""A look that comes so much later than it was to come may be one of a process that was held up."""
+"""A look that comes so much later than it was to come is one of a process that was held up."""
 HELD_LOOK_SECONDS: Final = 30.0
 """How often a connection is looked at whose request takes its time, as a long poll does: thousands of them wait."""
 EXTENSIONS: Final[dict[str, dict[str, object]]] = {ANSWER: {}, BODY: {}, SWITCH: {}}
@@ -72,6 +71,7 @@ class Connection(asyncio.Protocol):
         self._application: Application = config.loaded_app
         self._silence_seconds_max: float = config.timeout_keep_alive
         self._unread_look_seconds = min(self._silence_seconds_max, UNREAD_LOOK_SECONDS)
+        self._is_last_look = False
         self._state = server_state
         self._loop = _loop or asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
@@ -348,10 +348,11 @@ class Connection(asyncio.Protocol):
     def _look_at_the_time(self) -> None:
         """End a connection on which nothing happens, or a request that does not come to its end."""
         now = self._loop.time()
+        if now > self._next_look + LATE_SECONDS:  # nobody could take anything from a process that was held up
+            self._unread_since = now
         if self._is_unread(now):
             self.cut_off()
             return
-        is_late = now > self._next_look + LATE_SECONDS
         is_arriving = self._arriving_since is not None and self._reads
         if is_arriving:
             left = (self._arriving_since or now) + ARRIVAL_SECONDS_MAX - now
@@ -360,10 +361,11 @@ class Connection(asyncio.Protocol):
         else:
             left = self._silent_since + self._silence_seconds_max - now
         if left > 0:
+            self._is_last_look = False
             self._look_again(now, min(left, self._unread_look_seconds) if self._unread else left)
-        elif is_late:  # the silence may be ours: first read what came while this process did nothing
+        elif not self._is_last_look:  # the silence may be ours: first read what came while this process did nothing
+            self._is_last_look = True
             self._look_again(now, LATE_SECONDS)
-            self._next_look = math.inf  # that one counts, however late it comes
         elif self._transport is not None and is_arriving:
             self._transport.abort()
         else:

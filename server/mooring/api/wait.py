@@ -7,6 +7,7 @@ it then reads is the truth.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Annotated, Final, Protocol, TypeVar
 
 import msgspec
@@ -109,11 +110,9 @@ async def quietly_over(call: Call, instance_id: str, seconds: float, read: Calla
             left = deadline - time.monotonic()
             if view.status in OPERATION.final or left <= 0 or call.services.hub.closed:
                 return view
-            try:
+            with suppress(TimeoutError):  # a hint that was lost delays and never loses
                 async with asyncio.timeout(min(left, HINT_SECONDS)):
                     await woken.wait()
-            except TimeoutError:
-                continue  # a hint that was lost delays and never loses
             await require_still_allowed(call)
     finally:
         stop()

@@ -450,6 +450,6 @@ async def test_a_registry_that_sends_a_byte_at_a_time_is_too_slow(siege: Siege) 
         while not stored:  # a server that was held up itself may find the question for the size too slow already
             refused = await siege.not_registered("blob", digest_of(CONTENT), f"s3://models/{name}", hasty=True)
             stored = await siege.stored()
-    # Which of the two depends on how long nothing came at the very last.
+    # Which of the two depends on how long nothing came at the very last: test_source_pace.py tells them apart.
     assert refused in ("source_too_slow", "source_stalled")
     assert stored == [("draft", "unverified")]

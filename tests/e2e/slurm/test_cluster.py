@@ -2,13 +2,12 @@
 
 import os
 import signal
-import time
 
 from mooring_agent.hosts.namespace import NamespaceHost
 from mooring_agent.hosts.namespace.records import sandbox_itself
 from mooring_sdk import models
 from mooring_slurm.layout import controller_port, worker_port
-from tests.e2e.slurm.cluster import SECONDS_MAX, SKU, Site, Tenant
+from tests.e2e.slurm.cluster import SKU, Site, Tenant
 from tests.e2e.slurm.machine import Footprint
 
 GPU_JOB = "echo $CUDA_VISIBLE_DEVICES; while [ ! -e /tmp/go ]; do sleep 0.1; done"
@@ -107,9 +106,11 @@ def test_from_launch_to_the_last_receipt(place: Site, ada: Tenant) -> None:
 
 def wrote_devices(place: Site, tenant: Tenant, worker: models.Member) -> None:
     """Wait until the two jobs of a worker have told their devices: a job that runs may not have begun its script."""
-    end = time.monotonic() + SECONDS_MAX
-    while (devices := sorted(place.inside(tenant, worker, "sh", "-c", "cat /tmp/*.out").lines)) != ["0", "1"]:
-        assert time.monotonic() < end, devices
+    devices = place.patiently(
+        lambda _: sorted(place.inside(tenant, worker, "sh", "-c", "cat /tmp/*.out").lines),
+        lambda seen: seen == ["0", "1"],
+    )
+    assert devices == ["0", "1"]
 
 
 def drained_in_haste(place: Site, tenant: Tenant, cluster: str, worker: models.Member, held_by: str) -> None:

@@ -47,12 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if shutil.which(command[0]) is None:
         reader.error(f"there is no program {command[0]!r}")
     try:
-        profile = read_profile(read_json(given.manifest), read_json(given.profile) if given.profile else None)
+        details = read_json(given.profile) if given.profile else {}
+        if given.patience is not None:
+            details["patience_seconds"] = given.patience
+        profile = read_profile(read_json(given.manifest), details)
         wanted = chosen(known, given.only)
     except ProfileRefused as error:
         reader.error(str(error))
-    if given.patience is not None:
-        profile.patience_seconds = given.patience
 
     def tell(verdict: Verdict) -> None:
         report.told_progress(verdict, sys.stderr)

@@ -19,6 +19,8 @@ DETAILS: Final = (
     "topology", "config", "actions", "grows", "patience_seconds", "busy_drain_seconds", "next_manifest", "stand_in",
 )  # fmt: skip
 
+SECONDS: Final = {"patience_seconds": 20.0, "busy_drain_seconds": 2.0}
+
 
 class ProfileRefused(ValueError):
     """A manifest, or what goes with it, cannot be played with."""
@@ -54,6 +56,11 @@ def read_profile(manifest: dict[str, Any], given: dict[str, Any] | None = None) 
         raise ProfileRefused("`stand_in` is a program and its arguments, as a list of texts")
     if stand_in and find_program(stand_in[0]) is None:
         raise ProfileRefused(f"`stand_in`: there is no program {stand_in[0]!r}")
+    patience, busy_drain = (float(details.get(name, usual)) for name, usual in SECONDS.items())
+    if not 0 < busy_drain < patience:
+        raise ProfileRefused(
+            f"a drain of `busy_drain_seconds` ({busy_drain:g}) has to be over within `patience_seconds` ({patience:g})"
+        )
     parts = components(manifest)
     topology = {each["key"]: max(each.get("min_count", 0), 1) for each in parts}
     room = [each["key"] for each in parts if each["max_count"] >= topology[each["key"]] + 3]
@@ -64,8 +71,8 @@ def read_profile(manifest: dict[str, Any], given: dict[str, Any] | None = None) 
         config=details.get("config", {}),
         actions=details.get("actions", {}),
         grows=details.get("grows", room[-1] if room else ""),
-        patience_seconds=float(details.get("patience_seconds", 20.0)),
-        busy_drain_seconds=float(details.get("busy_drain_seconds", 2.0)),
+        patience_seconds=patience,
+        busy_drain_seconds=busy_drain,
         stand_in=tuple(stand_in),
     )
 
