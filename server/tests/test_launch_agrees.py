@@ -152,8 +152,9 @@ async def test_whoever_loses_the_right_while_an_action_goes_on_is_not_told_how_i
 async def _begun(launching: Launching, instance_id: str) -> str:
     """The action that is open, as soon as there is one."""
     query = "SELECT id FROM operation WHERE instance_id = $1 AND kind = 'action' AND finished_at IS NULL"
-    while True:
-        found = await launching.services.database.fetchval(PLATFORM, query, instance_id)
-        if found is not None:
-            return str(found)
-        await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        while True:
+            found = await launching.services.database.fetchval(PLATFORM, query, instance_id)
+            if found is not None:
+                return str(found)
+            await asyncio.sleep(0.01)
