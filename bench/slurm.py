@@ -40,6 +40,7 @@ GOAL = 2.0
 SUBNET = "10.78.0.0/24"
 PROGRAMS = ("slurmctld", "slurmd", "srun", "munged")
 GIB = 1 << 30
+CPUS = 0.5
 READY = 'n=0; until scontrol ping 2>/dev/null | grep -q UP && [ "$(sinfo -h -t idle -o %D)" = 2 ]; do sleep 0.02; done'
 
 
@@ -119,7 +120,7 @@ class ByHand:
     async def _sandbox(self, number: int) -> None:
         spec = SandboxSpec(
             allocation_id=f"alc_bench{number}", tenant_id="ten_bench", project_id="prj_bench",
-            hostname=f"box-{number}", cpus=1.0, memory_bytes=4 * GIB, pids=4_096,
+            hostname=f"box-{number}", cpus=CPUS, memory_bytes=4 * GIB, pids=4_096,
             devices=(Device(2 * number, simulated=True), Device(2 * number + 1, simulated=True)),
             network=Network("bench", f"10.78.0.{10 + number}", SUBNET),
         )  # fmt: skip
@@ -156,7 +157,7 @@ class ByHand:
 
 def measure(effort: Effort) -> Slurm:
     """Build a site of its own, measure, and take it down."""
-    with tempfile.TemporaryDirectory(prefix="mooring-bench-") as name, site(Path(name), gpus=(16,)) as place:
+    with tempfile.TemporaryDirectory(prefix="mooring-bench-") as name, site(Path(name), gpus=(8,)) as place:
         tenant = place.tenant("harbour")
         launch_time(place, tenant, "warm-up")
         platform, by_hand, added = [], [], []

@@ -62,6 +62,7 @@ class Reporter:
     _outputs: dict[str, Output] = field(default_factory=dict)
     _told: dict[str, tuple[str, int]] = field(default_factory=dict)
     _later: dict[str, float] = field(default_factory=dict)  # results that are told again, and not before this time
+    _goes_on: bool = False  # output of a task that is over was taken: what comes behind it is told at once
 
     def refuse(self, reason: str, detail: str, task_id: str | None) -> None:
         """A task was not believed or not taken; the platform writes it into its audit trail."""
@@ -101,12 +102,13 @@ class Reporter:
         batch = _bounded([*self._refused(), *self._progress(), *await self._logs(), *self._results()])
         if not batch:
             return False
+        self._goes_on = False
         answer = await self.client.report([report for report, _ in batch])
         if len(answer.results) != len(batch):
             raise Unreachable(f"{len(batch)} reports were answered with {len(answer.results)} verdicts")
         for (_, heard), verdict in zip(batch, answer.results, strict=True):
             heard(verdict)
-        return bool(self._refused()) or bool(self._results()) or len(batch) == BATCH_MAX
+        return self._goes_on or bool(self._refused()) or bool(self._results()) or len(batch) == BATCH_MAX
 
     def _find_outputs(self) -> None:
         """After a start: a result that is still owed goes after what is left to be told of its task's output."""
@@ -158,15 +160,16 @@ class Reporter:
                     "task_id": task_id, "fence": output.fence, "kind": "log", "offset": output.offset,
                     "text": encode(text),
                 }  # fmt: skip
-                reports.append((report, self._heard_log(output, len(text))))
+                reports.append((report, self._heard_log(task_id, output, len(text))))
             elif task_id not in self.executor.tracked:
                 output.ended = True
         return reports
 
-    def _heard_log(self, output: Output, length: int) -> Callable[[Verdict], None]:
+    def _heard_log(self, task_id: str, output: Output, length: int) -> Callable[[Verdict], None]:
         def heard(verdict: Verdict) -> None:
             if verdict.accepted:
                 output.offset += length
+                self._goes_on |= task_id not in self.executor.tracked
             elif verdict.code not in AGAIN:
                 output.ended = True  # the lease is lost or the log is full: no more is wanted
 

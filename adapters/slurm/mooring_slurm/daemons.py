@@ -2,10 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from mooring_slurm.conf import Worker, worker_words
 from mooring_slurm.layout import MARIADBD, MUNGED, SLURMCTLD, SLURMD, SLURMDBD, Home
+
+WITH_CONTROLLER: Final = (
+    'end=$(($(date +%s) + 10)); until timeout 2 scontrol ping >/dev/null 2>&1 || [ "$(date +%s)" -ge "$end" ]; '
+    'do sleep 0.02; done; exec "$0" "$@"'
+)
+"""A daemon that asks the controller at once, and again only after a second where nobody listens: it starts when somebody
+does, or by itself after a while, as it would without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,7 @@ def slurmctld(home: Home) -> Daemon:
 def slurmd(home: Home, worker: Worker, gpu_type: str) -> Daemon:
     """A worker, as a dynamic node: it tells the controller what it is."""
     words = ("-D", "-Z", "-N", worker.name, "-f", home.slurm_conf, "--conf", worker_words(worker, gpu_type))
-    return Daemon(SLURMD, ("slurmd", *words), _environment(home))
+    return Daemon(SLURMD, ("sh", "-c", WITH_CONTROLLER, "slurmd", *words), _environment(home))
 
 
 def mariadbd(home: Home) -> Daemon:
