@@ -92,6 +92,10 @@ class Executor:
         beside = len(self.tracked) - ordered
         return max(0, min(4 * self.concurrency - ordered, BESIDE_MAX - beside))
 
+    def is_busy(self, owner: str) -> bool:
+        """Whether a task of this owner is under way or waits for its turn."""
+        return any(each.task.owner == owner and not each.family.beside for each in self.tracked.values())
+
     def running(self) -> list[Held]:
         """What it holds, for the renewal of leases: what is under way, and results that nobody has heard yet."""
         owed = [Held(entry.task_id, entry.fence) for entry in self.journal.owed()]

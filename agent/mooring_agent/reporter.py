@@ -7,6 +7,7 @@ up. A result goes after the output of its task.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,6 +27,8 @@ BATCH_BYTES: Final = 700_000
 CHUNK_BYTES: Final = 131_072
 LOG_MAX_BYTES: Final = 8 * 1_048_576
 STREAM_SECONDS: Final = 0.5
+TOGETHER_SECONDS: Final = 0.1
+"""How long a success waits for its owner's next one, where that is under way: whoever asked for both waits for both."""
 AGAIN_SECONDS: Final = 2.0
 AGAIN: Final = frozenset(("conflict", "receipt_gap"))
 """Verdicts that ask to be told once more: somebody else wrote at the same moment, or an earlier receipt comes first."""
@@ -46,6 +49,7 @@ class Output:
     fence: int
     offset: int = 0
     ended: bool = False
+    is_whole: bool = False  # the rest of it is in the batch that is being told
 
 
 @dataclass(slots=True)
@@ -62,7 +66,8 @@ class Reporter:
     _outputs: dict[str, Output] = field(default_factory=dict)
     _told: dict[str, tuple[str, int]] = field(default_factory=dict)
     _later: dict[str, float] = field(default_factory=dict)  # results that are told again, and not before this time
-    _goes_on: bool = False  # output of a task that is over was taken: what comes behind it is told at once
+    _waits_until: dict[str, float] = field(default_factory=dict)  # results that are told together with others
+    _goes_on: bool = False  # there is more output of a task that is over: it is told at once
 
     def refuse(self, reason: str, detail: str, task_id: str | None) -> None:
         """A task was not believed or not taken; the platform writes it into its audit trail."""
@@ -91,17 +96,27 @@ class Reporter:
             if more:
                 continue
             try:
-                soon = bool(self._later) or any(not output.ended for output in self._outputs.values())
-                async with asyncio.timeout(STREAM_SECONDS if soon else None):
+                async with asyncio.timeout(self._rest_seconds()):
                     await self.wake.wait()
             except TimeoutError:
                 continue
 
+    def _rest_seconds(self) -> float | None:
+        """When to look again without being woken."""
+        soon = bool(self._later) or any(not output.ended for output in self._outputs.values())
+        if not self._waits_until:
+            return STREAM_SECONDS if soon else None
+        waits = max(0.0, min(self._waits_until.values()) - time.monotonic())
+        return min(waits, STREAM_SECONDS) if soon else waits
+
     async def flush(self) -> bool:
         """Send one batch; whether there is more."""
-        batch = _bounded([*self._refused(), *self._progress(), *await self._logs(), *self._results()])
-        if not batch:
+        pressing = [*self._refused(), *self._progress(), *await self._logs()]
+        results = self._results()
+        if not pressing and all(self._may_wait(entry) for entry in results):
             return False
+        self._waits_until.clear()
+        batch = _bounded([*pressing, *((_result_of(entry), self._heard_result(entry)) for entry in results)])
         self._goes_on = False
         answer = await self.client.report([report for report, _ in batch])
         if len(answer.results) != len(batch):
@@ -154,22 +169,25 @@ class Reporter:
             self._outputs.setdefault(task_id, Output(owner, each.fence)).fence = each.fence
         reports: list[Report] = []
         for task_id, output in list(self._outputs.items()):
+            is_over = task_id not in self.executor.tracked  # before it is read: what it writes until then is in there
             text = await self._chunk(task_id, output)
+            output.is_whole = is_over and len(text) < CHUNK_BYTES
             if text:
                 report = {
                     "task_id": task_id, "fence": output.fence, "kind": "log", "offset": output.offset,
                     "text": encode(text),
                 }  # fmt: skip
-                reports.append((report, self._heard_log(task_id, output, len(text))))
-            elif task_id not in self.executor.tracked:
+                reports.append((report, self._heard_log(output, len(text), is_over)))
+            elif is_over:
                 output.ended = True
         return reports
 
-    def _heard_log(self, task_id: str, output: Output, length: int) -> Callable[[Verdict], None]:
+    def _heard_log(self, output: Output, length: int, is_over: bool) -> Callable[[Verdict], None]:
         def heard(verdict: Verdict) -> None:
             if verdict.accepted:
                 output.offset += length
-                self._goes_on |= task_id not in self.executor.tracked
+                output.ended = output.is_whole
+                self._goes_on |= is_over and not output.is_whole
             elif verdict.code not in AGAIN:
                 output.ended = True  # the lease is lost or the log is full: no more is wanted
 
@@ -190,14 +208,22 @@ class Reporter:
             output.ended = True
         return text[:CHUNK_BYTES]
 
-    def _results(self) -> list[Report]:
-        reports: list[Report] = []
+    def _results(self) -> list[Entry]:
+        """The results that can be told: those behind their output, all of which was told or is in this batch."""
+        found: list[Entry] = []
         for entry in self.journal.owed()[:BATCH_MAX]:
             output = self._outputs.get(entry.task_id)
-            if (output is not None and not output.ended) or self._later.get(entry.task_id, 0.0) > self.now():
-                continue
-            reports.append((_result_of(entry), self._heard_result(entry)))
-        return reports
+            is_behind = output is None or output.ended or output.is_whole
+            if is_behind and self._later.get(entry.task_id, 0.0) <= self.now():
+                found.append(entry)
+        return found
+
+    def _may_wait(self, entry: Entry) -> bool:
+        """Whether a result is told a moment later with the next of its owner: one that failed never waits."""
+        if entry.result is None or entry.result.outcome != "succeeded" or not self.executor.is_busy(entry.owner):
+            return False
+        now = time.monotonic()
+        return now < self._waits_until.setdefault(entry.task_id, now + TOGETHER_SECONDS)
 
     def _heard_result(self, entry: Entry) -> Callable[[Verdict], None]:
         def heard(verdict: Verdict) -> None:

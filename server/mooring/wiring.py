@@ -254,9 +254,9 @@ async def workers(running: Platform, telemetry: Telemetry) -> AsyncIterator[None
     """Run every worker; on the way out each finishes its tick and hands its leases back."""
     loops = [Loop(worker, telemetry.worker_tick) for worker in roster(running.services)]
 
-    def wake(_: Event) -> None:
+    def wake(event: Event) -> None:
         for loop in loops:
-            loop.wake()
+            loop.wake(event)
 
     running.services.hub.on_event(wake)
     tasks = [asyncio.create_task(loop.run()) for loop in loops]

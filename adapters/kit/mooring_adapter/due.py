@@ -2,8 +2,8 @@
 
 Each step is pending, running, done, failed or left out. A task's state is the recorded task's; every other step is
 done when the operation's own list says so, which is written in one report with its effect. What is due now is
-collected into one report, the tasks to be made, and the end, in this order: so a step that is in the report of this
-round counts as done for those behind it.
+collected into the secrets to keep and what was metered, one report, the tasks to be made, and the end, in this order:
+so a step that is in the report of this round counts as done for those behind it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -72,6 +72,7 @@ class Due:
 
     operation: Operation
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    shown: set[str] = field(default_factory=set)  # those of the steps that are tasks, which are recorded elsewhere
     members: dict[str, dict[str, Any]] = field(default_factory=dict)
     instance: dict[str, Any] = field(default_factory=dict)
     secrets: list[MakeSecret] = field(default_factory=list)
@@ -89,7 +90,18 @@ class Due:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do before something changes."""
-        return not (self.report() or self.secrets or self.usage or self.tasks or self.finish)
+        return self.does_nothing and not self.report()
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether all there is to tell is how far its tasks are: for people, and recorded with the tasks already."""
+        told = self.report()
+        return told.keys() == {"steps"} and self.shown >= self.steps.keys() and self.does_nothing
+
+    @property
+    def does_nothing(self) -> bool:
+        """Whether there is nothing to do but to tell."""
+        return not (self.secrets or self.usage or self.tasks or self.finish)
 
     def report(self) -> dict[str, Any]:
         """The body of the report, without its fence; empty where there is nothing to tell."""
@@ -222,12 +234,9 @@ class _Reading:
                 }  # fmt: skip
                 self.due.instance.update({name: value for name, value in told.items() if value is not None})
             case MakeSecret():
-                if not self.due.secrets or self.due.secrets[-1].step != step.step:
-                    self.due.secrets.append(step)
-                return State.RUNNING
+                self.due.secrets.append(step)
             case ReportUsage():
                 self.due.usage.append(step)
-                return State.RUNNING
             case Wait():
                 return self._wait(step)
             case Blocked():
@@ -313,6 +322,7 @@ class _Reading:
         if self.shows_tasks and self.recorded.get(step.step) != state.value:
             told = {"name": step.step, "status": state.value}
             self.due.steps[step.step] = told if detail is None else {**told, "detail": detail[:1_000]}
+            self.due.shown.add(step.step)
         return state
 
     def _fail(self, failure: Failure) -> None:

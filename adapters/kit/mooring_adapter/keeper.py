@@ -22,9 +22,12 @@ from mooring_adapter.world import Operation, World, read_world
 from mooring_sdk import MooringError
 
 SIDE_BY_SIDE: Final = 16
+GATHER_SECONDS_MIN: Final = 0.01
 GATHER_SECONDS_PER_MEMBER: Final = 0.001
 GATHER_SECONDS_MAX: Final = 0.25
 """Reading a wide instance takes its time: a moment passes between two looks, and one answers for all of its news."""
+SHOW_SECONDS: Final = 0.3
+"""How late people may see how far a task is, where nothing else is to be told."""
 CALM_SECONDS: Final = 60.0
 LISTED_MAX: Final = 200
 MISTAKES_MAX: Final = 3
@@ -59,6 +62,7 @@ class Keeper:
         self.wake = asyncio.Event()
         self._side_by_side = asyncio.Semaphore(SIDE_BY_SIDE)
         self._mistakes: dict[str, int] = {}
+        self._shown_at: dict[str, datetime] = {}  # operations of whose tasks something is told later, and when
         self._failures = 0
         self._seen_at: datetime | None = None  # the platform's time of the newest view
         self._old_views = 0
@@ -104,7 +108,8 @@ class Keeper:
             return self._pause()
         offset = (world.now or asked_at) - asked_at
         self.is_busy = bool(world.operations)
-        self._gather_seconds = min(GATHER_SECONDS_PER_MEMBER * len(world.members), GATHER_SECONDS_MAX)
+        wide = min(GATHER_SECONDS_PER_MEMBER * len(world.members), GATHER_SECONDS_MAX)
+        self._gather_seconds = max(GATHER_SECONDS_MIN, wide)
         rests = [await self._advance(world, operation) for operation in world.operations]
         if world.instance.status == "running" and self.adapter.watch is not None:
             with labelled(**labels_of(world)):
@@ -132,7 +137,11 @@ class Keeper:
         with labelled(**labels_of(world, operation)):
             wanted = self._due(world, operation)
             if wanted.is_empty:
+                self._shown_at.pop(operation.id, None)
                 return wanted.wake_at
+            if wanted.may_wait and (show_at := self._show_at(operation, world.now or self.clock())) is not None:
+                return show_at if wanted.wake_at is None else min(show_at, wanted.wake_at)
+            self._shown_at.pop(operation.id, None)
             try:
                 await self._perform(wanted)
             except MooringError as error:
@@ -140,6 +149,14 @@ class Keeper:
                     raise  # nothing is wrong with the operation
                 await self._refused(operation, error)
             return world.now or self.clock()  # something was done, so that the world has changed
+
+    def _show_at(self, operation: Operation, now: datetime) -> datetime | None:
+        """When to tell how far tasks are, where that is all there is to tell; none for now.
+
+        Most tasks take less time than it takes to tell of them, and what is told shortly after tells it as well.
+        """
+        show_at = self._shown_at.setdefault(operation.id, now + timedelta(seconds=SHOW_SECONDS))
+        return show_at if now < show_at else None
 
     def _due(self, world: World, operation: Operation) -> Due:
         try:
@@ -159,15 +176,12 @@ class Keeper:
 
     async def _perform(self, wanted: Due) -> None:
         operation = wanted.operation
-        for told in in_parts(wanted.report()):
-            await self._ours(self.platform.report(self.held, told, operation))
         for secret in wanted.secrets:
             await self._ours(self.platform.make_secret(self.held, operation, secret))
         for metered in wanted.usage:
             await self._tell_usage(metered.usage)
-        if wanted.secrets or wanted.usage:
-            done = [{"name": each.step, "status": "done"} for each in (*wanted.secrets, *wanted.usage)]
-            await self._ours(self.platform.report(self.held, {"steps": done}, operation))
+        for told in in_parts(wanted.report()):  # it says of those that they are done
+            await self._ours(self.platform.report(self.held, told, operation))
         await self._make_tasks(operation, wanted.tasks)
         if wanted.finish is not None:
             await self._finish(operation, wanted.finish)
@@ -188,9 +202,8 @@ class Keeper:
 
     async def _make_tasks(self, operation: Operation | None, tasks: Sequence[Wanted]) -> None:
         """Many at once, within bounds; the first refusal is told when all have been tried."""
-        parts = [tasks[start : start + TASKS_MAX] for start in range(0, len(tasks), TASKS_MAX)]
         outcomes = await asyncio.gather(
-            *(self._make_part(operation, each) for each in parts), return_exceptions=True
+            *(self._make_part(operation, each) for each in requests_of(tasks)), return_exceptions=True
         )  # fmt: skip
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -272,6 +285,22 @@ class Keeper:
             if error.code == "lease_lost":
                 raise Gone from error
             raise
+
+
+def requests_of(tasks: Sequence[Wanted]) -> list[list[Wanted]]:
+    """The tasks of each request: a member's stay together and in order, since a node does them in that order."""
+    of_member: dict[str, list[Wanted]] = {}
+    for each in tasks:
+        of_member.setdefault(each.task.member_id, []).append(each)
+    parts: list[list[Wanted]] = []
+    for mine in of_member.values():
+        for start in range(0, len(mine), TASKS_MAX):
+            part = mine[start : start + TASKS_MAX]
+            if parts and len(parts[-1]) + len(part) <= TASKS_MAX:
+                parts[-1] += part
+            else:
+                parts.append(part)
+    return parts
 
 
 def wish_of(wanted: Wanted) -> dict[str, Any]:

@@ -11,8 +11,8 @@ WITH_CONTROLLER: Final = (
     'end=$(($(date +%s) + 10)); until timeout 2 scontrol ping >/dev/null 2>&1 || [ "$(date +%s)" -ge "$end" ]; '
     'do sleep 0.02; done; exec "$0" "$@"'
 )
-"""A daemon that asks the controller at once, and again only after a second where nobody listens: it starts when somebody
-does, or by itself after a while, as it would without."""
+"""A daemon that asks the controller once, and again only after a second where nobody listens: it starts as soon as
+somebody does, or after a while all the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from mooring_slurm.views import Difference, differences, drain_owner, is_down, n
 
 WATCH_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 30
+CHANGING: Final = "changing"
 COUNTED_MAX: Final = 20
 NODE_FIELDS: Final = (
     "state",
@@ -46,12 +47,13 @@ def watch(world: World) -> Watched:
     asked = (look_task(world, head),)
     look = next((each for each in world.looks if each.member_id == head.id and each.step.startswith("look/")), None)
     if look is None or not look.is_over:
-        return Watched(looks=asked if look is None or look.step != asked[0].step else ())
+        late = look is None or look.step.rpartition("/")[2] != asked[0].step.rpartition("/")[2]
+        return Watched(looks=asked if late else ())
     seen = answer_of(look)
     if not look.succeeded or seen is None or "error" in seen:
         return _unanswered(world, head, look, asked)
     usage, meter = usage_of(world, seen), metered(world, seen)
-    if look.step.split("/")[1] != fingerprint(world) or any(each.kind != "action" for each in world.operations):
+    if look.step.split("/")[1] != fingerprint(world) or is_changing(world):
         # It is older than the newest change, or something is being changed: it says nothing about how members stand.
         return Watched(detail={**world.instance.adapter_detail, **meter}, usage=usage, looks=asked)
     resumed = resumes(world, seen)
@@ -74,7 +76,7 @@ def watch(world: World) -> Watched:
 
 
 def look_task(world: World, head: Member) -> RunTask:
-    """The next look: a name for each stretch of time, and for each change of the members."""
+    """The next look: a name for each stretch of time, and for each change of the members that is over."""
     now = world.now or datetime.now(UTC)
     words = ["look"]
     if (after := world.instance.adapter_detail.get("ended_until")) is not None:
@@ -83,14 +85,19 @@ def look_task(world: World, head: Member) -> RunTask:
         "argv": Home(head.name).argv(*words), "attempts": 1, "timeout_seconds": LOOK_SECONDS,
         "output_bytes": OUTPUT_BYTES,
     }  # fmt: skip
-    step = f"look/{fingerprint(world)}/{int(now.timestamp() // WATCH_SECONDS)}"
+    seen_as = CHANGING if is_changing(world) else fingerprint(world)
+    step = f"look/{seen_as}/{int(now.timestamp() // WATCH_SECONDS)}"
     return RunTask(step=step, member_id=head.id, type="probe.exec", arguments=arguments)
 
 
+def is_changing(world: World) -> bool:
+    """Whether something is being changed: looks say nothing about how members stand until that is over."""
+    return any(each.kind != "action" for each in world.operations)
+
+
 def fingerprint(world: World) -> str:
-    """How the members stand, in a few letters: another look is due when that changes."""
+    """How the members stand, in a few letters: another look is due when that has changed."""
     told = [(each.id, each.status) for each in world.members]
-    told += [(each.id, each.status) for each in world.operations if each.kind != "action"]
     return hashlib.sha256(repr(sorted(told)).encode()).hexdigest()[:10]
 
 

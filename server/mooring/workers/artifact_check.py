@@ -13,7 +13,9 @@ from typing import Final
 
 from mooring.commands.artifact_check import begin, give_up_lost
 from mooring.commands.work import Services
+from mooring.core.event import Event
 from mooring.storage import artifact_check as checks
+from mooring.workers.loop import Pace, is_of_app
 
 PACE_SECONDS: Final = 0.2  # events come by the thousand; one look answers for all of them
 
@@ -28,12 +30,16 @@ class CheckReader:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._last_look = 0.0
+        self._pace = Pace(PACE_SECONDS)
+
+    def heeds(self, event: Event) -> bool:
+        """What apps do on nodes asks for no check."""
+        return not is_of_app(event)
 
     async def tick(self) -> float | None:
         """Give up on lost holders, then begin what there is room for."""
-        await asyncio.sleep(max(0.0, self._last_look + PACE_SECONDS - time.monotonic()))
-        self._last_look = time.monotonic()
+        await asyncio.sleep(self._pace.wait_seconds(time.monotonic()))
+        begun = time.monotonic()
         services = self._services
         lost = await give_up_lost(services)
         if lost:
@@ -43,6 +49,7 @@ class CheckReader:
             # Several workers see the same list: who begins at its head would always meet the others there.
             for check in random.sample(due, len(due)):
                 begin(services, check)
+        self._pace.looked(begun, time.monotonic())
         return None
 
     async def close(self) -> None:

@@ -16,8 +16,10 @@ from typing import Final
 from mooring.commands.instance_run import limits_of, step
 from mooring.commands.work import Services
 from mooring.core.errors import Refusal
+from mooring.core.event import Event
 from mooring.core.instance_seen import SeenInstance
 from mooring.storage import instance_run
+from mooring.workers.loop import Pace, is_of_app
 
 PACE_SECONDS: Final = 0.05  # events come by the thousand; one look answers for all of them
 PACE_SECONDS_MAX: Final = 0.25
@@ -39,18 +41,21 @@ class Instances:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._limits = limits_of(services.settings)
-        self._rest_until = 0.0
+        self._pace = Pace(PACE_SECONDS, ratio=REST_RATIO, rest_seconds=PACE_SECONDS_MAX)
         self._resting: dict[str, float] = {}  # instances that met an error, and until when they are left alone
+
+    def heeds(self, event: Event) -> bool:
+        """What apps do on nodes is read by their adapters."""
+        return not is_of_app(event)
 
     async def tick(self) -> float | None:
         """Everything that can go on goes on; returns when something else will be due."""
-        await asyncio.sleep(max(0.0, self._rest_until - time.monotonic()))
+        await asyncio.sleep(self._pace.wait_seconds(time.monotonic()))
         begun = time.monotonic()
         await self.advance()
         now = self._services.clock.now()
         moment = await instance_run.next_moment(self._services.database, now, self._limits)
-        took = time.monotonic() - begun
-        self._rest_until = begun + took + min(max(PACE_SECONDS, REST_RATIO * took), PACE_SECONDS_MAX)
+        self._pace.looked(begun, time.monotonic())
         return None if moment is None else max(0.0, (moment - now).total_seconds())
 
     async def close(self) -> None:

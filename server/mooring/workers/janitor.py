@@ -12,6 +12,7 @@ from typing import Final
 
 from mooring.commands.entitlement import end_idle_operators
 from mooring.commands.work import Services
+from mooring.core.event import Event
 from mooring.core.ids import CHANCE_BYTES, Prefix, encode
 from mooring.storage import retention
 from mooring.storage.retention import Rule
@@ -36,6 +37,10 @@ class Janitor:
         self._batch = batch
         self._round_seconds = round_seconds
         self._next_round = 0.0
+
+    def heeds(self, event: Event) -> bool:
+        """What is past its time is found by looking."""
+        return False  # it goes by the time alone
 
     async def tick(self) -> float | None:
         """A round, when it is time for one."""

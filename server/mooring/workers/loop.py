@@ -12,9 +12,15 @@ from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from mooring.core.errors import Refusal
+from mooring.core.event import Event
+from mooring.core.events import EventType
 
 PAUSE_FIRST_SECONDS: Final = 0.5
 PAUSE_MAX_SECONDS: Final = 30.0
+QUICK_SECONDS: Final = 0.005
+QUICK_LOOKS: Final = 10
+QUIET_SECONDS: Final = 0.2
+PLATFORM_TASKS: Final = ("sandbox.", "teardown.")
 
 log = logging.getLogger("mooring.worker")
 
@@ -25,11 +31,48 @@ class Worker(Protocol):
     name: str
     look_seconds: float  # the longest time between two looks, whatever the hints
 
+    def heeds(self, event: Event) -> bool:
+        """Whether there may be something to do after this event."""
+
     async def tick(self) -> float | None:
         """Do what is due; returns in how many seconds to look again, at the latest after `look_seconds`."""
 
     async def close(self) -> None:
         """No tick will follow: end what is under way and hand back what is held."""
+
+
+def is_of_app(event: Event) -> bool:
+    """Whether an event tells of a task that an app asked for: no allocation and no instance waits for that."""
+    if event.type == EventType.TASK_QUEUED:
+        return True
+    return event.type == EventType.TASK_FINISHED and not str(event.data.get("type")).startswith(PLATFORM_TASKS)
+
+
+class Pace:
+    """How soon a worker looks again: at once after a quiet time, and later while one hint follows the other.
+
+    Events come by the thousand, and one look answers for all of them: then `seconds` pass from look to look, and after
+    one that took long a rest of `ratio` times that, at the most `rest_seconds`. The first few looks of such a time
+    follow each other closely: the events of one launch are not made to wait for each other.
+    """
+
+    def __init__(self, seconds: float, *, ratio: float = 0.0, rest_seconds: float = 0.0) -> None:
+        self._seconds = seconds
+        self._ratio, self._rest_seconds = ratio, rest_seconds
+        self._in_a_row = 0
+        self._until = 0.0
+
+    def wait_seconds(self, now: float) -> float:
+        """How long to wait before the look that somebody asks for now."""
+        if now - self._until > QUIET_SECONDS:
+            self._in_a_row = 0
+        return max(0.0, self._until - now)
+
+    def looked(self, begun: float, ended: float) -> None:
+        """A look is over: what it says of the next one."""
+        self._in_a_row += 1
+        pause = QUICK_SECONDS if self._in_a_row < QUICK_LOOKS else self._seconds
+        self._until = max(begun + pause, ended + min(self._ratio * (ended - begun), self._rest_seconds))
 
 
 class Loop:
@@ -41,9 +84,10 @@ class Loop:
         self._hint = asyncio.Event()
         self._stopping = asyncio.Event()
 
-    def wake(self) -> None:
+    def wake(self, event: Event) -> None:
         """There may be something to do."""
-        self._hint.set()
+        if self._worker.heeds(event):
+            self._hint.set()
 
     def stop(self) -> None:
         """End after the tick that is under way."""

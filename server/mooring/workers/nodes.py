@@ -12,6 +12,8 @@ from typing import Final
 
 from mooring.commands.node import BATCH, finish_drains, mark_heard, mark_silent
 from mooring.commands.work import Services
+from mooring.core.event import Event
+from mooring.workers.loop import is_of_app
 
 PACE_SECONDS: Final = 0.5  # events come by the thousand; one look answers for all of them
 GAP_SECONDS: Final = 30.0  # a worker that did not look for so long does not know who was silent
@@ -35,6 +37,10 @@ class NodeWatch:
         self._last_look = self._listening_since
         self._pace_seconds = pace_seconds
         self._next_look = 0.0
+
+    def heeds(self, event: Event) -> bool:
+        """What apps do on nodes ends no drain."""
+        return not is_of_app(event)
 
     async def tick(self) -> float | None:
         """One look at all of it; one that comes too soon is put off."""

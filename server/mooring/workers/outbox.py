@@ -24,12 +24,13 @@ from mooring.commands.delivery import give_up, send
 from mooring.commands.work import Services
 from mooring.core.delivery import ERROR_LENGTH_MAX, Delivery, Message, Outcome, is_last, retry_seconds
 from mooring.core.errors import Refusal
-from mooring.core.event import public_event
+from mooring.core.event import Event, public_event
 from mooring.gateways.telemetry import bound, span
 from mooring.storage import delivery as deliveries
 from mooring.storage import webhook as webhooks
 from mooring.storage.delivery import Claimed
 from mooring.storage.webhook import Receiver
+from mooring.workers.loop import Pace
 
 LANES_MAX: Final = 32
 LANE_SECONDS: Final = 30.0  # then others get a turn
@@ -57,18 +58,24 @@ class OutboxRelay:
         self._held: dict[str, Delivery] = {}
         self._failing: set[str] = set()
         self._resting: dict[str, float] = {}  # webhooks whose lane met an error of ours, and until when
-        self._last_look = 0.0
+        self._pace = Pace(PACE_SECONDS)
         self._closing = False
+
+    def heeds(self, event: Event) -> bool:
+        """Any event may be one that is delivered."""
+        return True
 
     async def tick(self) -> float | None:
         """Open lanes for what is due; returns when something else will be."""
-        await asyncio.sleep(max(0.0, self._last_look + PACE_SECONDS - time.monotonic()))
-        self._last_look = time.monotonic()
+        await asyncio.sleep(self._pace.wait_seconds(time.monotonic()))
+        begun = time.monotonic()
         database, now = self._services.database, self._services.clock.now()
         reaped = await deliveries.reap(database, now, REAPED_AT_ONCE)
         if reaped:
             log.warning("%d deliveries of lost workers are queued again", reaped)
-        return self._open_lanes(await deliveries.waiting(database, WEBHOOKS_LOOKED_AT), now)
+        waiting = await deliveries.waiting(database, WEBHOOKS_LOOKED_AT)
+        self._pace.looked(begun, time.monotonic())
+        return self._open_lanes(waiting, now)
 
     async def close(self) -> None:
         """Let what is under way end, for a moment; then hand the leases back."""

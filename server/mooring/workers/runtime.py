@@ -24,10 +24,12 @@ from mooring.core.allocation import Allocation
 from mooring.core.allocation_run import Seen, due_seconds
 from mooring.core.compatibility import CapacityShape
 from mooring.core.errors import Refusal
+from mooring.core.event import Event
 from mooring.core.placement import Board, NodeSeen, Plan, Request
 from mooring.core.placement_explanation import Choices, explain
 from mooring.storage import placement
 from mooring.storage.placement import Waiting
+from mooring.workers.loop import Pace, is_of_app
 
 PACE_SECONDS: Final = 0.05  # events come by the thousand; one look answers for all of them
 WAIT_SECONDS: Final = 2.0  # how soon what has no place is looked at again, when nobody came or went
@@ -88,20 +90,25 @@ class Runtime:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._last_look = 0.0
+        self._pace = Pace(PACE_SECONDS)
         self._mark: tuple[int, str] = (0, "")
         self._placed_at = 0.0
         self._took = 0.0
         self._news = True
         self._resting: dict[str, float] = {}  # allocations that met an error, and until when they are left alone
 
+    def heeds(self, event: Event) -> bool:
+        """What apps do on nodes moves no allocation."""
+        return not is_of_app(event)
+
     async def tick(self) -> float | None:
         """Everything that can go on goes on; returns when something else will be due."""
-        await asyncio.sleep(max(0.0, self._last_look + PACE_SECONDS - time.monotonic()))
-        self._last_look = time.monotonic()
+        await asyncio.sleep(self._pace.wait_seconds(time.monotonic()))
+        begun = time.monotonic()
         moved = await self.advance()
         waiting = await self._place_if_due(freed=moved > 0)
         retry = await placement.next_retry(self._services.database)
+        self._pace.looked(begun, time.monotonic())
         now = self._services.clock.now()
         again = [] if retry is None else [max(0.0, (retry - now).total_seconds())]
         return min([*again, *waiting], default=None)

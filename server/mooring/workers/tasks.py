@@ -9,6 +9,7 @@ from typing import Final
 
 from mooring.commands.task import BATCH, lapse_tasks
 from mooring.commands.work import Services
+from mooring.core.event import Event
 
 PACE_SECONDS: Final = 1.0  # events come by the thousand; one look answers for all of them
 
@@ -25,6 +26,10 @@ class TaskWatch:
         self._services = services
         self._pace_seconds = pace_seconds
         self._next_look = 0.0
+
+    def heeds(self, event: Event) -> bool:
+        """Any task may be the one whose lease ends next."""
+        return True
 
     async def tick(self) -> float | None:
         """One look; one that comes too soon is put off."""
