@@ -3,8 +3,9 @@
 `python -m bench.slurm`, and a part of `python -m bench` where real Slurm can run (as root, with its packages). One
 machine, warm: its agent runs, Slurm's programs are installed. Both sides make their sandboxes anew in every round, with
 one controller and two workers, and end with the output of `srun -N2 hostname` as the tenant's user. By hand means: the
-same files and the same daemons, started as fast as a program can, without platform, adapter, signatures or proof. Then
-a worker is added through the platform until a job has run on it. The GPUs are simulated.
+same sandboxes with the same limits, the same files and the same daemons, started as fast as a program can, all side by
+side, without platform, adapter, signatures or proof. Then a worker is added through the platform until a job has run on
+it. The GPUs are simulated.
 """
 
 import argparse
@@ -39,8 +40,8 @@ from tests.e2e.slurm.cluster import SKU, Site, Tenant, site
 GOAL = 2.0
 SUBNET = "10.78.0.0/24"
 PROGRAMS = ("slurmctld", "slurmd", "srun", "munged")
-GIB = 1 << 30
-CPUS = 0.5
+GPUS = 8
+"""Of the machine: a controller and three workers take all of it, so that each has a quarter of its cores."""
 READY = 'n=0; until scontrol ping 2>/dev/null | grep -q UP && [ "$(sinfo -h -t idle -o %D)" = 2 ]; do sleep 0.02; done'
 
 
@@ -55,10 +56,20 @@ QUICK = Effort(rounds=1)
 
 
 @dataclass(frozen=True)
+class Share:
+    """What a sandbox may have of the machine, as the platform says it to the node."""
+
+    cpus: float
+    memory_bytes: int
+    pids: int
+
+
+@dataclass(frozen=True)
 class Slurm:
-    """What was measured: each in milliseconds, and the median of the rounds' ratios."""
+    """What was measured: each in milliseconds, and the median of the rounds' ratios; `each_ms` is every round's two."""
 
     rounds: int
+    each_ms: list[tuple[float, float]]
     platform: Latency
     by_hand: Latency
     ratio: float
@@ -76,7 +87,8 @@ def is_missing() -> str:
 class ByHand:
     """The same cluster in the same kind of sandboxes, without a platform."""
 
-    def __init__(self, directory: Path, number: int) -> None:
+    def __init__(self, directory: Path, number: int, share: Share) -> None:
+        self.share = share
         self.host = NamespaceHost(directory / "host", f"nod_bench{number}")
         self.names = ("controller-0", "worker-0", "worker-1")
         self.config = Config()
@@ -120,7 +132,7 @@ class ByHand:
     async def _sandbox(self, number: int) -> None:
         spec = SandboxSpec(
             allocation_id=f"alc_bench{number}", tenant_id="ten_bench", project_id="prj_bench",
-            hostname=f"box-{number}", cpus=CPUS, memory_bytes=4 * GIB, pids=4_096,
+            hostname=f"box-{number}", cpus=self.share.cpus, memory_bytes=self.share.memory_bytes, pids=self.share.pids,
             devices=(Device(2 * number, simulated=True), Device(2 * number + 1, simulated=True)),
             network=Network("bench", f"10.78.0.{10 + number}", SUBNET),
         )  # fmt: skip
@@ -157,18 +169,20 @@ class ByHand:
 
 def measure(effort: Effort) -> Slurm:
     """Build a site of its own, measure, and take it down."""
-    with tempfile.TemporaryDirectory(prefix="mooring-bench-") as name, site(Path(name), gpus=(8,)) as place:
+    with tempfile.TemporaryDirectory(prefix="mooring-bench-") as name, site(Path(name), gpus=(GPUS,)) as place:
         tenant = place.tenant("harbour")
         launch_time(place, tenant, "warm-up")
+        share = share_of(tenant)
         platform, by_hand, added = [], [], []
         for number in range(effort.rounds):
-            by_hand.append(hand_time(Path(name) / f"hand-{number}", number))
+            by_hand.append(hand_time(Path(name) / f"hand-{number}", number, share))
             took, grown = launch_time(place, tenant, f"round-{number}")
             platform.append(took)
             added.append(grown)
     ratios = [one / other for one, other in zip(platform, by_hand, strict=True)]
     return Slurm(
         rounds=effort.rounds,
+        each_ms=[(one * 1000, other * 1000) for one, other in zip(platform, by_hand, strict=True)],
         platform=latency_of([each * 1000 for each in platform]),
         by_hand=latency_of([each * 1000 for each in by_hand]),
         ratio=statistics.median(ratios),
@@ -176,10 +190,18 @@ def measure(effort: Effort) -> Slurm:
     )
 
 
-def hand_time(directory: Path, number: int) -> float:
+def share_of(tenant: Tenant) -> Share:
+    """What the platform gave to each member of the cluster that it launched."""
+    made = [each for each in tenant.client.iter_tasks(tenant.project_id, limit=200) if each.type == "sandbox.create"]
+    shares = {Share(**{name: each.arguments[name] for name in ("cpus", "memory_bytes", "pids")}) for each in made}
+    (share,) = shares  # they are alike
+    return share
+
+
+def hand_time(directory: Path, number: int, share: Share) -> float:
     """What it takes by hand, in seconds."""
     directory.mkdir(mode=0o711)
-    made = ByHand(directory, number)
+    made = ByHand(directory, number, share)
 
     async def run() -> float:
         try:
@@ -225,6 +247,8 @@ def lines_of(found: Slurm) -> Iterator[str]:
         f"  the same cluster booted by hand, same run: p50 {hand.p50_ms / 1000:.2f} s, p99 {hand.p99_ms / 1000:.2f} s"
         f"   ratio {found.ratio:.2f}   goal {GOAL:.0f}"
     )
+    rounds = ", ".join(f"{one / 1000:.2f} / {other / 1000:.2f}" for one, other in found.each_ms)
+    yield f"  each round in s, platform / by hand: {rounds}"
     yield f"  one worker more to a job on it: p50 {added.p50_ms / 1000:.2f} s, p99 {added.p99_ms / 1000:.2f} s"
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +17,11 @@ from agent.tests.supervisor.standing import until
 from mooring_agent.agent import Agent, Dismissed, Parts
 from mooring_agent.client import Client, Unreachable
 from mooring_agent.executor import Executor
-from mooring_agent.hosts.contract import Owner, ProcessSpec
+from mooring_agent.hosts.contract import FileSpec, HostFailure, Owner, ProcessSpec, Restart, ServiceState
 from mooring_agent.hosts.simulated import SimulatedHost
 from mooring_agent.journal import Journal
 from mooring_agent.keys import Identity, make_keys
-from mooring_agent.reporter import Reporter
+from mooring_agent.reporter import CHUNK_BYTES, Reporter
 from mooring_agent.wire import PlatformKey, decode, encode
 
 pytestmark = pytest.mark.anyio
@@ -100,7 +100,6 @@ async def flush(reporter: Reporter) -> None:
     """Everything that can be told now."""
     while await reporter.flush():
         pass
-    await reporter.flush()
 
 
 @pytest.fixture
@@ -141,6 +140,104 @@ async def test_the_output_is_told_before_the_result_also_after_a_crash_in_betwee
     assert [report["kind"] for report in about] == ["log", "result"]
     assert decode(about[0]["text"]) == f"simulated output of {task_id}\n".encode()
     assert about[0]["offset"] == 0
+
+
+async def test_the_end_of_a_program_is_told_at_once_with_the_rest_of_its_output(machine: Machine) -> None:
+    async with machine.agent() as (executor, reporter):
+        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        await executor.settle()
+        await flush(reporter)
+        task_id = await run_one(machine, executor)
+        batches = machine.platform.batches
+        await reporter.flush()
+        about = [report["kind"] for report in machine.platform.heard if report["task_id"] == task_id]
+        assert (about, machine.platform.batches) == (["log", "result"], batches + 1)
+
+
+class Talkative(SimulatedHost):
+    """A simulated host whose programs say more than one report takes."""
+
+    async def read_log(self, owner: Owner, key: str, offset: int) -> AsyncIterator[bytes]:
+        """From there on."""
+        yield (b"x" * (2 * CHUNK_BYTES + 5))[offset:]
+
+
+async def test_long_output_is_told_to_its_end_before_the_result_without_a_pause(machine: Machine) -> None:
+    machine.host = Talkative()
+    async with machine.agent() as (executor, reporter):
+        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        await executor.settle()
+        task_id = await run_one(machine, executor)
+        await flush(reporter)
+        about = [report for report in machine.platform.heard if report["task_id"] == task_id]
+    assert [report["kind"] for report in about] == ["log", "log", "log", "result"]
+    assert [len(decode(report["text"])) for report in about[:3]] == [CHUNK_BYTES, CHUNK_BYTES, 5]
+
+
+class Slow(SimulatedHost):
+    """A simulated host that takes its time to start a service, and may refuse files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.over = asyncio.Event(), asyncio.Event()
+        self.refuses = False
+
+    async def write_files(self, owner: Owner, files: Sequence[FileSpec]) -> int:
+        """Some files."""
+        if self.refuses:
+            raise HostFailure("refused", "no files here")
+        return await super().write_files(owner, files)
+
+    async def start_service(self, owner: Owner, name: str, process: ProcessSpec, restart: Restart) -> ServiceState:
+        """A service, some time later."""
+        self.begun.set()
+        await self.over.wait()
+        return await super().start_service(owner, name, process, restart)
+
+
+@pytest.mark.parametrize("outcome", ["succeeded", "failed"])
+async def test_a_success_waits_a_moment_for_the_next_of_its_owner_and_a_failure_does_not(
+    machine: Machine, outcome: str
+) -> None:
+    machine.host = host = Slow()
+    host.refuses = outcome == "failed"
+    async with machine.agent() as (executor, reporter):
+        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        await executor.settle()
+        await flush(reporter)
+        first = machine.hand.task("files.write", {"files": [{"path": "/srv/file", "content": "text"}]})
+        executor.accept(first)
+        executor.accept(machine.hand.task("service.start", {"name": "web", "argv": ["serve"]}))
+        await host.begun.wait()
+        assert [each.task_id for each in reporter.journal.owed()] == [first.task_id]
+        await reporter.flush()
+        told = [each["task_id"] for each in machine.platform.told("result")][1:]
+        assert told == ([first.task_id] if outcome == "failed" else [])
+        telling = asyncio.create_task(reporter.run())
+        await until(lambda: len(machine.platform.told("result")) == 2)
+        assert machine.platform.told("result")[1]["outcome"] == outcome
+        assert executor.tracked  # the service is not there yet
+        host.over.set()
+        await executor.settle()
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+
+
+async def test_a_success_goes_with_whatever_else_is_told(machine: Machine) -> None:
+    machine.host = host = Slow()
+    async with machine.agent() as (executor, reporter):
+        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        await executor.settle()
+        await flush(reporter)
+        executor.accept(machine.hand.task("files.write", {"files": [{"path": "/srv/file", "content": "text"}]}))
+        executor.accept(machine.hand.task("service.start", {"name": "web", "argv": ["serve"]}))
+        await host.begun.wait()
+        assert await reporter.flush() is False
+        host.over.set()
+        await executor.settle()
+        batches = machine.platform.batches
+        await flush(reporter)
+        assert (machine.platform.batches, len(machine.platform.told("result"))) == (batches + 1, 3)
 
 
 class Lasting(SimulatedHost):

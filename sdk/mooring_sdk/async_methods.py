@@ -6057,7 +6057,8 @@ class AsyncMethods:
     ) -> models.MadeTasks:
         """Have several things done at once, each as `make_member_task` would; one that is refused keeps no other back.
 
-        The answer has the outcome of each: its task, or the code and detail of its refusal.
+        The answer has the outcome of each: its task, or the code and detail of its refusal. A node does those of one member
+        in the order in which they stand.
 
         Needs the action `task.create`.
         """

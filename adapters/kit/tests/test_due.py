@@ -23,7 +23,8 @@ from mooring_adapter import (
     due,
 )
 from mooring_adapter.due import Due, cancelling
-from mooring_adapter.keeper import in_parts
+from mooring_adapter.keeper import in_parts, requests_of
+from mooring_adapter.platform import TASKS_MAX
 
 
 def run(name: str, of: str, **more: object) -> RunTask:
@@ -180,9 +181,24 @@ def test_a_secret_is_made_before_what_follows_it() -> None:
     plan = Plan((MakeSecret(step="token", name="token"), run("a1", "a"), Finish()))
     found = due(plan, world(), operation())
     assert [each.name for each in found.secrets] == ["token"]
-    assert found.tasks == []
-    noted = [StepRecord(name="token", status="done")]
-    assert made(due(plan, world(), operation(steps=noted))) == ["a1"]
+    assert found.steps["token"] == {"name": "token", "status": "done"}  # it is kept before that is told
+    assert made(found) == ["a1"]
+    again = due(plan, world(), operation(steps=[StepRecord(name="token", status="done")]))
+    assert (again.secrets, made(again)) == ([], ["a1"])
+
+
+def test_what_only_says_how_far_tasks_are_may_wait_and_nothing_else_does() -> None:
+    plan = Plan((run("a1", "a"), run("b1", "b"), Gather(step="both"), Finish()))
+    both = world(member("a", "joining"), member("b", "joining"))
+    asked = due(plan, both, operation())
+    assert (made(asked), asked.may_wait) == (["a1", "b1"], False)
+    begun = [StepRecord(name=name, status="running") for name in ("a1", "b1")]
+    half = world(*both.members, tasks=(task("a1"), task("b1", "claimed")))
+    shown = due(plan, half, operation(steps=begun))
+    assert list(shown.steps) == ["a1"]
+    assert shown.may_wait
+    over = world(*both.members, tasks=(task("a1"), task("b1")))
+    assert not due(plan, over, operation(steps=begun)).may_wait
 
 
 def test_a_large_plan_notes_nothing_that_the_members_say_themselves() -> None:
@@ -195,6 +211,20 @@ def test_a_large_plan_notes_nothing_that_the_members_say_themselves() -> None:
     found = due(Plan((*steps, Finish())), world(*(member(name) for name in names)), operation("add"))
     assert (len(found.members), len(found.tasks), found.steps) == (200, 200, {})
     assert [len(each.get("members", ())) for each in in_parts(found.report())] == [200]
+
+
+def test_the_tasks_of_a_member_are_asked_for_in_one_request_and_in_order() -> None:
+    """A node does them in that order, so that none of them may come before the one that stands before it."""
+    names = [f"m{number}" for number in range(30)]
+    steps = [run(f"{verb}/{name}", name, after=()) for verb in ("write", "start", "prove", "look") for name in names]
+    found = due(Plan((*steps, Finish())), world(*(member(name) for name in names)), operation("add"))
+    requests = requests_of(found.tasks)
+    assert sorted(len(each) for each in requests) == [24, 48, 48]
+    assert max(map(len, requests)) <= TASKS_MAX
+    for name in names:
+        (mine,) = [each for each in requests if any(wanted.task.member_id == name for wanted in each)]
+        order = [wanted.name for wanted in mine if wanted.task.member_id == name]
+        assert order == [f"{verb}/{name}" for verb in ("write", "start", "prove", "look")]
 
 
 def test_a_long_report_goes_in_parts_and_what_is_done_is_noted_last() -> None:

@@ -8,9 +8,22 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from adapters.kit.tests.worlds import NOW, member, operation, world
-from mooring_adapter import Adapter, Finish, Operation, Plan, ReportUsage, Usage, World
-from mooring_adapter.keeper import CALM_SECONDS, OLD_VIEWS_MAX, Keeper
+from adapters.kit.tests.worlds import NOW, member, operation, task, world
+from mooring_adapter import (
+    Adapter,
+    Finish,
+    Gather,
+    MakeSecret,
+    Operation,
+    Plan,
+    ReportUsage,
+    RunTask,
+    StepRecord,
+    Task,
+    Usage,
+    World,
+)
+from mooring_adapter.keeper import CALM_SECONDS, OLD_VIEWS_MAX, SHOW_SECONDS, Keeper
 from mooring_adapter.platform import Held, Platform
 from mooring_sdk import MooringError
 
@@ -72,6 +85,66 @@ async def test_a_platform_whose_clock_was_set_back_is_believed_after_a_few_looks
     for _ in range(OLD_VIEWS_MAX + 3):
         await asyncio.wait_for(keeper._round(), 10)
     assert platform.finished == 3
+
+
+class Noting(Told):
+    """A platform that notes what it is asked for, in order."""
+
+    def __init__(self, *views: World) -> None:
+        super().__init__()
+        self.views = [
+            msgspec.to_builtins(each) | {"now": (NOW + timedelta(seconds=number / 10)).isoformat()}
+            for number, each in enumerate(views)
+        ]
+        self.asked: list[str] = []
+
+    async def make_secret(self, held: Held, operation: Operation, wish: MakeSecret) -> None:
+        self.asked.append(f"secret {wish.name}")
+
+    async def report(self, held: Held, told: Mapping[str, Any], operation: Operation | None = None) -> None:
+        self.asked.append(f"steps {' '.join(each['name'] for each in told['steps'])}")
+
+    async def create_task(self, held: Held, operation: Operation | None, wish: Mapping[str, Any]) -> Task:
+        self.asked.append(f"task {wish['step']}")
+        return task(wish["step"], "queued")
+
+
+def secretive(world: World, operation: Operation) -> Plan:
+    run = RunTask(step="start", member_id="a", type="process.run")
+    return Plan((MakeSecret(step="key", name="key"), run, Gather(step="all"), Finish()))
+
+
+@pytest.mark.anyio
+async def test_a_secret_is_kept_before_it_is_told_and_granted_to_a_task() -> None:
+    platform = Noting(world(member("a", "ready"), under=operation("restart")))
+    keeper = Keeper(Adapter(app_slug="app", plan=secretive), cast(Platform, platform), Held("instance", 1))
+    await keeper._round()
+    assert platform.asked == ["secret key", "steps key start", "task start"]
+
+
+@pytest.mark.anyio
+async def test_how_far_tasks_are_is_told_a_little_later_or_with_what_comes_next() -> None:
+    def two(world: World, operation: Operation) -> Plan:
+        both = [RunTask(step=each, member_id=each, type="process.run") for each in ("a", "b")]
+        return Plan((*both, Gather(step="all"), Finish()))
+
+    begun = operation("restart", steps=[StepRecord(name=each, status="running") for each in ("a", "b")])
+    members = (member("a", "ready"), member("b", "ready"))
+    half = world(*members, tasks=(task("a"), task("b", "claimed")), under=begun)
+    platform = Noting(half, half, half, half, half)
+    keeper = Keeper(Adapter(app_slug="app", plan=two), cast(Platform, platform), Held("instance", 1))
+    assert 0 < await keeper._round() <= SHOW_SECONDS
+    await keeper._round()
+    await keeper._round()
+    assert platform.asked == []  # 0.2 s after the first
+    await keeper._round()
+    assert platform.asked == ["steps a"]
+    over = world(*members, tasks=(task("a"), task("b")), under=begun)
+    platform = Noting(half, over)
+    keeper = Keeper(Adapter(app_slug="app", plan=two), cast(Platform, platform), Held("instance", 1))
+    await keeper._round()
+    await keeper._round()
+    assert (platform.asked, platform.finished) == (["steps a b all"], 1)
 
 
 class Conflicting(Told):

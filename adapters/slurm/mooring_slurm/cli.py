@@ -21,6 +21,7 @@ from mooring_cli.exec_command import run_at
 from mooring_cli.invocation import current
 from mooring_cli.main import MooringGroup
 from mooring_slurm.cli_cluster import Cluster, ClusterRefused, JobTime, Memory, is_over, named
+from mooring_slurm.slurm_node.reading import WAITING
 
 QUEUE: Final = ("id", "name", "user", "account", "partition", "state", "nodes", "gpus", "submitted_at", "why_text")
 NODES: Final = ("name", "state", "reason", "jobs", "cpus", "gpus", "version", "responding")
@@ -118,10 +119,12 @@ def job(*, words: tuple[str, ...], project: str | None, attachment: str | None, 
 @slurm.command("output")
 @of_cluster("INSTANCE JOB")
 @click.option("--stderr", is_flag=True, help="What it wrote to its standard error, where that is apart.")
-@click.option("--follow", is_flag=True, help="Go on until the job is over.")
+@click.option("--follow", is_flag=True, help="Wait until the job has begun, and go on until it is over.")
 def output_(*, words: tuple[str, ...], project: str | None, attachment: str | None, stderr: bool, follow: bool) -> None:
     """Show what a batch job has written."""
     cluster, (number,) = found(words, ("JOB",), project, attachment)
+    if follow:
+        awaited(cluster, number, lambda state: state not in WAITING)
     stream, whole, offset = "err" if stderr else "out", [], 0
     while True:
         piece = cluster.act("queue.output", {"job_id": number, "stream": stream, "offset": offset})
@@ -245,16 +248,22 @@ def one_job(cluster: Cluster, number: str) -> Mapping[str, Any]:
     return row
 
 
-def waited_for(cluster: Cluster, number: str) -> int:
-    """Wait for the end of a job; its exit code, and not 0 where it did not complete."""
+def awaited(cluster: Cluster, number: str, is_enough: Callable[[str], bool]) -> Mapping[str, Any]:
+    """A job once it has come so far; what it waits for meanwhile is said."""
     told, row = "", one_job(cluster, number)
-    while not is_over(str(row["state"])):
+    while not is_enough(str(row["state"])):
         said = f"{row['state']} {row.get('why_text') or row.get('why') or ''}".strip()
         if cluster.form == "table" and said != told:
             output.note(f"Job {number} is {output.plain(said)}")
         told = said
         time.sleep(FOLLOW_SECONDS)
         row = one_job(cluster, number)
+    return row
+
+
+def waited_for(cluster: Cluster, number: str) -> int:
+    """Wait for the end of a job; its exit code, and not 0 where it did not complete."""
+    row = awaited(cluster, number, is_over)
     if cluster.form == "table":
         output.note(f"Job {number} is {output.plain(str(row['state']))}.")
     else:

@@ -166,7 +166,12 @@ def test_output_is_followed_to_the_end_of_the_job(run: Run, platform: Platform) 
         {"text": "", "offset": 4, "end": True, "size": 4},
     ]
     answers(platform, "queue.output", *pieces)
-    assert run("output", "c1", "7", "--follow").stdout == "one\n"
+    states = [job(state="PENDING", why="Resources"), job(state="PENDING", why="Resources"), job(state="RUNNING")]
+    answers(platform, "queue.read", *({"jobs": [each]} for each in states))
+    followed = run("output", "c1", "7", "--follow")
+    assert followed.stdout == "one\n"
+    assert followed.stderr.count("Job 7 is PENDING Resources") == 1
+    assert len(asked(platform, "queue.read")) == 3
     answers(platform, "queue.output", pieces[0])
     assert "nothing yet" in run("output", "c1", "7").stderr
     assert json.loads(run("output", "c1", "7", "-o", "json").stdout) == {"id": "7", "stream": "out", "text": ""}

@@ -4,6 +4,8 @@ import json
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from adapters.slurm.tests.given import FIRST, HEAD, NOW, member, operation, world
 from mooring_adapter import Attachment, Member, MemberSeen, Task, Watched, World
 from mooring_slurm.watch import fingerprint, watch
@@ -36,6 +38,22 @@ def test_a_cluster_that_was_not_looked_at_is_looked_at_on_the_controller_and_not
     found = watch(cluster())
     assert [(each.type, each.member_id) for each in found.looks] == [("probe.exec", HEAD)]
     assert (found.health, found.members) == (None, ())
+
+
+def test_one_look_is_made_at_a_time_and_none_for_each_step_of_a_change() -> None:
+    under = operation("add", FIRST)
+    joining = world(member(HEAD), member(FIRST, "requested"))
+    (asked,) = watch(msgspec.structs.replace(joining, operations=[under])).looks
+    open_look = Task(id="look", step=asked.step, member_id=HEAD, status="claimed")
+    later = world(member(HEAD), member(FIRST, "joining"), tasks=(open_look,))
+    assert watch(msgspec.structs.replace(later, operations=[under])).looks == ()
+    grown = world(member(HEAD), member(FIRST), tasks=(open_look,))
+    assert watch(grown).looks == ()  # it is over soon, and then the change is looked at
+    done = msgspec.structs.replace(open_look, status="succeeded", result={"output": json.dumps({"nodes": [IDLE]})})
+    (again,) = watch(world(member(HEAD), member(FIRST), tasks=(done,))).looks
+    assert again.step.split("/")[1] == fingerprint(grown)
+    stuck = msgspec.structs.replace(open_look, step="look/changing/1")
+    assert len(watch(world(member(HEAD), member(FIRST), tasks=(stuck,))).looks) == 1
 
 
 def test_a_node_that_takes_jobs_is_healthy_and_operators_see_what_slurm_says() -> None:

@@ -75,6 +75,18 @@ async def test_several_tasks_are_made_at_once_and_each_has_its_own_outcome(floor
     assert {each["id"] for each in seen} == {each for each in ids if each is not None}
 
 
+async def test_a_node_is_handed_several_tasks_in_the_order_in_which_they_were_asked_for(floor: Floor) -> None:
+    adapter = floor.adapter()
+    instance_id, fence, members, operation_id = await begun(floor, adapter)
+    wishes = [{"member_id": member, "step": f"{n}/{member}", **RUN} for member in members for n in range(20)]
+    answer = await adapter.send(instance_id, "tasks:batch", fence, operation_id=operation_id, tasks=wishes)
+    assert [each["step"] for each in answer.json()["tasks"]] == [each["step"] for each in wishes]
+    taken = await floor.services.database.fetch(
+        PLATFORM, "SELECT step FROM task WHERE member_id = ANY ($1) ORDER BY id", members
+    )
+    assert [each["step"] for each in taken] == [each["step"] for each in wishes]
+
+
 async def test_several_tasks_are_refused_together_for_what_is_no_matter_of_one(floor: Floor) -> None:
     adapter = floor.adapter()
     instance_id, fence, (head, worker), operation_id = await begun(floor, adapter)

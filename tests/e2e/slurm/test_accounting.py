@@ -120,6 +120,10 @@ def act(place: Site, tenant: Tenant, attachment: models.Attachment, name: str, *
 def spied(place: Site, tenant: Tenant, attachment: models.Attachment) -> dict[str, str]:
     """What a job of an attached project sees of others, by its own account of it."""
     job_id = act(place, tenant, attachment, "queue.submit", script=SPY)["job_id"]
+    place.until(
+        lambda: act(place, tenant, attachment, "queue.read", job_id=job_id)["jobs"][0]["state"] != "PENDING",
+        "the begin of the spy",
+    )
     wrote = place.until(
         lambda: next(
             (each for each in [act(place, tenant, attachment, "queue.output", job_id=job_id)] if each.get("end")), None

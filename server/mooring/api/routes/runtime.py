@@ -206,7 +206,8 @@ async def make_member_task(call: Call, instance_id: str, body: MakeMemberTask) -
 async def make_member_tasks(call: Call, instance_id: str, body: MakeMemberTasks) -> Answered:
     """Have several things done at once, each as `make_member_task` would; one that is refused keeps no other back.
 
-    The answer has the outcome of each: its task, or the code and detail of its refusal.
+    The answer has the outcome of each: its task, or the code and detail of its refusal. A node does those of one member
+    in the order in which they stand.
     """
     claimed = _under(call, instance_id, body.fence)
     wishes = [task_wish_of(each) for each in body.tasks]
