@@ -3,9 +3,10 @@
 `python -m bench.slurm`, and a part of `python -m bench` where real Slurm can run (as root, with its packages). One
 machine, warm: its agent runs, Slurm's programs are installed. Both sides make their sandboxes anew in every round, with
 one controller and two workers, and end with the output of `srun -N2 hostname` as the tenant's user. By hand means: the
-same sandboxes with the same limits, the same files and the same daemons, started as fast as a program can, all side by
-side, without platform, adapter, signatures or proof. Then a worker is added through the platform until a job has run on
-it. The GPUs are simulated.
+same sandboxes with the same limits, the same files and the same daemons, by a program that does one thing after the
+other (sandboxes, files, munged, Slurm's daemons, the wait for two idle nodes, srun) and each of them for all three
+members side by side, without platform, adapter, signatures or proof. The two take turns in being first. Then a worker
+is added through the platform until a job has run on it. The GPUs are simulated.
 """
 
 import argparse
@@ -175,10 +176,14 @@ def measure(effort: Effort) -> Slurm:
         share = share_of(tenant)
         platform, by_hand, added = [], [], []
         for number in range(effort.rounds):
-            by_hand.append(hand_time(Path(name) / f"hand-{number}", number, share))
+            hand_first = number % 2 == 0
+            if hand_first:
+                by_hand.append(hand_time(Path(name) / f"hand-{number}", number, share))
             took, grown = launch_time(place, tenant, f"round-{number}")
             platform.append(took)
             added.append(grown)
+            if not hand_first:
+                by_hand.append(hand_time(Path(name) / f"hand-{number}", number, share))
     ratios = [one / other for one, other in zip(platform, by_hand, strict=True)]
     return Slurm(
         rounds=effort.rounds,

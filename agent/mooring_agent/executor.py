@@ -77,6 +77,7 @@ class Executor:
     families: Mapping[str, Family] = field(default_factory=lambda: FAMILIES)
     tracked: dict[str, Tracked] = field(default_factory=dict)
     outputs: dict[str, Tracked] = field(default_factory=dict)  # tasks whose output somebody should read; see Reporter
+    in_order: set[str] = field(default_factory=set)  # tasks that ended in their owner's order and are not told yet
     touched: set[str] = field(default_factory=set)  # allocations of tasks that came since somebody cleared this
     _order: dict[str, asyncio.Lock] = field(default_factory=dict)
     _room: asyncio.Semaphore = field(init=False)
@@ -205,6 +206,7 @@ class Executor:
                 return
             async with self._order.setdefault(task.owner, asyncio.Lock()), self._room:
                 await self._perform(each)
+                self.in_order.add(task.task_id)
         except JournalFull as full:
             log.error("how task %s stands cannot be written down; it is looked at again: %s", task.task_id, full)
         except asyncio.CancelledError:

@@ -68,6 +68,7 @@ class Reporter:
     _later: dict[str, float] = field(default_factory=dict)  # results that are told again, and not before this time
     _waits_until: dict[str, float] = field(default_factory=dict)  # results that are told together with others
     _goes_on: bool = False  # there is more output of a task that is over: it is told at once
+    _is_heard: bool = True  # the platform answered when it was told something last
 
     def refuse(self, reason: str, detail: str, task_id: str | None) -> None:
         """A task was not believed or not taken; the platform writes it into its audit trail."""
@@ -88,7 +89,8 @@ class Reporter:
             self.wake.clear()
             try:
                 more = await self.flush()
-                pause.over()
+                if self._is_heard:
+                    pause.over()
             except (Unreachable, Turned) as error:
                 log.warning("the platform cannot be told: %s", error)
                 await pause.wait()
@@ -117,8 +119,9 @@ class Reporter:
             return False
         self._waits_until.clear()
         batch = _bounded([*pressing, *((_result_of(entry), self._heard_result(entry)) for entry in results)])
-        self._goes_on = False
+        self._goes_on = self._is_heard = False
         answer = await self.client.report([report for report, _ in batch])
+        self._is_heard = True
         if len(answer.results) != len(batch):
             raise Unreachable(f"{len(batch)} reports were answered with {len(answer.results)} verdicts")
         for (_, heard), verdict in zip(batch, answer.results, strict=True):
@@ -186,7 +189,7 @@ class Reporter:
         def heard(verdict: Verdict) -> None:
             if verdict.accepted:
                 output.offset += length
-                output.ended = output.is_whole
+                output.ended = output.ended or output.is_whole
                 self._goes_on |= is_over and not output.is_whole
             elif verdict.code not in AGAIN:
                 output.ended = True  # the lease is lost or the log is full: no more is wanted
@@ -220,7 +223,9 @@ class Reporter:
 
     def _may_wait(self, entry: Entry) -> bool:
         """Whether a result is told a moment later with the next of its owner: one that failed never waits."""
-        if entry.result is None or entry.result.outcome != "succeeded" or not self.executor.is_busy(entry.owner):
+        if entry.result is None or entry.result.outcome != "succeeded" or entry.task_id not in self.executor.in_order:
+            return False
+        if not self.executor.is_busy(entry.owner):
             return False
         now = time.monotonic()
         return now < self._waits_until.setdefault(entry.task_id, now + TOGETHER_SECONDS)
@@ -236,6 +241,7 @@ class Reporter:
             self.journal.delivered(entry.task_id, entry.fence, self.now(), _instead(entry))
             self._outputs.pop(entry.task_id, None)
             self.executor.outputs.pop(entry.task_id, None)
+            self.executor.in_order.discard(entry.task_id)
             self._told.pop(entry.task_id, None)
 
         return heard

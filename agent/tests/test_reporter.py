@@ -21,6 +21,7 @@ from mooring_agent.hosts.contract import FileSpec, HostFailure, Owner, ProcessSp
 from mooring_agent.hosts.simulated import SimulatedHost
 from mooring_agent.journal import Journal
 from mooring_agent.keys import Identity, make_keys
+from mooring_agent.pause import Pause
 from mooring_agent.reporter import CHUNK_BYTES, Reporter
 from mooring_agent.wire import PlatformKey, decode, encode
 
@@ -233,11 +234,45 @@ async def test_a_success_goes_with_whatever_else_is_told(machine: Machine) -> No
         executor.accept(machine.hand.task("service.start", {"name": "web", "argv": ["serve"]}))
         await host.begun.wait()
         assert await reporter.flush() is False
+        batches = machine.platform.batches
+        reporter.refuse("bad_signature", "not believed", "tsk_other")
+        await flush(reporter)
+        assert [each["kind"] for each in machine.platform.heard[-2:]] == ["refused", "result"]
+        assert machine.platform.batches == batches + 1
         host.over.set()
         await executor.settle()
-        batches = machine.platform.batches
+
+
+async def test_a_success_that_waits_does_not_shorten_the_pauses_while_the_platform_is_away(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.host = host = Slow()
+    async with machine.agent() as (executor, reporter):
+        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        await executor.settle()
         await flush(reporter)
-        assert (machine.platform.batches, len(machine.platform.told("result"))) == (batches + 1, 3)
+        executor.accept(machine.hand.task("files.write", {"files": [{"path": "/srv/file", "content": "text"}]}))
+        executor.accept(machine.hand.task("service.start", {"name": "web", "argv": ["serve"]}))
+        await host.begun.wait()
+        machine.platform.away = True
+        paused: list[str] = []
+        enough = asyncio.Event()
+
+        async def wait(pause: Pause) -> None:
+            paused.append("pause")
+            if paused.count("pause") == 3:
+                enough.set()
+                await asyncio.Event().wait()
+
+        monkeypatch.setattr(Pause, "wait", wait)
+        monkeypatch.setattr(Pause, "over", lambda pause: paused.append("over"))
+        telling = asyncio.create_task(reporter.run())
+        await enough.wait()
+        assert "over" not in paused[paused.index("pause") :]
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+        host.over.set()
+        await executor.settle()
 
 
 class Lasting(SimulatedHost):

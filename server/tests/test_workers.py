@@ -8,7 +8,7 @@ import pytest
 
 from mooring.core.event import BEGINNING, Event
 from mooring.core.events import EventType
-from mooring.core.ids import Prefix
+from mooring.core.ids import Prefix, made_at_milliseconds
 from mooring.gateways.clock import SystemClock
 from mooring.gateways.telemetry import Telemetry
 from mooring.workers.loop import QUICK_LOOKS, QUIET_SECONDS, Loop, Pace, is_of_app
@@ -44,6 +44,16 @@ def test_a_look_that_takes_long_is_followed_by_a_rest_within_bounds() -> None:
     assert pace.wait_seconds(100.1) == pytest.approx(0.2)
     pace.looked(101.0, 103.0)
     assert pace.wait_seconds(103.0) == pytest.approx(0.25)
+
+
+@pytest.mark.anyio
+async def test_a_look_that_comes_to_an_error_is_followed_by_a_pause_too() -> None:
+    pace = Pace(600.0)
+    for _ in range(QUICK_LOOKS):
+        with pytest.raises(LookupError):
+            async with pace.look():
+                raise LookupError
+    assert pace.wait_seconds(time.monotonic()) > 500
 
 
 @pytest.mark.parametrize(
@@ -107,8 +117,20 @@ async def test_a_worker_is_woken_by_what_it_heeds_alone() -> None:
 
 def test_ids_that_are_made_one_after_the_other_sort_in_that_order() -> None:
     clock = SystemClock()
-    made, until = [clock.mint(Prefix.TASK)], time.monotonic() + 0.05
-    while time.monotonic() < until:
-        made += [clock.mint(Prefix.TASK) for _ in range(100)]
-    assert len(set(made)) == len(made) > 1_000
+    made = [clock.mint(Prefix.TASK) for _ in range(20_000)]
+    assert len(set(made)) == len(made)
     assert made == sorted(made)
+
+
+def test_a_clock_that_goes_back_a_little_is_waited_for_and_one_that_was_wrong_is_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, now = SystemClock(), [1_700_000_000_000]
+    monkeypatch.setattr(time, "time_ns", lambda: now[0] * 1_000_000)
+    made = [clock.mint(Prefix.TASK)]
+    for moved in (-1, -400, 0, 3):
+        now[0] += moved
+        made.append(clock.mint(Prefix.TASK))
+    assert made == sorted(made)
+    now[0] -= 3_600_000
+    assert made_at_milliseconds(clock.mint(Prefix.TASK)) == now[0]

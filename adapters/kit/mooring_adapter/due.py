@@ -93,10 +93,9 @@ class Due:
         return self.does_nothing and not self.report()
 
     @property
-    def may_wait(self) -> bool:
+    def report_may_wait(self) -> bool:
         """Whether all there is to tell is how far its tasks are: for people, and recorded with the tasks already."""
-        told = self.report()
-        return told.keys() == {"steps"} and self.shown >= self.steps.keys() and self.does_nothing
+        return self.finish is None and self.shown >= self.steps.keys() and self.report().keys() == {"steps"}
 
     @property
     def does_nothing(self) -> bool:
@@ -326,7 +325,9 @@ class _Reading:
         return state
 
     def _fail(self, failure: Failure) -> None:
-        """The operation ends here: nothing new is begun."""
+        """The operation ends here: nothing new is begun, and what was not done is not told as done."""
+        for each in (*self.due.secrets, *self.due.usage):
+            self.due.steps.pop(each.step, None)
         self.due.tasks, self.due.secrets, self.due.blocked, self.due.wake_at = [], [], None, None
         self.due.usage = []
         done = sorted(name for name, task in self.tasks.items() if task.succeeded)

@@ -108,6 +108,7 @@ class Keeper:
             return self._pause()
         offset = (world.now or asked_at) - asked_at
         self.is_busy = bool(world.operations)
+        self._shown_at = {each.id: self._shown_at[each.id] for each in world.operations if each.id in self._shown_at}
         wide = min(GATHER_SECONDS_PER_MEMBER * len(world.members), GATHER_SECONDS_MAX)
         self._gather_seconds = max(GATHER_SECONDS_MIN, wide)
         rests = [await self._advance(world, operation) for operation in world.operations]
@@ -137,13 +138,12 @@ class Keeper:
         with labelled(**labels_of(world, operation)):
             wanted = self._due(world, operation)
             if wanted.is_empty:
-                self._shown_at.pop(operation.id, None)
                 return wanted.wake_at
-            if wanted.may_wait and (show_at := self._show_at(operation, world.now or self.clock())) is not None:
+            show_at = self._show_at(operation, world.now or self.clock()) if wanted.report_may_wait else None
+            if show_at is not None and wanted.does_nothing:
                 return show_at if wanted.wake_at is None else min(show_at, wanted.wake_at)
-            self._shown_at.pop(operation.id, None)
             try:
-                await self._perform(wanted)
+                await self._perform(wanted, tells=show_at is None)
             except MooringError as error:
                 if error.retryable or error.status == 401:
                     raise  # nothing is wrong with the operation
@@ -155,8 +155,9 @@ class Keeper:
 
         Most tasks take less time than it takes to tell of them, and what is told shortly after tells it as well.
         """
-        show_at = self._shown_at.setdefault(operation.id, now + timedelta(seconds=SHOW_SECONDS))
-        return show_at if now < show_at else None
+        latest = now + timedelta(seconds=SHOW_SECONDS)
+        show_at = self._shown_at.setdefault(operation.id, latest)
+        return show_at if now < show_at <= latest else None
 
     def _due(self, world: World, operation: Operation) -> Due:
         try:
@@ -174,14 +175,15 @@ class Keeper:
         name = action_name(operation)
         return self.adapter.actions.get(name) or _unknown_action(name)
 
-    async def _perform(self, wanted: Due) -> None:
+    async def _perform(self, wanted: Due, *, tells: bool) -> None:
         operation = wanted.operation
         for secret in wanted.secrets:
             await self._ours(self.platform.make_secret(self.held, operation, secret))
         for metered in wanted.usage:
             await self._tell_usage(metered.usage)
-        for told in in_parts(wanted.report()):  # it says of those that they are done
+        for told in in_parts(wanted.report()) if tells else ():  # it says of those that they are done
             await self._ours(self.platform.report(self.held, told, operation))
+            self._shown_at.pop(operation.id, None)
         await self._make_tasks(operation, wanted.tasks)
         if wanted.finish is not None:
             await self._finish(operation, wanted.finish)
@@ -288,18 +290,19 @@ class Keeper:
 
 
 def requests_of(tasks: Sequence[Wanted]) -> list[list[Wanted]]:
-    """The tasks of each request: a member's stay together and in order, since a node does them in that order."""
+    """The tasks of each request: a member's stay together and in order, since a node does them in that order.
+
+    What of one member is too much for a request is due in the next round.
+    """
     of_member: dict[str, list[Wanted]] = {}
     for each in tasks:
         of_member.setdefault(each.task.member_id, []).append(each)
     parts: list[list[Wanted]] = []
     for mine in of_member.values():
-        for start in range(0, len(mine), TASKS_MAX):
-            part = mine[start : start + TASKS_MAX]
-            if parts and len(parts[-1]) + len(part) <= TASKS_MAX:
-                parts[-1] += part
-            else:
-                parts.append(part)
+        if parts and len(parts[-1]) + len(mine) <= TASKS_MAX:
+            parts[-1] += mine
+        else:
+            parts.append(mine[:TASKS_MAX])
     return parts
 
 

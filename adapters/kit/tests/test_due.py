@@ -187,18 +187,26 @@ def test_a_secret_is_made_before_what_follows_it() -> None:
     assert (again.secrets, made(again)) == ([], ["a1"])
 
 
-def test_what_only_says_how_far_tasks_are_may_wait_and_nothing_else_does() -> None:
+def test_a_report_that_only_says_how_far_tasks_are_may_wait_and_no_other_does() -> None:
     plan = Plan((run("a1", "a"), run("b1", "b"), Gather(step="both"), Finish()))
     both = world(member("a", "joining"), member("b", "joining"))
     asked = due(plan, both, operation())
-    assert (made(asked), asked.may_wait) == (["a1", "b1"], False)
+    assert (made(asked), asked.report_may_wait, asked.does_nothing) == (["a1", "b1"], True, False)
+    assert not due(plan, both, operation(status="accepted")).report_may_wait  # it says that somebody has begun
     begun = [StepRecord(name=name, status="running") for name in ("a1", "b1")]
     half = world(*both.members, tasks=(task("a1"), task("b1", "claimed")))
     shown = due(plan, half, operation(steps=begun))
     assert list(shown.steps) == ["a1"]
-    assert shown.may_wait
+    assert (shown.report_may_wait, shown.does_nothing) == (True, True)
     over = world(*both.members, tasks=(task("a1"), task("b1")))
-    assert not due(plan, over, operation(steps=begun)).may_wait
+    assert not due(plan, over, operation(steps=begun)).report_may_wait
+
+
+def test_what_is_not_done_since_the_operation_fails_is_not_told_as_done() -> None:
+    plan = Plan((MakeSecret(step="token", name="token"), run("a1", "a", after=()), Finish()))
+    failed = due(plan, world(member("a"), tasks=(task("a1", "failed", failure_code="exited"),)), operation())
+    assert failed.finish is not None
+    assert (failed.secrets, "token" in failed.steps) == ([], False)
 
 
 def test_a_large_plan_notes_nothing_that_the_members_say_themselves() -> None:

@@ -69,12 +69,14 @@ def controller_up(crew: Crew, member: Member, *, anew: bool = False, join: bool 
         files(crew, member, f"files/{key}", after=begun or None),
         munged(member, f"munge/{key}", after=begun or None),
     ]
+    waits = [f"files/{key}", f"munge/{key}", f"start/{key}"]
     if crew.config.accounting:
         steps += [mariadbd(member, f"mariadb/{key}", after=begun or None)]
         steps += [slurmdbd(member, f"accounts/{key}", after=begun or None)]
+        waits += [f"mariadb/{key}", f"accounts/{key}"]
     steps.append(slurmctld(crew, member, f"start/{key}", after=begun or None))
-    steps += users(crew, member, begun or None)
-    return [*steps, gate(crew, member, f"gate/{key}", after=begun or None)]
+    steps += users(crew, member, tuple(waits))
+    return [*steps, gate(crew, member, f"gate/{key}", after=(*waits, *_users_step(crew, member)))]
 
 
 def gate(crew: Crew, member: Member, step: str, **more: Any) -> RunTask:
@@ -134,13 +136,14 @@ def worker_up(
     if anew:
         steps.append(stop(member, f"quit/{key}", SLURMD, kill="owner", grace_seconds=10))
         begun = (f"quit/{key}",)
+    waits = (f"files/{key}", f"munge/{key}", f"start/{key}")
     steps += [
         files(crew, member, f"files/{key}", after=begun, **SEEN_TO),
         munged(member, f"munge/{key}", after=begun, **SEEN_TO),
         slurmd(crew, member, f"start/{key}", after=(*begun, *behind), **SEEN_TO),
-        *users(crew, member, begun, **SEEN_TO),
+        *users(crew, member, waits, **SEEN_TO),
     ]
-    waits = (*begun, *behind, *(() if gated is None else (gated,)))
+    waits = (*waits, *_users_step(crew, member), *(() if gated is None else (gated,)))
     return [*steps, prove(crew, member, f"prove/{key}", after=waits, **SEEN_TO)]
 
 

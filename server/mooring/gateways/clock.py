@@ -14,6 +14,8 @@ from mooring.core.ids import CHANCE_BYTES, Prefix, encode
 CHANCES: Final = 400
 STEP_SHIFT: Final = 40
 """The next id of a millisecond is up to 2^40 further on: half of all numbers are left for more than can be made."""
+BACK_MAX: Final = 1_000
+"""A clock that goes back by up to a second is waited for: ids go on from the last. One that was wrong is believed."""
 
 
 class Clock(Protocol):
@@ -27,8 +29,8 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock and the kernel's chance, which is fetched for many ids at once.
 
-    Ids that are made one after the other sort in that order, also within a millisecond: of what is asked for in one
-    request the first is the first for everybody who sorts by id.
+    Ids that are made one after the other sort in that order, also within a millisecond and where the clock goes back a
+    little: of what is asked for in one request the first is the first for everybody who sorts by id.
     """
 
     def __init__(self) -> None:
@@ -48,11 +50,11 @@ class SystemClock:
             self._chance, begin = os.urandom(CHANCE_BYTES * CHANCES), 0
         self._used = begin + CHANCE_BYTES
         chance, moment = int.from_bytes(self._chance[begin : self._used]), time.time_ns() // 1_000_000
-        if moment == self._moment:
+        if self._moment - BACK_MAX <= moment <= self._moment:  # the same, or a clock that was set a little
             self._last += 1 + (chance >> STEP_SHIFT)
         else:
             self._moment, self._last = moment, chance >> 1  # there is room to count on
-        return encode(prefix, moment, self._last.to_bytes(CHANCE_BYTES))
+        return encode(prefix, self._moment, self._last.to_bytes(CHANCE_BYTES))
 
 
 class VirtualClock:

@@ -5,10 +5,8 @@ and those whose holder died. Nothing is kept in memory that is not in the databa
 one that stops hands them back.
 """
 
-import asyncio
 import logging
 import random
-import time
 from typing import Final
 
 from mooring.commands.artifact_check import begin, give_up_lost
@@ -38,8 +36,11 @@ class CheckReader:
 
     async def tick(self) -> float | None:
         """Give up on lost holders, then begin what there is room for."""
-        await asyncio.sleep(self._pace.wait_seconds(time.monotonic()))
-        begun = time.monotonic()
+        async with self._pace.look():
+            await self._look()
+        return None
+
+    async def _look(self) -> None:
         services = self._services
         lost = await give_up_lost(services)
         if lost:
@@ -49,8 +50,6 @@ class CheckReader:
             # Several workers see the same list: who begins at its head would always meet the others there.
             for check in random.sample(due, len(due)):
                 begin(services, check)
-        self._pace.looked(begun, time.monotonic())
-        return None
 
     async def close(self) -> None:
         """What is read goes on until the platform is closed, which hands it back."""

@@ -50,12 +50,10 @@ class Instances:
 
     async def tick(self) -> float | None:
         """Everything that can go on goes on; returns when something else will be due."""
-        await asyncio.sleep(self._pace.wait_seconds(time.monotonic()))
-        begun = time.monotonic()
-        await self.advance()
-        now = self._services.clock.now()
-        moment = await instance_run.next_moment(self._services.database, now, self._limits)
-        self._pace.looked(begun, time.monotonic())
+        async with self._pace.look():
+            await self.advance()
+            now = self._services.clock.now()
+            moment = await instance_run.next_moment(self._services.database, now, self._limits)
         return None if moment is None else max(0.0, (moment - now).total_seconds())
 
     async def close(self) -> None:

@@ -7,8 +7,9 @@ early; it never tells it what to do. A tick that fails is logged and tried again
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Final, Protocol
 
 from mooring.core.errors import Refusal
@@ -61,6 +62,16 @@ class Pace:
         self._ratio, self._rest_seconds = ratio, rest_seconds
         self._in_a_row = 0
         self._until = 0.0
+
+    @asynccontextmanager
+    async def look(self) -> AsyncIterator[None]:
+        """One look, when it is time for it; one that comes to an error counts too."""
+        await asyncio.sleep(self.wait_seconds(time.monotonic()))
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.looked(begun, time.monotonic())
 
     def wait_seconds(self, now: float) -> float:
         """How long to wait before the look that somebody asks for now."""

@@ -67,14 +67,12 @@ class OutboxRelay:
 
     async def tick(self) -> float | None:
         """Open lanes for what is due; returns when something else will be."""
-        await asyncio.sleep(self._pace.wait_seconds(time.monotonic()))
-        begun = time.monotonic()
-        database, now = self._services.database, self._services.clock.now()
-        reaped = await deliveries.reap(database, now, REAPED_AT_ONCE)
+        async with self._pace.look():
+            database, now = self._services.database, self._services.clock.now()
+            reaped = await deliveries.reap(database, now, REAPED_AT_ONCE)
+            waiting = await deliveries.waiting(database, WEBHOOKS_LOOKED_AT)
         if reaped:
             log.warning("%d deliveries of lost workers are queued again", reaped)
-        waiting = await deliveries.waiting(database, WEBHOOKS_LOOKED_AT)
-        self._pace.looked(begun, time.monotonic())
         return self._open_lanes(waiting, now)
 
     async def close(self) -> None:

@@ -103,12 +103,10 @@ class Runtime:
 
     async def tick(self) -> float | None:
         """Everything that can go on goes on; returns when something else will be due."""
-        await asyncio.sleep(self._pace.wait_seconds(time.monotonic()))
-        begun = time.monotonic()
-        moved = await self.advance()
-        waiting = await self._place_if_due(freed=moved > 0)
-        retry = await placement.next_retry(self._services.database)
-        self._pace.looked(begun, time.monotonic())
+        async with self._pace.look():
+            moved = await self.advance()
+            waiting = await self._place_if_due(freed=moved > 0)
+            retry = await placement.next_retry(self._services.database)
         now = self._services.clock.now()
         again = [] if retry is None else [max(0.0, (retry - now).total_seconds())]
         return min([*again, *waiting], default=None)

@@ -75,7 +75,7 @@ async def test_several_tasks_are_made_at_once_and_each_has_its_own_outcome(floor
     assert {each["id"] for each in seen} == {each for each in ids if each is not None}
 
 
-async def test_a_node_is_handed_several_tasks_in_the_order_in_which_they_were_asked_for(floor: Floor) -> None:
+async def test_tasks_of_one_request_sort_in_its_order_and_so_nodes_are_handed_them(floor: Floor) -> None:
     adapter = floor.adapter()
     instance_id, fence, members, operation_id = await begun(floor, adapter)
     wishes = [{"member_id": member, "step": f"{n}/{member}", **RUN} for member in members for n in range(20)]

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 PAUSE_SECONDS = 0.03
+PORT_PAUSE_SECONDS = 0.01  # to ask whether somebody listens costs next to nothing
 COMMAND_SECONDS = 60.0
 INPUT_BYTES_MAX = 131_072
 LINE_MAX = 4_096
@@ -41,7 +42,9 @@ class Deadline:
         """Whether the time is over."""
         return time.monotonic() >= self.at
 
-    def wait(self, look: Callable[[], Found | None], what: Callable[[], str]) -> Found:
+    def wait(
+        self, look: Callable[[], Found | None], what: Callable[[], str], pause_seconds: float = PAUSE_SECONDS
+    ) -> Found:
         """What a look finds, looked for again and again; `what` says what was waited for in vain."""
         while True:
             found = look()
@@ -49,7 +52,7 @@ class Deadline:
                 return found
             if self.is_over:
                 raise Trouble("timed_out", what())
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(pause_seconds)
 
 
 class Slurm:
@@ -155,7 +158,7 @@ def await_port(address: str, port: int, deadline: Deadline, who: str) -> None:
             return None
 
     try:
-        deadline.wait(look, lambda: f"{who} does not answer at {address}:{port}")
+        deadline.wait(look, lambda: f"{who} does not answer at {address}:{port}", PORT_PAUSE_SECONDS)
     except Trouble as trouble:
         raise Trouble("controller_down", trouble.detail) from None
 
