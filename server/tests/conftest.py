@@ -37,8 +37,9 @@ NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The event loop that the server itself runs on."""
+    return "asyncio", {"use_uvloop": True}
 
 
 def _named(dsn: str, database: str) -> str:

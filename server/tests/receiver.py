@@ -82,6 +82,9 @@ class Receiver:
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             return  # the other side went away
+        except RuntimeError:
+            if not writer.is_closing():
+                raise  # so does a loop say that the connection is closed
         finally:
             writer.close()
 

@@ -28,6 +28,7 @@ from mooring.relay.frames import (
     packed,
     read_frame,
 )
+from mooring.relay.http import write
 
 ANSWER_SECONDS: Final = 20.0
 STREAMS_MAX: Final = 256
@@ -178,8 +179,7 @@ class Carrier:
         """One frame to the node."""
         if self.ended:
             raise ConnectionResetError("the tunnel is gone")
-        self._writer.write(packed(kind, number, data))
-        await self._writer.drain()
+        await write(self._writer, packed(kind, number, data))
 
     def hang_up(self) -> None:
         """End the connection; `carry` returns."""

@@ -24,6 +24,14 @@ class Hangup(Exception):
         self.status = status
 
 
+async def write(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Send bytes, and wait until there is room for more; that nobody reads them is one error on every event loop."""
+    if writer.is_closing():
+        raise ConnectionResetError("the other side hung up")
+    writer.write(data)
+    await writer.drain()
+
+
 class Served:
     """A connection that somebody made to us."""
 
@@ -74,8 +82,7 @@ class Served:
         """Write an event of the answer."""
         data = self.state.send(event)
         if data:
-            self.writer.write(data)
-            await self.writer.drain()
+            await write(self.writer, data)
 
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
         """A whole answer; the connection ends with it."""

@@ -33,7 +33,7 @@ from mooring.relay.frames import (
     packed,
     read_frame,
 )
-from mooring.relay.http import Hangup, Served, value_of, wants_switch
+from mooring.relay.http import Hangup, Served, value_of, wants_switch, write
 from mooring.relay.proxy import Proxy
 from mooring.relay.watch import LOOK_SECONDS, while_admitted
 
@@ -195,8 +195,7 @@ class Relay:
         if refusal is None:
             return "it is over"
         said = {"code": refusal.code.value, "detail": refusal.detail}
-        served.writer.write(packed(FAILURE, 0, json.dumps(said).encode()))
-        await served.writer.drain()
+        await write(served.writer, packed(FAILURE, 0, json.dumps(said).encode()))
         return refusal.detail
 
 
@@ -231,7 +230,6 @@ async def _outward(served: Served, stream: Stream) -> None:
     """What comes from inside, to its end."""
     while True:
         frame: Frame = await stream.next()
-        served.writer.write(packed(frame.kind, 0, frame.data[:FRAME_MAX]))
-        await served.writer.drain()
+        await write(served.writer, packed(frame.kind, 0, frame.data[:FRAME_MAX]))
         if frame.kind not in (*BYTES, END):
             return

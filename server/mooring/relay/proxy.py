@@ -25,7 +25,7 @@ from mooring.gateways.passwords import new_visit_ticket
 from mooring.relay.carrier import Stream
 from mooring.relay.desk import Desk
 from mooring.relay.heads import COOKIE, SECURE_COOKIE, check, cookies, inward, outward
-from mooring.relay.http import HEAD_MAX, READ_BYTES, Hangup, Headers, Served, value_of, wants_switch
+from mooring.relay.http import HEAD_MAX, READ_BYTES, Hangup, Headers, Served, value_of, wants_switch, write
 from mooring.relay.watch import LOOK_SECONDS, while_admitted
 
 OPEN_PATH: Final = "/.mooring/open"
@@ -257,7 +257,7 @@ class Exchange:
         await self._served.send(h11.InformationalResponse(status_code=101, headers=told))
         early = bytes(self._app.trailing_data[0])
         if early:
-            self._served.writer.write(early)
+            await write(self._served.writer, early)
         going = [
             asyncio.create_task(self._raw_in(bytes(self._served.state.trailing_data[0]))),
             asyncio.create_task(self._raw_out()),
@@ -276,8 +276,7 @@ class Exchange:
 
     async def _raw_out(self) -> None:
         while data := await self._stream.receive():
-            self._served.writer.write(data)
-            await self._served.writer.drain()
+            await write(self._served.writer, data)
 
     async def _send(self, event: Any) -> None:
         data = self._app.send(event)

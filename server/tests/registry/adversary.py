@@ -70,6 +70,10 @@ class Adversary:
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             self.gave_up.set()
+        except RuntimeError:
+            if not writer.is_closing():
+                raise
+            self.gave_up.set()  # so does a loop say that the connection is closed
         finally:
             writer.close()
 

@@ -23,6 +23,7 @@ from mooring.relay.frames import (
     FrameRefused,
     packed,
 )  # fmt: skip
+from mooring.relay.http import write
 from mooring.relay.listener import Relay
 from mooring.storage.database import PLATFORM
 from server.tests.nodes.agent_double import joined_agent
@@ -388,6 +389,16 @@ async def _execute(harbour: Harbour, statement: str) -> None:
     database = harbour.world.running.platform.services.database
     async with database.connection(PLATFORM) as connection:
         await connection.execute(statement)
+
+
+async def test_who_has_hung_up_is_one_error_on_every_event_loop() -> None:
+    """The loop that the server runs on says it otherwise than that of the standard library."""
+    async with await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0) as listening:
+        _, writer = await asyncio.open_connection(*listening.sockets[0].getsockname()[:2])
+        writer.close()
+        await writer.wait_closed()
+        with pytest.raises(ConnectionResetError, match="hung up"):
+            await write(writer, b"too late")
 
 
 def test_a_failure_that_a_node_makes_up_is_bounded() -> None:
