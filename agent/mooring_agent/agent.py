@@ -170,7 +170,7 @@ class Agent:
             except (Unreachable, Turned) as error:
                 _heed(error)
                 log.warning("no sweep now: %s", error)
-            except HostFailure as failure:  # the next sweep comes back to it
+            except (HostFailure, OSError) as failure:  # the next sweep comes back to it
                 log.error("the sweep came to no end: %s", failure)
             self.parts.journal.prune(self.parts.now())
             await asyncio.sleep(SWEEP_SECONDS)

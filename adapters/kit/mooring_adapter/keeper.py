@@ -22,7 +22,7 @@ from mooring_adapter.world import Operation, World, read_world
 from mooring_sdk import MooringError
 
 SIDE_BY_SIDE: Final = 16
-GATHER_SECONDS_MIN: Final = 0.01
+GATHER_SECONDS_MIN: Final = 0.003
 GATHER_SECONDS_PER_MEMBER: Final = 0.001
 GATHER_SECONDS_MAX: Final = 0.25
 """Reading a wide instance takes its time: a moment passes between two looks, and one answers for all of its news."""

@@ -10,14 +10,15 @@ import pytest
 from agent.tests.namespace.standing import Inside, namespaces_of, parsed, spec_of
 from mooring_agent.address import own_address
 from mooring_agent.hosts.contract import FileSpec, HostFailure, LogPart, LogWish, Owner, Peer, ProcessSpec, Restart
-from mooring_agent.hosts.namespace import NamespaceHost, processes
-from mooring_agent.hosts.namespace.records import sandbox_itself
+from mooring_agent.hosts.namespace import NamespaceHost, births, network, processes
+from mooring_agent.hosts.namespace.records import Places, sandbox_itself
 from tools.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
 TOP = ["bin", "dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "sbin", "srv", "sys", "tmp", "usr", "var"]
 LIBRARIES = [name for name in ("lib", "lib32", "lib64", "libx32") if Path("/", name).exists()]
+PID_MAX = 1 << 22  # the kernel gives numbers below it
 SERVE = "import http.server as h; h.HTTPServer(('0.0.0.0', {0}), h.SimpleHTTPRequestHandler).serve_forever()"
 
 
@@ -89,6 +90,27 @@ async def test_members_of_one_project_reach_each_other_by_name_whoever_came_firs
     assert (await Inside(host, Owner("alc_2", "member")).run("getent", "hosts", "host5"))[0] == 0
     assert (await host.destroy("alc_2")).clean
     assert (await inside.run("sh", "-c", names))[1].split() == ["10.77.0.5", "10.77.9.9"]
+
+
+async def test_a_member_goes_while_the_one_goes_by_whom_their_network_would_be_entered(
+    host: NamespaceHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (5, 6):
+        await host.create(spec_of(f"alc_{number}", number=number))
+    looked, by_a_member = [0], births.project_network
+
+    def by_one_who_has_just_ended(places: Places, name: str) -> str | None:
+        looked[0] += 1
+        return f"/proc/{PID_MAX}/fd/3" if looked[0] % 2 else by_a_member(places, name)
+
+    monkeypatch.setattr(births, "project_network", by_one_who_has_just_ended)
+    assert (await host.destroy("alc_5")).clean
+    assert looked[0] > 2
+    place = by_a_member(host.places, spec_of("alc_6").network.name)
+    assert place is not None
+    assert network.links(place).count(network.link_name("alc_5")) == 0
+    assert network.link_name("alc_6") in network.links(place)
+    await host.sweep({"alc_6"})
 
 
 async def test_a_member_comes_into_its_project_while_the_one_goes_whose_network_it_would_enter(

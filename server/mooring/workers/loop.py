@@ -19,7 +19,7 @@ from mooring.core.events import EventType
 PAUSE_FIRST_SECONDS: Final = 0.5
 PAUSE_MAX_SECONDS: Final = 30.0
 QUICK_SECONDS: Final = 0.005
-QUICK_LOOKS: Final = 10
+QUICK_LOOKS: Final = 30
 QUIET_SECONDS: Final = 0.2
 PLATFORM_TASKS: Final = ("sandbox.", "teardown.")
 

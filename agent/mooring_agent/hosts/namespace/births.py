@@ -5,8 +5,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -16,6 +17,8 @@ from mooring_agent.hosts.contract import Device, HostFailure, Owner
 from mooring_agent.hosts.namespace import disks, processes, tree
 from mooring_agent.hosts.namespace.records import UIDS, Init, Places, Record, sandbox_itself
 from mooring_agent.supervisor.client import SOCKET_NAME
+
+T = TypeVar("T")
 
 SIMULATED_MAJOR: Final = 241  # one of the numbers that are for local use: no driver answers there
 PROJECT_DESCRIPTOR: Final = 3  # the first that the init of a sandbox keeps beside its standard files
@@ -108,6 +111,20 @@ def project_network(places: Places, name: str) -> str | None:
         if init is not None and os.path.exists(place := f"/proc/{init.pid}/fd/{PROJECT_DESCRIPTOR}"):
             return place
     return None
+
+
+def in_project_network(places: Places, name: str, act: Callable[[str], T], otherwise: T) -> T:
+    """Do something in a project's network; `otherwise` where it is gone with its last member.
+
+    The member by which it is entered may end meanwhile, since sandboxes end side by side: then another's way is taken.
+    """
+    while (place := project_network(places, name)) is not None:
+        try:
+            return act(place)
+        except (FileNotFoundError, ProcessLookupError):
+            if os.path.exists(place):
+                raise
+    return otherwise
 
 
 def wait_for_birth(directory: Path) -> None:

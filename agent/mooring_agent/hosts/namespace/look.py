@@ -8,8 +8,9 @@ groups.
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -46,7 +47,7 @@ class Traces:
     files: tuple[Path, ...]
     first_uid: int | None = None
     link: str = ""
-    project_namespace: str = ""  # where its cable ends
+    project_links: Callable[[], list[str]] = list  # in the network where its cable ends
     cgroups: tuple[str, ...] = ()
     killed_at: int | None = None
     sockets: frozenset[int] = frozenset()  # inodes that its processes had open
@@ -171,23 +172,24 @@ def unescape(text: str) -> str:
 def _look_links(traces: Traces, seen: Seen, guard: Guard) -> None:
     if traces.label is not None:
         return
-    places = {traces.project_namespace: (traces.link,), "/proc/self/ns/net": (traces.link,)}
+    places: list[tuple[Callable[[], list[str]], str]] = [
+        (traces.project_links, traces.link),
+        (partial(network.links, "/proc/self/ns/net"), traces.link),
+    ]
     for kind, number in traces.namespaces:
         path = guard.path(kind, number) if kind == "net" else None
         if path is not None:
-            places[path] = ("eth0",)
-    for place, wanted in places.items():
-        if not place:
-            continue
+            places.append((partial(network.links, path), "eth0"))
+    for links, wanted in places:
         try:
-            there = network.links(place)
+            there = links()
         except FileNotFoundError:
             continue
         except OSError:
             seen.not_looked.append("links")
             continue
         seen.looked["links"] += len(there)
-        seen.add("links", (name for name in there if name in wanted))
+        seen.add("links", (name for name in there if name == wanted))
 
 
 @dataclass(frozen=True, slots=True)

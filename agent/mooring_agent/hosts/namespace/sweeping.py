@@ -7,6 +7,7 @@ Everything else that looks like a sandbox belongs to another agent; it is named 
 import contextlib
 import os
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 from mooring_agent.hosts.contract import Stray, Thing
@@ -70,13 +71,13 @@ def _cables(machine: Machine, recorded: Collection[str]) -> list[Stray]:
     found = []
     with machine.cables:
         for name in sorted({record.spec.network.name for record in records if not record.spec.network.machine}):
-            namespace = births.project_network(machine.places, name)
-            found_links = network.links(namespace) if namespace is not None else []
+            found_links = births.in_project_network(machine.places, name, network.links, list[str]())
             # Read after the links: a sandbox has its record before it has a cable.
             wanted = {network.link_name(each) for each in machine.places.allocations()}
             for link in found_links:
-                if namespace is not None and link not in wanted and link not in ("lo", network.BRIDGE):
-                    network.remove_link(namespace, link)
+                if link not in wanted and link not in ("lo", network.BRIDGE):
+                    cut = partial(network.remove_link, link=link)
+                    births.in_project_network(machine.places, name, cut, False)
                     found.append(Stray(Thing("links", link), "reaped"))
     return found
 

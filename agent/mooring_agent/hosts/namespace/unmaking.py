@@ -22,6 +22,7 @@ from mooring_agent.hosts.namespace.records import SANDBOX, UIDS, Init, Places, R
 
 Step = Callable[["Unmaking"], None]
 
+CUTS_MAX: Final = 5
 LISTED_MAX: Final = 1000
 _OWNERS_OWN: Final = {"pid", "mnt"}
 
@@ -56,7 +57,7 @@ class Unmaking:
             files=(directory / "root", directory / "disk.img", directory / "disk", *self.parts),
             first_uid=self.record.first_uid,
             link=self.record.link,
-            project_namespace=births.project_network(places, self.record.spec.network.name) or "",
+            project_links=lambda: births.in_project_network(places, self.record.spec.network.name, network.links, []),
             cgroups=self.record.cgroups,
             killed_at=places.killed_at(sandbox_itself(self.allocation_id)),
             sockets=self.sockets,
@@ -104,9 +105,10 @@ def cut_cable(work: Unmaking) -> None:
             path = work.guard.path(kind, number) if kind == "net" else None
             if path is not None:
                 network.remove_link(path, "eth0")
-        project = births.project_network(work.machine.places, work.record.spec.network.name)
-        if project is not None:
-            network.remove_link(project, work.record.link)
+        places, name = work.machine.places, work.record.spec.network.name
+        for _ in range(CUTS_MAX):  # until it is seen to be gone, whichever of the members ends meanwhile
+            if not births.in_project_network(places, name, lambda at: network.remove_link(at, work.record.link), False):
+                break
 
 
 def take_name(work: Unmaking) -> None:
