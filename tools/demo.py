@@ -36,6 +36,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from mooring.core.errors import Refusal
+from mooring_agent.hosts.namespace.unmaking import unmount_below
 from mooring_sdk import Client, ClientSettings, MooringError, ServiceAccountCredentials, errors, models
 from tools.demo_apps import Stage, containers_are_missing, show_apps, show_jupyter
 from tools.demo_catalog import Shelf, show_catalog
@@ -385,10 +386,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def remove(directory: Path) -> None:
-    """Remove all of it. A database that was killed with its Mooring may still write for a moment."""
+    """Remove all of it. A database that was killed with its Mooring may still write for a moment.
+
+    podman keeps its store mounted while it works: one that was ended with its agent leaves the mount behind.
+    """
     deadline = time.monotonic() + STOP_SECONDS_MAX
     shutil.rmtree(directory, ignore_errors=True)
     while directory.exists():
+        with suppress(OSError):  # what cannot be unmounted cannot be removed, and is told as that
+            unmount_below(directory)
         time.sleep(0.1)
         shutil.rmtree(directory, ignore_errors=time.monotonic() < deadline)
 

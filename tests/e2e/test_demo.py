@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.traces import eventually, leaves_no_trace, traces_of
+from tools.demo import remove
 from tools.demo_nodes import HOST, nodes_are_missing
 from tools.demo_slurm import PACKAGES, PROGRAMS
 from tools.demo_telling import HOLD
@@ -166,3 +167,14 @@ def child_of(pid: int) -> int:
     """The only child of a process: of the demo, `mooring up`."""
     (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(child)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_a_store_that_podman_left_mounted_is_removed_with_the_rest(tmp_path: Path) -> None:
+    store = tmp_path / "demo" / "containers" / "storage" / "overlay"
+    store.mkdir(parents=True)
+    (store / "layer").write_text("bytes")
+    subprocess.run(["mount", "--bind", str(store), str(store)], check=True)
+    remove(tmp_path / "demo")
+    assert not (tmp_path / "demo").exists()
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
