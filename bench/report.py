@@ -64,6 +64,9 @@ def _cpu_row(name: str, compared: Comparison) -> str:
 
 def _shares(result: Result) -> Iterator[str]:
     shares = result.shares
+    if shares.whole <= 0:
+        yield "Where the server's time of a read goes: it was too short for the clock of its processor time"
+        return
     yield f"Where the server's {shares.whole:.0f} microseconds of a read go"
     for name, part in (
         ("HTTP, caller, permission, answer, log", shares.without_database),
