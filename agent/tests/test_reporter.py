@@ -196,6 +196,18 @@ class Slow(SimulatedHost):
         return await super().start_service(owner, name, process, restart)
 
 
+async def half_way(machine: Machine, host: Slow, executor: Executor, reporter: Reporter) -> str:
+    """An owner whose files are over and not told, while its service takes its time; the id of the first task."""
+    executor.accept(machine.hand.task("sandbox.create", CREATE))
+    await executor.settle()
+    await flush(reporter)
+    first = machine.hand.task("files.write", {"files": [{"path": "/srv/file", "content": "text"}]})
+    executor.accept(first)
+    executor.accept(machine.hand.task("service.start", {"name": "web", "argv": ["serve"]}))
+    await until(host.begun.is_set)
+    return str(first.task_id)
+
+
 @pytest.mark.parametrize("outcome", ["succeeded", "failed"])
 async def test_a_success_waits_a_moment_for_the_next_of_its_owner_and_a_failure_does_not(
     machine: Machine, outcome: str
@@ -203,17 +215,11 @@ async def test_a_success_waits_a_moment_for_the_next_of_its_owner_and_a_failure_
     machine.host = host = Slow()
     host.refuses = outcome == "failed"
     async with machine.agent() as (executor, reporter):
-        executor.accept(machine.hand.task("sandbox.create", CREATE))
-        await executor.settle()
-        await flush(reporter)
-        first = machine.hand.task("files.write", {"files": [{"path": "/srv/file", "content": "text"}]})
-        executor.accept(first)
-        executor.accept(machine.hand.task("service.start", {"name": "web", "argv": ["serve"]}))
-        await host.begun.wait()
-        assert [each.task_id for each in reporter.journal.owed()] == [first.task_id]
+        first = await half_way(machine, host, executor, reporter)
+        assert [each.task_id for each in reporter.journal.owed()] == [first]
         await reporter.flush()
         told = [each["task_id"] for each in machine.platform.told("result")][1:]
-        assert told == ([first.task_id] if outcome == "failed" else [])
+        assert told == ([first] if outcome == "failed" else [])
         telling = asyncio.create_task(reporter.run())
         await until(lambda: len(machine.platform.told("result")) == 2)
         assert machine.platform.told("result")[1]["outcome"] == outcome
@@ -227,12 +233,7 @@ async def test_a_success_waits_a_moment_for_the_next_of_its_owner_and_a_failure_
 async def test_a_success_goes_with_whatever_else_is_told(machine: Machine) -> None:
     machine.host = host = Slow()
     async with machine.agent() as (executor, reporter):
-        executor.accept(machine.hand.task("sandbox.create", CREATE))
-        await executor.settle()
-        await flush(reporter)
-        executor.accept(machine.hand.task("files.write", {"files": [{"path": "/srv/file", "content": "text"}]}))
-        executor.accept(machine.hand.task("service.start", {"name": "web", "argv": ["serve"]}))
-        await host.begun.wait()
+        await half_way(machine, host, executor, reporter)
         assert await reporter.flush() is False
         batches = machine.platform.batches
         reporter.refuse("bad_signature", "not believed", "tsk_other")
@@ -248,12 +249,7 @@ async def test_a_success_that_waits_does_not_shorten_the_pauses_while_the_platfo
 ) -> None:
     machine.host = host = Slow()
     async with machine.agent() as (executor, reporter):
-        executor.accept(machine.hand.task("sandbox.create", CREATE))
-        await executor.settle()
-        await flush(reporter)
-        executor.accept(machine.hand.task("files.write", {"files": [{"path": "/srv/file", "content": "text"}]}))
-        executor.accept(machine.hand.task("service.start", {"name": "web", "argv": ["serve"]}))
-        await host.begun.wait()
+        await half_way(machine, host, executor, reporter)
         machine.platform.away = True
         paused: list[str] = []
         enough = asyncio.Event()
@@ -267,7 +263,7 @@ async def test_a_success_that_waits_does_not_shorten_the_pauses_while_the_platfo
         monkeypatch.setattr(Pause, "wait", wait)
         monkeypatch.setattr(Pause, "over", lambda pause: paused.append("over"))
         telling = asyncio.create_task(reporter.run())
-        await enough.wait()
+        await until(enough.is_set)
         assert "over" not in paused[paused.index("pause") :]
         telling.cancel()
         await asyncio.gather(telling, return_exceptions=True)
