@@ -150,9 +150,10 @@ def test_a_node_that_is_busy_is_not_deleted(home: Path) -> None:
 
 def test_a_daemon_is_given_up_by_what_the_looks_saw_and_not_by_what_was_before_them(home: Path) -> None:
     slurm = recorded(home)
-    words = ["slurmd", "-c", "read line", "-N", "hpc-worker-1", slurm.conf]
+    words = ["slurmd", "-c", "echo up; read line", "-N", "hpc-worker-1", slurm.conf]
     daemon, late = nodes.Daemon(slurm, "hpc-worker-1"), time.monotonic() + 2 * nodes.DAEMON_SECONDS
-    with subprocess.Popen(words, executable="/bin/sh", stdin=subprocess.PIPE) as up:
+    with subprocess.Popen(words, executable="/bin/sh", stdin=subprocess.PIPE, stdout=subprocess.PIPE) as up:
+        assert up.stdout and up.stdout.readline() == b"up\n", "until then the kernel may not show its words"
         daemon.look(late)  # the first proof took longer than a daemon may be down
         daemon.look(late + 2 * nodes.DAEMON_SECONDS)
         up.communicate()
