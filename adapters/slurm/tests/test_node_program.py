@@ -153,7 +153,8 @@ def test_a_daemon_is_given_up_by_what_the_looks_saw_and_not_by_what_was_before_t
     words = ["slurmd", "-c", "echo up; read line", "-N", "hpc-worker-1", slurm.conf]
     daemon, late = nodes.Daemon(slurm, "hpc-worker-1"), time.monotonic() + 2 * nodes.DAEMON_SECONDS
     with subprocess.Popen(words, executable="/bin/sh", stdin=subprocess.PIPE, stdout=subprocess.PIPE) as up:
-        assert up.stdout and up.stdout.readline() == b"up\n", "until then the kernel may not show its words"
+        assert up.stdout is not None
+        assert up.stdout.readline() == b"up\n", "until then the kernel may not show its words"
         daemon.look(late)  # the first proof took longer than a daemon may be down
         daemon.look(late + 2 * nodes.DAEMON_SECONDS)
         up.communicate()
