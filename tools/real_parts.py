@@ -24,7 +24,7 @@ class RealPart:
     packages: tuple[str, ...]
 
 
-CONTAINERS = ("podman", "runc", "conmon", "catatonit", "uidmap", "busybox-static", "docker-registry")
+CONTAINERS = ("podman", "netavark", "runc", "conmon", "catatonit", "uidmap", "busybox-static", "docker-registry")
 SLURM = (
     "slurmctld", "slurmd", "slurm-client", "munge", "slurmdbd", "mariadb-server-core", "mariadb-client-core",
 )  # fmt: skip

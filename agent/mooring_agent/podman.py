@@ -26,8 +26,14 @@ cgroup_manager = "cgroupfs"
 runtime = "runc"
 events_logger = "file"
 [network]
-network_backend = "netavark"
+network_backend = "{backend}"
+network_config_dir = "{networks}"
 """
+HELPERS: Final = tuple(
+    Path(each)
+    for each in ("/usr/local/libexec/podman", "/usr/local/lib/podman", "/usr/libexec/podman", "/usr/lib/podman")
+)
+"""Where podman looks for the programs that it needs."""
 POLICY: Final = {
     "default": [{"type": "reject"}],
     "transports": {"oci": {"": [{"type": "insecureAcceptAnything"}]}},
@@ -35,6 +41,11 @@ POLICY: Final = {
 RUN: Final = Path("/run/mooring-agent")
 SECONDS: Final = 120.0
 OUTPUT_MAX: Final = 8 * 1_048_576
+
+
+def network_backend(helpers: Sequence[Path] = HELPERS) -> str:
+    """Who would make podman's networks. No container has one, and yet podman does nothing where that one is missing."""
+    return "netavark" if any((each / "netavark").exists() for each in helpers) else "cni"
 
 
 class Podman:
@@ -58,7 +69,8 @@ class Podman:
         """Have the directories and files that podman is pointed at."""
         for place in (self.directory / "storage", self.layouts, self.run, self.secrets):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(self._config, CONFIG.encode())
+        config = CONFIG.format(backend=network_backend(), networks=self.directory / "networks")
+        write_private(self._config, config.encode())
         write_private(self.policy, json.dumps(POLICY).encode())
 
     async def call(self, *words: str, code: str = "host_error", given: bytes | None = None) -> str:
