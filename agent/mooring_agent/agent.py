@@ -164,14 +164,18 @@ class Agent:
             self.executor.cancel(held.task_id)
 
     async def _sweep(self) -> None:
+        pause = Pause()
         while True:
             try:
                 await self.sweep()
+                pause.over()
             except (Unreachable, Turned) as error:
                 _heed(error)
                 log.warning("no sweep now: %s", error)
-            except (HostFailure, OSError) as failure:  # the next sweep comes back to it
-                log.error("the sweep came to no end: %s", failure)
+            except (HostFailure, OSError):  # the platform may wait for it before it gives this node any work
+                log.exception("the sweep came to no end, and is begun again")
+                await pause.wait()
+                continue
             self.parts.journal.prune(self.parts.now())
             await asyncio.sleep(SWEEP_SECONDS)
 

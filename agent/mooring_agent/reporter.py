@@ -121,9 +121,9 @@ class Reporter:
         batch = _bounded([*pressing, *((_result_of(entry), self._heard_result(entry)) for entry in results)])
         self._goes_on = self._is_heard = False
         answer = await self.client.report([report for report, _ in batch])
-        self._is_heard = True
         if len(answer.results) != len(batch):
             raise Unreachable(f"{len(batch)} reports were answered with {len(answer.results)} verdicts")
+        self._is_heard = True
         for (_, heard), verdict in zip(batch, answer.results, strict=True):
             heard(verdict)
         return self._goes_on or bool(self._refused()) or bool(self._results()) or len(batch) == BATCH_MAX
@@ -216,6 +216,8 @@ class Reporter:
         found: list[Entry] = []
         for entry in self.journal.owed()[:BATCH_MAX]:
             output = self._outputs.get(entry.task_id)
+            if output is None and entry.task_id in self.executor.outputs:
+                continue  # it began and ended while the others were read: its own is read in the next round
             is_behind = output is None or output.ended or output.is_whole
             if is_behind and self._later.get(entry.task_id, 0.0) <= self.now():
                 found.append(entry)

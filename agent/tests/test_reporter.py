@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -173,6 +173,40 @@ async def test_long_output_is_told_to_its_end_before_the_result_without_a_pause(
         about = [report for report in machine.platform.heard if report["task_id"] == task_id]
     assert [report["kind"] for report in about] == ["log", "log", "log", "result"]
     assert [len(decode(report["text"])) for report in about[:3]] == [CHUNK_BYTES, CHUNK_BYTES, 5]
+
+
+class Held(SimulatedHost):
+    """A simulated host whose output of one program is read while others begin and end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def read_log(self, owner: Owner, key: str, offset: int) -> AsyncIterator[bytes]:
+        """Its lines, after what happens meanwhile."""
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        yield b"a line\n"[offset:]
+
+
+async def test_what_a_program_said_that_ran_while_another_was_read_is_told_before_its_result(machine: Machine) -> None:
+    machine.host = host = Held()
+    async with machine.agent() as (executor, reporter):
+        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        await executor.settle()
+        await flush(reporter)
+        ran: list[str] = []
+
+        async def another() -> None:
+            ran.append(await run_one(machine, executor))
+
+        await run_one(machine, executor)
+        host.meanwhile = another
+        await flush(reporter)
+        await flush(reporter)  # it was woken
+        about = [report for report in machine.platform.heard if report["task_id"] in ran]
+    assert [report["kind"] for report in about] == ["log", "result"]
 
 
 class Slow(SimulatedHost):

@@ -2462,7 +2462,7 @@ NOUNS: dict[str, Noun] = {
                                             ("timeout_seconds",),
                                             "integer",
                                             False,
-                                            "Seconds in which its work must be finished.",
+                                            "Seconds in which its work must be finished; without it, as its manifest or configuration says.",
                                         ),
                                         Field(("reason",), "text", False),
                                     ),
@@ -2521,7 +2521,7 @@ NOUNS: dict[str, Noun] = {
                                             ("timeout_seconds",),
                                             "integer",
                                             False,
-                                            "Seconds in which its work must be finished.",
+                                            "Seconds in which its work must be finished; without it, as its manifest or configuration says.",
                                         ),
                                         Field(
                                             ("force",), "boolean", False, "Do not ask the app: tear it down at once."
@@ -2552,13 +2552,16 @@ NOUNS: dict[str, Noun] = {
                                     ),
                                     body=(
                                         Field(
-                                            ("surge",), "boolean", False, "The new one joins before the old one goes."
+                                            ("surge",),
+                                            "boolean",
+                                            False,
+                                            "The new one joins before the old one goes; without it, where there may be one more.",
                                         ),
                                         Field(
                                             ("timeout_seconds",),
                                             "integer",
                                             False,
-                                            "Seconds in which its work must be finished.",
+                                            "Seconds in which its work must be finished; without it, as its manifest or configuration says.",
                                         ),
                                         Field(("placement", "allocations"), "list", False),
                                         Field(("placement", "sku"), "text", False, "Slug or id of a SKU."),

@@ -2296,6 +2296,7 @@ class RuntimeOperation(msgspec.Struct, kw_only=True, omit_defaults=True):
     correlation_id: str
     trace_id: str
     target_pin: dict[str, Any] | None
+    requested_by: str | None
 
 
 class RuntimeTask(msgspec.Struct, kw_only=True, omit_defaults=True):

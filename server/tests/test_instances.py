@@ -207,9 +207,10 @@ async def test_members_are_added_drained_resumed_and_removed(launching: Launchin
     below = await launching.client.post(f"{launching.path}/{one}/{head['id']}/remove", json={})
     assert problem(below) == (409, "not_supported")
     assert below.json()["details"]["instead"] == "replace the member, or stop the instance"
-    surge = await launching.client.post(f"{launching.path}/{one}/{head['id']}/replace", json={})
+    surge = await launching.client.post(f"{launching.path}/{one}/{head['id']}/replace", json={"surge": True})
     assert problem(surge) == (409, "not_supported")
-    replaced = await launching.post(f"{one}/{head['id']}/replace", {"surge": False})
+    replaced = await launching.post(f"{one}/{head['id']}/replace", {})
+    assert replaced["request"]["surge"] is False, "there may be one head alone"
     old, new = replaced["member_ids"]
     fresh = await launching.get(f"{one}/{new}")
     assert (old, fresh["replaces_id"], fresh["allocation_id"]) == (head["id"], head["id"], head["allocation_id"])

@@ -101,18 +101,18 @@ class Counting:
 async def test_a_worker_is_woken_by_what_it_heeds_alone() -> None:
     worker = Counting()
     loop = Loop(worker, Telemetry().worker_tick)
-    running = asyncio.create_task(loop.run())
-    await worker.ticked.wait()
-    worker.ticked.clear()
-    loop.wake(event(EventType.TASK_QUEUED))
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert worker.ticks == 1
-    loop.wake(event(EventType.ALLOCATION_ACTIVE))
-    await worker.ticked.wait()
-    assert worker.ticks == 2
-    loop.stop()
-    await running
+    async with asyncio.timeout(60), asyncio.TaskGroup() as running:
+        running.create_task(loop.run())
+        await worker.ticked.wait()
+        worker.ticked.clear()
+        loop.wake(event(EventType.TASK_QUEUED))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert worker.ticks == 1
+        loop.wake(event(EventType.ALLOCATION_ACTIVE))
+        await worker.ticked.wait()
+        assert worker.ticks == 2
+        loop.stop()
 
 
 def test_ids_that_are_made_one_after_the_other_sort_in_that_order() -> None:

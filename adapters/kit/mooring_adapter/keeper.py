@@ -177,6 +177,10 @@ class Keeper:
 
     async def _perform(self, wanted: Due, *, tells: bool) -> None:
         operation = wanted.operation
+        if wanted.begins and (
+            wanted.secrets or wanted.usage
+        ):  # whoever is refused one of them has begun, and can end it
+            await self._ours(self.platform.report(self.held, {"begin": True}, operation))
         for secret in wanted.secrets:
             await self._ours(self.platform.make_secret(self.held, operation, secret))
         for metered in wanted.usage:

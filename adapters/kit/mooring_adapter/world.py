@@ -126,6 +126,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str = ""
     trace_id: str = ""
     target_pin: Pin | None = None
+    requested_by: str | None = None
 
     @property
     def until(self) -> datetime | None:

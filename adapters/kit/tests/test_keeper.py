@@ -102,7 +102,8 @@ class Noting(Told):
         self.asked.append(f"secret {wish.name}")
 
     async def report(self, held: Held, told: Mapping[str, Any], operation: Operation | None = None) -> None:
-        self.asked.append(f"steps {' '.join(each['name'] for each in told['steps'])}")
+        begun = ["begin"] if told.get("begin") else []
+        self.asked.append(" ".join([*begun, "steps", *(each["name"] for each in told.get("steps", ()))]))
 
     async def create_task(self, held: Held, operation: Operation | None, wish: Mapping[str, Any]) -> Task:
         self.asked.append(f"task {wish['step']}")
@@ -120,6 +121,24 @@ async def test_a_secret_is_kept_before_it_is_told_and_granted_to_a_task() -> Non
     keeper = Keeper(Adapter(app_slug="app", plan=secretive), cast(Platform, platform), Held("instance", 1))
     await keeper._round()
     assert platform.asked == ["secret key", "steps key start", "task start"]
+
+
+class Refusing(Noting):
+    """A platform that keeps no secrets."""
+
+    async def make_secret(self, held: Held, operation: Operation, wish: MakeSecret) -> None:
+        raise MooringError("there is a secret of this name", code="name_taken", status=409)
+
+    async def finish(self, held: Held, operation: Operation, told: Mapping[str, Any]) -> None:
+        self.asked.append(f"finish {told['outcome']}")
+
+
+@pytest.mark.anyio
+async def test_an_operation_is_begun_before_its_first_secret_so_that_a_refusal_of_it_can_end_it() -> None:
+    platform = Refusing(world(member("a", "ready"), under=operation("restart", status="accepted")))
+    keeper = Keeper(Adapter(app_slug="app", plan=secretive), cast(Platform, platform), Held("instance", 1))
+    await keeper._round()
+    assert platform.asked == ["begin steps", "finish failed"]
 
 
 @pytest.mark.anyio

@@ -115,7 +115,8 @@ def _operate(crew: Crew, operation: Operation) -> Plan:
     name, verb = str(given.get("name", "")), str(given.get("do", ""))
     words: tuple[str, ...] = (verb, "--node", name, "--owner", OPERATOR)
     if verb == "drain":
-        words = (*words, f"--reason={given.get('reason') or f'asked for by {operation.id}'}")
+        why = given.get("reason") or operation.id
+        words = (*words, f"--reason={operation.requested_by}: {why}" if operation.requested_by else f"--reason={why}")
     return _asked(crew, operation, crew.controller, words, ("node", "changed", "foreign"))
 
 

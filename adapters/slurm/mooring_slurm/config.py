@@ -36,7 +36,6 @@ class Config:
     accounting: bool = False
     users: tuple[str, ...] = (DEFAULT_USER,)
     gpu_type: str = "gpu"
-    drain_seconds: int = 300
     cpus_per_worker: int | None = None
     memory_mib_per_worker: int | None = None
 
@@ -69,7 +68,6 @@ def read_config(given: Mapping[str, Any]) -> Config:
         accounting=bool(given.get("accounting", False)),
         users=users,
         gpu_type=given.get("gpu_type") or "gpu",
-        drain_seconds=given.get("drain_seconds", 300),
         cpus_per_worker=given.get("cpus_per_worker"),
         memory_mib_per_worker=given.get("memory_mib_per_worker"),
     )

@@ -17,7 +17,8 @@ def test_nothing_filled_in_is_the_default() -> None:
 def test_the_manifests_defaults_are_those_of_the_code() -> None:
     fields = manifest_of()["config_schema"]["properties"]
     assert read_config({name: each["default"] for name, each in fields.items() if "default" in each}) == Config()
-    assert set(fields) == set(Config.__dataclass_fields__)
+    drain = manifest_of()["lifecycle"]["drain"]["from_config"]  # which the platform reads
+    assert set(fields) == {*Config.__dataclass_fields__, drain}
 
 
 def test_without_a_default_the_first_partition_is_it() -> None:

@@ -79,7 +79,7 @@ async def exchange(
         where = placement
         if where is None and member.allocation_id is not None:
             row = await allocations.find(work.database, work.acting, at.project_id, member.allocation_id)
-            if row is not None and takes_over(member, row.status, wish):
+            if row is not None and takes_over(seen, member, row.status, wish):
                 where = PlacementWish(allocations=(row.id,))
         return seen, await _facts(work, seen, where, 1), member
 

@@ -25,8 +25,8 @@ from mooring.core.instance_moves import (
 )
 from mooring.core.instance_seen import COMING, LIVE, Limits, SeenInstance, SeenMember
 from mooring.core.instance_teardown import ACTION, AT_ONCE
+from mooring.core.manifest_schema import DRAIN_SECONDS
 from mooring.core.member import Member, MemberState, MemberTrigger
-from mooring.core.member_change import DRAIN_SECONDS
 from mooring.core.operation import (
     TEARDOWN_KINDS,
     WHOLE_KINDS,

@@ -20,7 +20,7 @@ from mooring.core.compatibility import Compatibility, Need, NeedKind, ShapeWante
 from mooring.core.finding import Finding, bounded, error
 from mooring.core.form_schema import too_deep
 from mooring.core.json_schema import depth_exceeds, findings_of, unstorable
-from mooring.core.manifest_schema import MANIFEST_SCHEMA
+from mooring.core.manifest_schema import DRAIN_SECONDS, MANIFEST_SCHEMA
 from mooring.core.operating_mode import DEFAULT_MODE, ControlPlaneScope, Mode, OperatingMode
 
 MANIFEST_BYTES_MAX: Final = 262_144
@@ -176,12 +176,21 @@ class Attach:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """How long the work of a member that goes may take, where who asks for it does not say."""
+
+    seconds: int = DRAIN_SECONDS
+    from_config: str | None = None  # a field of `config_schema`, where whoever launches the app chooses
+
+
+@dataclass(frozen=True, slots=True)
 class Lifecycle:
     upgrade: Upgrade
     rollback: Rollback
     delete: Deletion
     restart: Restart = field(default_factory=Restart)
     attach: Attach = field(default_factory=Attach)
+    drain: Drain = field(default_factory=Drain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +357,7 @@ def _lifecycle(plain: Plain) -> Lifecycle:
         Deletion(**plain["delete"]),
         Restart(**plain.get("restart", {})),
         Attach(**plain.get("attach", {})),
+        Drain(**plain.get("drain", {})),
     )
 
 

@@ -15,7 +15,7 @@ from mooring.core.compatibility import ShapeWanted
 from mooring.core.errors import Code, Refusal
 from mooring.core.finding import FINDINGS_MAX, Finding, below, bounded, error, errors_in, warning
 from mooring.core.form_schema import schema_findings
-from mooring.core.manifest import Manifest, Reading, read_manifest
+from mooring.core.manifest import Drain, Manifest, Reading, read_manifest
 from mooring.core.manifest_lint_runtime import RUNTIME_RULES, runtime_findings
 from mooring.core.operating_mode import MODES, NOT_OFFERED, ControlPlaneScope, why_incoherent
 from mooring.core.permissions import ACTIONS, SERVICE_ACCOUNT_CEILING, is_app_action
@@ -41,6 +41,7 @@ RULES: Final[Mapping[str, str]] = {
     "version_range": "Versions and ranges of versions can be read and compared.",
     "upgrade_unused": "Ranges without a way to upgrade have no effect.",
     "rollback_nowhere": "A rollback leads to versions that are named.",
+    "drain_config": "The time of a drain is a number of seconds that can be filled in.",
     "attach_nowhere": "Projects attach to a control plane of the scope tenant, and to no other.",
 }
 """Every rule of the lint, and why it exists."""
@@ -249,11 +250,22 @@ def _lifecycle(manifest: Manifest) -> Iterator[Finding]:
         reason = "a rollback is supported, and leads nowhere" if rollback.supported else "it is not supported"
         fix = "name the versions in `to_versions`, or say that it is not supported"
         yield error("/lifecycle/rollback", "rollback_nowhere", reason, fix)
+    yield from _drain(manifest, manifest.lifecycle.drain)
     scopes = {scope for _, scope in manifest.operating_modes}
     if manifest.lifecycle.attach.supported and ControlPlaneScope.TENANT not in scopes:
         reason = "projects may attach, and no way of running serves more than one"
         fix = "add the scope tenant to `operating_modes`, or say that it is not supported"
         yield error("/lifecycle/attach", "attach_nowhere", reason, fix)
+
+
+def _drain(manifest: Manifest, drain: Drain) -> Iterator[Finding]:
+    if drain.from_config is None:
+        return
+    described = (manifest.config_schema or {}).get("properties", {}).get(drain.from_config)
+    if described is None or described.get("type") != "integer":
+        reason = f"`config_schema` has no field {drain.from_config!r} that is a whole number"
+        fix = "describe the field as an integer of seconds, or correct the name"
+        yield error("/lifecycle/drain/from_config", "drain_config", reason, fix)
 
 
 def _ranges(ranges: tuple[str, ...], pointer: str) -> Iterator[Finding]:

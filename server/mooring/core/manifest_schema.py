@@ -23,6 +23,9 @@ DIGEST_PATTERN: Final = "^sha256:[0-9a-f]{64}$"
 KEY_PATTERN: Final = "^[a-z][a-z0-9_-]{0,39}$"
 ACTION_NAME_PATTERN: Final = r"^[a-z][a-z0-9_-]{0,39}(\.[a-z][a-z0-9_-]{0,39}){0,2}$"
 ENVIRONMENT_PATTERN: Final = "^[A-Za-z_][A-Za-z0-9_]{0,127}$"
+DRAIN_SECONDS: Final = 300
+DRAIN_SECONDS_MAX: Final = 604_800
+CONFIG_FIELD_PATTERN: Final = "^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
 PATH_PATTERN: Final = r"^/[^\x00-\x1f]*$"
 
 GIB: Final = 1024**3
@@ -127,7 +130,7 @@ _ENVIRONMENT: Final = {
         ["name"],
         name=_form("the variable's name", ENVIRONMENT_PATTERN, 128),
         value=_text("the value; never a secret", 8_192),
-        from_config=_form("the field of `config_schema` that gives the value", "^[A-Za-z_][A-Za-z0-9_-]{0,63}$", 64),
+        from_config=_form("the field of `config_schema` that gives the value", CONFIG_FIELD_PATTERN, 64),
         from_secret=_described(_KEY, "the runtime secret that gives the value"),
     ),
     "oneOf": _one_of("value", "from_config", "from_secret"),
@@ -270,6 +273,12 @@ _LIFECYCLE: Final = _object(
         ["supported"],
         supported=_flag("whether they can"),
         note=_text("what such a project should know before", 2_000, widget="textarea"),
+    ),
+    drain=_object(
+        "how long the work of a member that goes may take, where who asks for it does not say",
+        [],
+        seconds=_whole("so many seconds", 0, DRAIN_SECONDS_MAX, DRAIN_SECONDS),
+        from_config=_form("the field of `config_schema` that says it instead", CONFIG_FIELD_PATTERN, 64),
     ),
     delete=_object(
         "how an instance ends",

@@ -25,14 +25,15 @@ from mooring.core.instance_moves import (
 )
 from mooring.core.launch import STANDS, Launch, judge, require
 from mooring.core.machine import IllegalTransition
-from mooring.core.manifest import Component, Manifest
+from mooring.core.manifest import Component, Drain, Manifest
+from mooring.core.manifest_schema import DRAIN_SECONDS_MAX
 from mooring.core.member import MEMBER, Member, MemberState, MemberTrigger
 from mooring.core.operation import Operation, OperationKind, OperationState, OperationTrigger, Phase
 from mooring.core.topology import AT_ONCE_MAX, GOING, MEMBERS_MAX, component_of, free_ordinals, standing
 
-DRAIN_SECONDS: Final = 300
-DRAIN_SECONDS_MAX: Final = 604_800
 HOLDS_MAX: Final = 16
+TELLING: Final = timedelta(seconds=15)
+"""When the time of a drain is over, its adapter still tells what held it up: the platform does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class AddWish:
 class RemoveWish:
     """How a member is taken out."""
 
-    timeout_seconds: int = DRAIN_SECONDS  # for its work to finish
+    timeout_seconds: int | None = None  # for its work to finish; where none is told, as the app says
     force: bool = False  # do not ask the app: tear it down at once
     keep_allocation: bool | None = None
 
@@ -56,8 +57,8 @@ class RemoveWish:
 class ReplaceWish:
     """How a member is exchanged for a new one."""
 
-    surge: bool = True  # the new one joins before the old one goes
-    timeout_seconds: int = DRAIN_SECONDS
+    surge: bool | None = None  # the new one joins before the old one goes; where none is told, if there may be one more
+    timeout_seconds: int | None = None
 
 
 def add_members(context: Context, seen: Standing, launch: Launch, wish: AddWish, bounds: Bounds) -> Decision[Launched]:
@@ -97,16 +98,15 @@ def add_members(context: Context, seen: Standing, launch: Launch, wish: AddWish,
 
 
 def drain_member(
-    context: Context, seen: Standing, member: Member, asked: tuple[int, str], bounds: Bounds
+    context: Context, seen: Standing, member: Member, asked: tuple[int | None, str], bounds: Bounds
 ) -> Decision[Operation]:
     """Ask it to finish its work and take no more; `asked` is how long that may take, and why.
 
     One whose drain ran out of time is draining still, and is asked again.
     """
-    timeout_seconds, reason = asked
-    instance = seen.instance
+    instance, reason = seen.instance, asked[1]
     require_running(instance, "drain")
-    _require_seconds(timeout_seconds)
+    timeout_seconds = _drain_seconds(seen, asked[0])
     require_no_member_operation(seen.operations, [member.id])
     if len(member.holds) >= HOLDS_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"a member has at most {HOLDS_MAX} holds", {"limit": HOLDS_MAX})
@@ -114,10 +114,13 @@ def drain_member(
         "owner": context.actor.id, "reason": names.remark(reason, "reason"), "since": context.now.isoformat(),
     }  # fmt: skip
     holds = [*(each for each in member.holds if each.get("owner") != context.actor.id), hold]
+    until = context.now + timedelta(seconds=timeout_seconds)
     operation = replace(
         new_row(context, instance, OperationKind.DRAIN, {"timeout_seconds": timeout_seconds}, timeout_seconds),
         member_ids=[member.id],
         dispatched_at=context.now,
+        phase_deadline_at=until,
+        deadline_at=until + TELLING,
     )
     columns = {"holds": holds, "last_operation_id": operation.id}
     if member.status == MemberState.DRAINING:
@@ -160,14 +163,14 @@ def remove_member(
     instance = seen.instance
     require_running(instance, "remove")
     _require_not_stopping(seen)
-    _require_seconds(wish.timeout_seconds)
+    timeout_seconds = _drain_seconds(seen, wish.timeout_seconds)
     require_no_member_operation(seen.operations, [member.id])
     if member.status in GOING:
         state = MemberState(member.status)
         raise IllegalTransition("member", state, MemberTrigger.REMOVE, MEMBER.allowed(state))
     lowered = _lowered(seen, member)
-    request: dict[str, Any] = {"timeout_seconds": wish.timeout_seconds, "force": wish.force}
-    graceful = 0 if wish.force else wish.timeout_seconds + seen.graceful_seconds
+    request: dict[str, Any] = {"timeout_seconds": timeout_seconds, "force": wish.force}
+    graceful = 0 if wish.force else timeout_seconds + seen.graceful_seconds
     operation = replace(
         new_row(context, instance, OperationKind.REMOVE, request, bounds.operation_seconds + graceful),
         member_ids=[member.id],
@@ -192,13 +195,14 @@ def replace_member(
     instance = seen.instance
     require_running(instance, "replace")
     _require_not_stopping(seen)
-    _require_seconds(wish.timeout_seconds)
+    timeout_seconds = _drain_seconds(seen, wish.timeout_seconds)
     require_no_member_operation(seen.operations, [member.id])
     if member.status in GOING:
         state = MemberState(member.status)
         raise IllegalTransition("member", state, MemberTrigger.REMOVE, MEMBER.allowed(state))
     component = _component(seen.manifest, member.component_key)
-    if wish.surge and standing(seen.members, component.key) + 1 > component.max_count:
+    surge = surges(seen, member, wish)
+    if surge and not _has_room(seen, component):
         raise Refusal(
             Code.NOT_SUPPORTED,
             f"the app has at most {component.max_count} members of {component.key}, so none joins before one goes",
@@ -213,8 +217,8 @@ def replace_member(
     new = replace(seated.members[0], replaces_id=member.id)
     if takes_over:
         new = replace(new, owns_allocation=member.owns_allocation, keep_allocation=member.keep_allocation)
-    seconds = wish.timeout_seconds + seen.graceful_seconds
-    request = {"surge": wish.surge, "timeout_seconds": wish.timeout_seconds, "old": member.id, "new": new.id}
+    seconds = timeout_seconds + seen.graceful_seconds
+    request = {"surge": surge, "timeout_seconds": timeout_seconds, "old": member.id, "new": new.id}
     row = new_row(context, instance, OperationKind.REPLACE, request, bounds.deploy_seconds + bounds.operation_seconds)
     row = replace(
         row,
@@ -228,7 +232,7 @@ def replace_member(
         columns |= {"owns_allocation": False}
     leaving = (
         change_member(instance.app_slug, member, "member.replace", **columns)
-        if wish.surge
+        if surge
         else _leaving(context, instance, member, columns)
     )
     return together(
@@ -240,9 +244,22 @@ def replace_member(
     )
 
 
-def takes_over(member: Member, status: str | None, wish: ReplaceWish) -> bool:
+def surges(seen: Standing, member: Member, wish: ReplaceWish) -> bool:
+    """Whether the new member joins before the old one goes."""
+    if wish.surge is not None:
+        return wish.surge
+    return _has_room(seen, _component(seen.manifest, member.component_key))
+
+
+def _has_room(seen: Standing, component: Component) -> bool:
+    return standing(seen.members, component.key) < component.max_count
+
+
+def takes_over(seen: Standing, member: Member, status: str | None, wish: ReplaceWish) -> bool:
     """Whether the new member goes into the allocation of the old one, which is in this state."""
-    return not wish.surge and member.allocation_id is not None and status in {each.value for each in STANDS}
+    if surges(seen, member, wish):
+        return False
+    return member.allocation_id is not None and status in {each.value for each in STANDS}
 
 
 def _leaving(context: Context, instance: Instance, member: Member, columns: dict[str, Any]) -> Decision[Member]:
@@ -280,9 +297,15 @@ def _require_not_stopping(seen: Standing) -> None:
             raise in_progress(each)
 
 
-def _require_seconds(seconds: int) -> None:
+def _drain_seconds(seen: Standing, asked: int | None) -> int:
+    """How long a member's work may take: as it was asked for, or as the app says, by its configuration where it can."""
+    drain = Drain() if seen.lifecycle is None else seen.lifecycle.drain
+    chosen = None if drain.from_config is None else seen.instance.config.get(drain.from_config)
+    told = chosen if isinstance(chosen, int) and 0 <= chosen <= DRAIN_SECONDS_MAX else drain.seconds
+    seconds = told if asked is None else asked
     if not 0 <= seconds <= DRAIN_SECONDS_MAX:
         raise names.invalid("timeout_seconds", f"0 to {DRAIN_SECONDS_MAX}")
+    return seconds
 
 
 def _may_lift(context: Context, owner: str) -> bool:

@@ -96,6 +96,8 @@ _GIVEN: Final = ("content", "content_base64", "secret", "directory")
 CLOSING: Final = ("sandbox.destroy", "teardown.verify")
 WHOLE_ALLOCATION: Final = ("sandbox.create", "sandbox.destroy")
 """What concerns the allocation as a whole, and no label within it."""
+PLATFORM_TASKS: Final = frozenset((*CLOSING, *WHOLE_ALLOCATION))
+"""What the platform itself asks of nodes: allocations and instances wait for the end of these, and of no others."""
 
 FAMILIES: Final[Mapping[str, TaskFamily]] = MappingProxyType(
     {

@@ -15,13 +15,13 @@ from typing import Final, Protocol
 from mooring.core.errors import Refusal
 from mooring.core.event import Event
 from mooring.core.events import EventType
+from mooring.core.task_family import PLATFORM_TASKS
 
 PAUSE_FIRST_SECONDS: Final = 0.5
 PAUSE_MAX_SECONDS: Final = 30.0
 QUICK_SECONDS: Final = 0.005
 QUICK_LOOKS: Final = 30
 QUIET_SECONDS: Final = 0.2
-PLATFORM_TASKS: Final = ("sandbox.", "teardown.")
 
 log = logging.getLogger("mooring.worker")
 
@@ -46,7 +46,7 @@ def is_of_app(event: Event) -> bool:
     """Whether an event tells of a task that an app asked for: no allocation and no instance waits for that."""
     if event.type == EventType.TASK_QUEUED:
         return True
-    return event.type == EventType.TASK_FINISHED and not str(event.data.get("type")).startswith(PLATFORM_TASKS)
+    return event.type == EventType.TASK_FINISHED and event.data.get("type") not in PLATFORM_TASKS
 
 
 class Pace:

@@ -14,7 +14,8 @@ from mooring.core.decision import Change, Insert, Move, PrincipalKind
 from mooring.core.errors import Code, Refusal
 from mooring.core.instance_change import Earlier, RepairScope, Standing
 from mooring.core.launch import Purpose
-from mooring.core.member_change import RemoveWish, ReplaceWish
+from mooring.core.manifest import Drain
+from mooring.core.member_change import TELLING, RemoveWish, ReplaceWish, surges, takes_over
 from mooring.core.operation import Operation
 from mooring.core.permissions import FAMILIES, Place, Scope, categories_of, holds_family
 from mooring.core.promotion import PromotionState
@@ -199,6 +200,48 @@ def test_a_replacement_takes_over_the_place_or_joins_first() -> None:
     assert (leaving.edge.target, leaving.set["owns_allocation"]) == ("draining", False)
     surge = member_change.replace_member(context(), seen, adding(seen), (seen.members[1], ReplaceWish()), BOUNDS)
     assert moves(surge.writes) == [], "the old one works until the new one does"
+
+
+def test_a_replacement_joins_first_only_where_there_may_be_one_more() -> None:
+    seen = running(context())
+    assert seen.manifest is not None
+    alone = [replace(each, max_count=1) if each.key == "head" else each for each in seen.manifest.components]
+    seen = replace(seen, manifest=replace(seen.manifest, components=tuple(alone)))
+    head = replace(next(each for each in seen.members if each.component_key == "head"), allocation_id="alc_new")
+    launch, told = adding(seen), ReplaceWish()
+    assert [surges(seen, each, told) for each in (head, seen.members[1])] == [False, True]
+    replaced = member_change.replace_member(context(), seen, launch, (head, told), BOUNDS).result
+    assert replaced.operation.request["surge"] is False
+    refusal = refused(
+        lambda: member_change.replace_member(context(), seen, launch, (head, ReplaceWish(surge=True)), BOUNDS)
+    )
+    assert refusal.code is Code.NOT_SUPPORTED
+    assert takes_over(seen, head, "active", told)
+    assert not takes_over(seen, replace(seen.members[1], allocation_id="alc_new"), "active", told)
+
+
+@pytest.mark.parametrize(
+    ("asked", "config", "seconds"),
+    [(None, {}, 300), (None, {"patience": 900}, 900), (60, {"patience": 900}, 60), (None, {"patience": "long"}, 300)],
+)
+def test_who_does_not_say_how_long_a_drain_may_take_gets_what_the_app_was_told(
+    asked: int | None, config: dict[str, Any], seconds: int
+) -> None:
+    seen = running(context(), config=config)
+    assert seen.manifest is not None
+    assert seen.manifest.lifecycle is not None
+    drain = Drain(from_config="patience")
+    seen = replace(seen, manifest=replace(seen.manifest, lifecycle=replace(seen.manifest.lifecycle, drain=drain)))
+    member = seen.members[1]
+    drained = member_change.drain_member(context(), seen, member, (asked, ""), BOUNDS).result
+    assert drained.request == {"timeout_seconds": seconds}
+    assert drained.phase_deadline_at == NOW + timedelta(seconds=seconds)
+    assert drained.deadline_at == drained.phase_deadline_at + TELLING, "its adapter still says what held it up"
+    removed = member_change.remove_member(context(), seen, member, RemoveWish(timeout_seconds=asked), BOUNDS).result
+    assert removed.request["timeout_seconds"] == seconds
+    wish = ReplaceWish(timeout_seconds=asked)
+    replaced = member_change.replace_member(context(), seen, adding(seen), (member, wish), BOUNDS).result
+    assert replaced.operation.request["timeout_seconds"] == seconds
 
 
 def test_ordinals_of_whoever_is_torn_down_are_not_given_away() -> None:

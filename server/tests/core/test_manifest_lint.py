@@ -218,6 +218,7 @@ CASES: list[tuple[Plain, str, str, Severity]] = [
     (lifecycle(rollback={"supported": True}), "/lifecycle/rollback", "rollback_nowhere", E),
     (lifecycle(rollback={"supported": False, "to_versions": ["1.0.0"]}), "/lifecycle/rollback", "rollback_nowhere", E),
     (lifecycle(attach={"supported": True}), "/lifecycle/attach", "attach_nowhere", E),
+    (lifecycle(drain={"from_config": "patience"}), "/lifecycle/drain/from_config", "drain_config", E),
 ]
 
 

@@ -146,7 +146,8 @@ class Book:
                     new = self._member(instance, member.component_key)
                     new.replaces_id = member.id
                     ids.append(new.id)
-                elif member.status in ("ready", "degraded"):
+                goes_first = kind != "replace" or request.get("surge") is False
+                if goes_first and member.status in ("ready", "degraded"):
                     member.status = "draining"
                     member.draining_since = len(instance.tasks)
             elif kind in ("upgrade", "rollback", "restart", "reconcile"):

@@ -14,15 +14,20 @@ from mooring.core.closing import ClosingKind
 from mooring.core.ids import Prefix, pattern
 from mooring.core.instance import InstanceState
 from mooring.core.instance_change import RepairScope
+from mooring.core.manifest_schema import DRAIN_SECONDS_MAX
 from mooring.core.member import MemberState
-from mooring.core.member_change import DRAIN_SECONDS, DRAIN_SECONDS_MAX
 from mooring.core.operating_mode import ControlPlaneScope, OperatingMode
 from mooring.core.operation import OperationKind, OperationState, Phase
 from mooring.core.topology import AT_ONCE_MAX
 
 MemberId = Annotated[str, Meta(pattern=pattern(Prefix.MEMBER))]
 DrainSeconds = Annotated[
-    int, Meta(ge=0, le=DRAIN_SECONDS_MAX, description="Seconds in which its work must be finished.")
+    int,
+    Meta(
+        ge=0,
+        le=DRAIN_SECONDS_MAX,
+        description="Seconds in which its work must be finished; without it, as its manifest or configuration says.",
+    ),
 ]
 AddCount = Annotated[int, Meta(ge=1, le=AT_ONCE_MAX, description="How many.")]
 HealthState = Literal["healthy", "degraded", "unknown"]
@@ -80,14 +85,14 @@ class AddMembers(Strict):
 class DrainMember(Strict):
     """How long its work may take, and why it shall take no more."""
 
-    timeout_seconds: DrainSeconds = DRAIN_SECONDS
+    timeout_seconds: DrainSeconds | None = None
     reason: Description = ""
 
 
 class RemoveMember(Strict):
     """How it is taken out."""
 
-    timeout_seconds: DrainSeconds = DRAIN_SECONDS
+    timeout_seconds: DrainSeconds | None = None
     force: Annotated[bool, Meta(description="Do not ask the app: tear it down at once.")] = False
     keep_allocation: Annotated[bool, Meta(description="Keep the allocation that was asked for with it.")] | None = None
 
@@ -95,8 +100,14 @@ class RemoveMember(Strict):
 class ReplaceMember(Strict):
     """How it is exchanged."""
 
-    surge: Annotated[bool, Meta(description="The new one joins before the old one goes.")] = True
-    timeout_seconds: DrainSeconds = DRAIN_SECONDS
+    surge: (
+        Annotated[
+            bool,
+            Meta(description="The new one joins before the old one goes; without it, where there may be one more."),
+        ]
+        | None
+    ) = None
+    timeout_seconds: DrainSeconds | None = None
     placement: Placement | None = None
 
 

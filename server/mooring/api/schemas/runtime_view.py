@@ -1,6 +1,8 @@
 """What adapters are shown: the instances that they hold, and all that they need to go on from what was recorded."""
 
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from mooring.api.schemas.fields import Shown, Time
 from mooring.api.schemas.runtime import HeldInstance
@@ -106,6 +108,9 @@ class RuntimeOperation(Shown):
     correlation_id: str
     trace_id: str
     target_pin: dict[str, Any] | None
+    requested_by: Annotated[
+        str | None, Meta(description="Who asked for it; null where somebody of an attached project did.")
+    ]
 
 
 class RuntimeTask(Shown):
@@ -366,6 +371,7 @@ def _operation(operation: Operation) -> RuntimeOperation:
         correlation_id=operation.correlation_id,
         trace_id=operation.trace_id,
         target_pin=operation.target_pin,
+        requested_by=operation.requested_by if operation.attachment is None else None,
     )
 
 
