@@ -45,9 +45,9 @@ from tools.generate_openapi import FILE
 
 pytestmark = [pytest.mark.real_part("postgresql")]
 
-EXAMPLES: Final = 20 if SOAK else 2
-"""By chance, beside the fifty or so that cover each parameter's and each field's bounds."""
-SHARE: Final = 1 if SOAK else 2
+EXAMPLES: Final = 20
+"""By chance, beside the fifty or so that cover each parameter's and each field's bounds; in the long form alone."""
+SHARE: Final = 1 if SOAK else 3
 """One in so many of all cases is asked; which ones, their content decides."""
 CHECKS: Final = [
     not_a_server_error,
@@ -141,7 +141,7 @@ SETTINGS: Final = hypothesis.settings(
     deadline=None,
     database=None,
     suppress_health_check=list(hypothesis.HealthCheck),
-    phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
+    phases=(hypothesis.Phase.explicit, *((hypothesis.Phase.generate,) if SOAK else ())),
 )
 DESCRIBED: Final = sorted(
     operation["operationId"]

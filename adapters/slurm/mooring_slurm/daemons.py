@@ -7,12 +7,18 @@ from typing import Any, Final
 from mooring_slurm.conf import Worker, worker_words
 from mooring_slurm.layout import MARIADBD, MUNGED, SLURMCTLD, SLURMD, SLURMDBD, Home
 
-WITH_CONTROLLER: Final = (
-    'end=$(($(date +%s) + 10)); until timeout 2 scontrol ping >/dev/null 2>&1 || [ "$(date +%s)" -ge "$end" ]; '
-    'do sleep 0.02; done; exec "$0" "$@"'
-)
-"""A daemon that asks the controller once, and again only after a second where nobody listens: it starts as soon as
-somebody does, or after a while all the same."""
+CONTROLLER_SECONDS: Final = 10
+
+
+def with_controller(seconds: int = CONTROLLER_SECONDS) -> str:
+    """For a daemon that asks its controller once, and again only after a second where nobody listens: it starts as soon
+    as somebody does, or after a while all the same. Whoever looks for it by its name has to allow it that while.
+    """
+    return (
+        f"end=$(($(date +%s) + {seconds})); "
+        'until timeout 2 scontrol ping >/dev/null 2>&1 || [ "$(date +%s)" -ge "$end" ]; '
+        'do sleep 0.02; done; exec "$0" "$@"'
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ def slurmctld(home: Home) -> Daemon:
 def slurmd(home: Home, worker: Worker, gpu_type: str) -> Daemon:
     """A worker, as a dynamic node: it tells the controller what it is."""
     words = ("-D", "-Z", "-N", worker.name, "-f", home.slurm_conf, "--conf", worker_words(worker, gpu_type))
-    return Daemon(SLURMD, ("sh", "-c", WITH_CONTROLLER, "slurmd", *words), _environment(home))
+    return Daemon(SLURMD, ("sh", "-c", with_controller(), "slurmd", *words), _environment(home))
 
 
 def mariadbd(home: Home) -> Daemon:

@@ -103,7 +103,7 @@ def test_a_worker_offers_its_share_of_the_machine(
 
 def test_services_are_started_with_the_members_own_files() -> None:
     words = daemons.slurmd(Home("hpc-worker-0"), WORKER, "a100")
-    assert words.argv[:3] == ("sh", "-c", daemons.WITH_CONTROLLER)
+    assert words.argv[:3] == ("sh", "-c", daemons.with_controller())
     assert words.argv[3:10] == (
         "slurmd",
         "-D",
