@@ -63,6 +63,8 @@ def test_the_queue_and_the_nodes_are_worked_with_by_the_plug_in(place: Site, ada
     assert (drained.returncode, "DRAIN" in drained.stderr) == (0, True), drained
     shown = mooring(place, ada, "slurm", "nodes", "byhand").stdout
     assert "a new disk" in shown
+    written = mooring(place, ada, "logs", "byhand", worker, "--service", "slurmd").stdout
+    assert "slurmd started" in written, written
     resumed = mooring(place, ada, "slurm", "resume", "byhand", worker)
     assert (resumed.returncode, "DRAIN" in resumed.stderr) == (0, False), resumed
     place.stop(ada, cluster)
