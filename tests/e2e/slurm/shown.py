@@ -93,16 +93,19 @@ def audited(tenant: Tenant, cluster: str) -> Counter[str]:
         each.id: (str(each.request.get("action") or each.kind), each.requested_by)
         for each in tenant.client.iter_operations(project, cluster, limit=100)
     }
-    rows = [
-        each
-        for each in tenant.client.iter_project_audit(project, limit=100, actor_id=person, outcome="done")
-        if each.noun == "operation" and each.before is None
-    ]
-    found = Counter((str(each.subject_id), each.action, each.actor_kind) for each in rows if each.subject_id in asked)
+    rows = list(tenant.client.iter_project_audit(project, limit=100, actor_id=person, outcome="done"))
+    found = Counter(
+        (str(each.subject_id), each.action, each.actor_kind)
+        for each in rows
+        if each.noun == "operation" and each.before is None and each.subject_id in asked
+    )
     assert found == Counter((each, key_of(name), "user") for each, (name, _) in asked.items())
     assert {who for _, who in asked.values()} == {person}
     _is_by_its_account(tenant, cluster)
-    return Counter(name for name, _ in asked.values())
+    members = {each.id for each in tenant.client.iter_members(project, cluster, limit=100)}
+    resumed = [each for each in rows if str(each.route).endswith("/resume") and each.subject_id in members]
+    assert {each.action for each in resumed} <= {key_of("drain")}
+    return Counter([*(name for name, _ in asked.values()), *("resume" for _ in resumed)])
 
 
 def key_of(name: str) -> str:
