@@ -1,29 +1,73 @@
 """What a cluster has on its machine, by the kernel's own tables: noted while it runs, and looked for afterwards.
 
 Other sandboxes of the machine come and go meanwhile, and other clusters of the same agent stand: only what is this
-cluster's is compared.
+cluster's is compared. A cable has a name of its own in whatever network it lies, and a socket a number that is not
+given again.
 """
 
-from collections.abc import Collection, Mapping
+import contextlib
+import os
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.tests.namespace.standing import namespaces_of
-from mooring_agent.hosts.namespace import NamespaceHost, processes, ranges
+from mooring_agent.hosts.namespace import NamespaceHost, births, processes, ranges
+from mooring_agent.hosts.namespace.look import socket_inodes, sockets
+from mooring_agent.hosts.namespace.network import BRIDGE, inside, links
 from mooring_agent.hosts.namespace.records import UIDS
 from tests.e2e.cloud import Machine
 from tests.e2e.traces import traces_of
 
+NAMED_NETWORKS = Path("/run/netns")
+NO_CABLE = {"lo", BRIDGE}
+
+
+def network_number(way: str) -> int:
+    """The kernel's number of a network."""
+    return os.stat(way).st_ino
+
+
+def ways() -> Iterator[tuple[str, int]]:
+    """A way into every network of the machine, and since when it is there: by who is in it, has it open, or by a name.
+
+    A network that nobody has by any of these is gone.
+    """
+    known: set[str] = set()
+    for pid in processes.pids():
+        if (process := processes.read(pid)) is None:
+            continue
+        opened = [(f"/proc/{pid}/fd/{number}", target) for number, target in processes.descriptors(pid)]
+        for way, target in ((f"/proc/{pid}/ns/net", f"net:[{process.namespaces.get('net')}]"), *opened):
+            if target.startswith("net:[") and target not in known:
+                known.add(target)
+                yield way, process.start
+    if NAMED_NETWORKS.is_dir():
+        yield from ((str(each), 0) for each in NAMED_NETWORKS.iterdir())
+
+
+def socket_numbers(way: str) -> frozenset[int]:
+    """The sockets of all kinds in a network."""
+    return inside(way, lambda: frozenset(each.inode for each in sockets("/proc/thread-self/net")))
+
+
+def own_paths() -> list[str]:
+    """The files of the machine itself that are unix sockets."""
+    return [each.name.removeprefix("unix ") for each in sockets("/proc/self/net") if each.name.startswith("unix /")]
+
 
 @dataclass(frozen=True)
 class Footprint:
-    """The directories, ranges of users, groups and namespaces of some sandboxes."""
+    """The directories, ranges of users, groups, namespaces, cables and sockets of some sandboxes."""
 
     directories: tuple[Path, ...]
     users: Mapping[int, str]  # the first of each range, and the directory that held it
     registry: Path  # of the ranges of all agents of the machine
     groups: tuple[Path, ...]
     namespaces: frozenset[tuple[str, int]]
+    cables: frozenset[str]
+    projects: frozenset[int]  # the networks where the other ends of the cables are
+    sockets: frozenset[int]  # that its processes had open
     taken_at: int  # in the kernel's ticks: who came later may have been given a number that is free again
 
     @classmethod
@@ -37,17 +81,25 @@ class Footprint:
             for each in records
             if each.first_uid is not None
         }
+        cabled = [each for each in records if not each.spec.network.machine]
+        projects = {births.project_network(host.places, each.spec.network.name) for each in cabled}
+        assert None not in projects
+        namespaces = frozenset(item for each in allocations for item in namespaces_of(host, each))
+        within = [each for each in processes.survey() if namespaces.intersection(each.namespaces.items())]
         return cls(
             tuple(host.places.sandbox(each) for each in allocations),
             users,
             host.places.registry,
             tuple(Path(group) for each in records for group in each.cgroups),
-            frozenset(item for each in allocations for item in namespaces_of(host, each)),
+            namespaces,
+            frozenset(each.link for each in cabled),
+            frozenset(network_number(each) for each in projects if each is not None),
+            socket_inodes(within),
             processes.ticks_now(),
         )
 
     def left(self) -> list[str]:
-        """What of it is still there: files, mounts and disks, processes, control groups, namespaces."""
+        """What of it is still there: files, mounts and disks, processes, control groups, namespaces, links, sockets."""
         found = [f"directory {each}" for each in self.directories if each.exists()]
         found += [f"group {each}" for each in self.groups if each.exists()]
         found += [trace for each in self.directories for trace in traces_of(each)]
@@ -61,4 +113,17 @@ class Footprint:
             if each.start <= self.taken_at:
                 spaces = self.namespaces.intersection(each.namespaces.items())
                 found += [f"namespace {kind}:{number} of {each.pid} {each.name}" for kind, number in spaces]
-        return found
+        return [*found, *self._left_in_networks()]
+
+    def _left_in_networks(self) -> Iterator[str]:
+        """Cables and sockets in whatever network of the machine, and a project's network that nobody is on any more."""
+        yield from (
+            f"socket {path}" for path in own_paths() if any(path.startswith(f"{each}/") for each in self.directories)
+        )
+        for way, begun in ways():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                number, there = network_number(way), links(way)
+                yield from (f"link {each} in net:{number}" for each in self.cables.intersection(there))
+                if number in self.projects and begun <= self.taken_at and set(there) <= NO_CABLE:
+                    yield f"network net:{number} without a cable"
+                yield from (f"socket {each} in net:{number}" for each in self.sockets & socket_numbers(way))

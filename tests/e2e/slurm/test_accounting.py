@@ -7,6 +7,7 @@ import pytest
 
 from mooring_sdk import errors, models
 from tests.e2e.slurm.cluster import OVER, SKU, Site, Tenant
+from tests.e2e.slurm.shown import audited, is_metered, job_state, used
 
 HAMMER = """
 import collections, json, subprocess, sys, time
@@ -48,14 +49,10 @@ def test_whoever_submits_from_the_first_moment_on_never_meets_invalid_account(pl
     assert told["said"]["refused"] > 0
     assert set(told["said"]) == {"taken", "refused"}
     assert "InvalidAccount" not in told["reasons"], told
-    listed = place.until(
-        lambda: (
-            place.slurm(ada, made.id, "sacct", "-n", "-X", "-o", "state").lines.count(" COMPLETED")
-            or place.slurm(ada, made.id, "sacct", "-n", "-X", "-o", "state").text.count("COMPLETED") >= 20
-        ),
+    place.until(
+        lambda: place.slurm(ada, made.id, "sacct", "-n", "-X", "-P", "-o", "state").lines.count("COMPLETED") >= 20,
         "twenty jobs in the accounting",
     )
-    assert listed
     place.stop(ada, made.id)
 
 
@@ -64,17 +61,15 @@ def test_projects_of_a_tenant_share_one_cluster_under_accounts_of_their_own(plac
     cluster = place.launch(ada, "shared", workers=1, config={"accounting": True}, scope="tenant").id
     attachment = ada.client.create_attachment(speech, instance_id=cluster)
     active = attached(place, ada, attachment, "active")
-    theirs = act(place, ada, attachment, "queue.submit", script="#!/bin/sh\nsleep 600\n", key="theirs")
+    theirs = act(place, ada, attachment, "queue.submit", script=WAITS, gpus=1, key="theirs")
     ours = place.act(ada, cluster, "queue.submit", script="#!/bin/sh\ntrue\n", key="ours")
     shown = place.slurm(ada, cluster, "scontrol", "-o", "show", "job", str(theirs["job_id"]), user="root")
     assert f"Account={active.account_name}" in shown.text
     listed = [each["id"] for each in act(place, ada, attachment, "queue.read")["jobs"]]
     assert theirs["job_id"] in listed
     assert ours["job_id"] not in listed
-    ada.client.detach_attachment(speech, attachment.id, cancel_work=True)
-    gone = attached(place, ada, attachment, "detached")
-    with pytest.raises(errors.IllegalTransition):
-        ada.client.start_attachment_action(speech, attachment.id, "queue.read", input={})
+    gone = detached_around_a_job(place, ada, attachment, theirs["job_id"])
+
     again = ada.client.create_attachment(speech, instance_id=cluster)
     active = attached(place, ada, again, "active")
     assert active.account_name == gone.account_name, active
@@ -84,7 +79,71 @@ def test_projects_of_a_tenant_share_one_cluster_under_accounts_of_their_own(plac
     assert told["jobs"].split() == [active.account_name], "of the queue it sees its own job alone"
     assert (told["files"], told["keys"]) == ("", "")
     place.act(ada, cluster, "queue.cancel", job_id=secret["job_id"])
+    act(place, ada, again, "queue.submit", script="#!/bin/sh\nsleep 600\n")
+    ada.client.detach_attachment(speech, again.id, cancel_work=True)
+    attached(place, ada, again, "detached")
+
+    wanted = used(place, ada, cluster)
+    assert {(theirs["job_id"], "job_hours"), (theirs["job_id"], "gpu_hours")} <= set(wanted)
     place.stop(ada, cluster)
+    is_metered(ada, cluster, wanted, {str(active.account_name): speech})
+    own = {each.record_id.split("/")[1] for each in ada.client.iter_attachment_usage(speech, attachment.id)}
+    assert theirs["job_id"] in own
+    assert own <= {job for job, _ in wanted if wanted[job, "job_hours"].account == active.account_name}
+    is_in_both_trails(ada, cluster, attachment)
+
+
+WAITS = "#!/bin/sh\nsleep 1\nwhile [ ! -e /tmp/theirs ]; do sleep 0.1; done\n"
+
+
+def detached_around_a_job(place: Site, tenant: Tenant, attachment: models.Attachment, job: str) -> models.Attachment:
+    """A detach takes no new work, names the job that is in its way, and waits for its end where it has the time."""
+    cluster, account, project = attachment.instance_id, attachment.account_name, attachment.project_id
+    place.until(lambda: job_state(place, tenant, cluster, job, "root") == "RUNNING", f"the start of job {job}")
+    tenant.client.detach_attachment(project, attachment.id, timeout_seconds=0)
+    refused = place.patiently(
+        lambda _: tenant.client.get_attachment(project, attachment.id), lambda each: each.blocker is not None
+    )
+    assert refused.status == "detaching"
+    assert f"jobs of {account} still run: {job}" in str(refused.blocker)
+    with pytest.raises(errors.IllegalTransition) as late:
+        tenant.client.start_attachment_action(project, attachment.id, "queue.submit", input={"script": WAITS})
+    assert late.value.details["state"] == "detaching"
+    sent = place.slurm(tenant, cluster, "sbatch", "--account", account, "--wrap", "true", user=account)
+    assert sent.exit_code != 0, sent
+
+    waiting = tenant.client.detach_attachment(project, attachment.id, timeout_seconds=600)
+    place.until(
+        lambda: any(
+            (each.name, each.status) == ("close/1", "done")
+            for each in tenant.client.get_operation(tenant.project_id, cluster, waiting.operation_id).steps
+        ),
+        "the detach's own look for jobs",
+    )
+    assert job_state(place, tenant, cluster, job, "root") == "RUNNING"
+    (worker,) = place.members(tenant, cluster)
+    assert place.inside(tenant, worker, "touch", "/tmp/theirs").exit_code == 0
+    gone = attached(place, tenant, attachment, "detached")
+    assert job_state(place, tenant, cluster, job, "root") == "COMPLETED"
+    known = place.slurm(tenant, cluster, "sacctmgr", "-n", "-P", "list", "associations", "format=account", user="root")
+    assert account not in known.lines, known
+    with pytest.raises(errors.IllegalTransition):
+        tenant.client.start_attachment_action(project, attachment.id, "queue.read", input={})
+    return gone
+
+
+def is_in_both_trails(tenant: Tenant, cluster: str, attachment: models.Attachment) -> None:
+    """What was asked of the cluster has its row where it is, and what an attached project asked for in its own too."""
+    done = audited(tenant, cluster)
+    assert done == {
+        "deploy": 1, "attach": 2, "detach": 3, "queue.submit": 5, "queue.cancel": 1, "decommission": 1
+    }, done  # fmt: skip
+    person = tenant.client.get_whoami().id
+    rows = list(tenant.client.iter_project_audit(attachment.project_id, limit=100, actor_id=person))
+    own = [(each.outcome, each.action) for each in rows if each.noun == "attachment" and each.before is None]
+    assert own.count(("done", "scheduler.queue.submit")) == 3
+    both = [each.after or {} for each in rows if each.action == "scheduler.queue.submit" and each.outcome == "done"]
+    assert {(each["instance_id"], each["owning_project_id"]) for each in both} == {(cluster, tenant.project_id)}
 
 
 SPY = """#!/bin/sh

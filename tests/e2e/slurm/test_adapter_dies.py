@@ -1,44 +1,25 @@
 """The adapter is killed with -9 in the middle of each operation on real Slurm, and another replica goes on to its end.
 
 In `make test` once in each operation, which is asked for again where it was over before anybody killed; in `make soak`
-at each of its steps, one after another.
+at each of its steps, one after another, and a step that was missed is tried again.
 """
 
-from collections import Counter
 from collections.abc import Callable
 
 from mooring_sdk import models
 from server.tests.postgres import SOAK
 from tests.e2e.slurm.cluster import SKU, VERSIONS, Site, Tenant
+from tests.e2e.slurm.deaths import Row, Stand, comes_to_stand, dies_at
+from tests.e2e.slurm.shown import audited
 
 PLACEMENT = models.Placement(sku=SKU, gpu_count=1)
-ENDED = frozenset({"succeeded", "failed", "cancelled"})
-STEPS_MAX, ROUNDS_MAX, STEP = 60, 5, 3
-EARLY = {"drain": 1, "reconcile": 1, "remove": 2, "decommission": 2}
+BEGUN = Stand(VERSIONS[0], "healthy", {("controller", "ready", VERSIONS[0]): 1, ("worker", "ready", VERSIONS[0]): 2})
+TURNS_MAX = 40 if SOAK else 5
+STEP = 3
+EARLY = {"drain": 1, "reconcile": 1, "remove": 2, "decommission": 1}
 """At which step of the short ones `make test` kills: whoever looks a little late finds them over."""
 UNDOES = {"add": "remove", "remove": "add", "upgrade": "rollback", "rollback": "upgrade"}
 Start = Callable[[Site, Tenant, str], models.Operation]
-
-
-def is_reached(place: Site, tenant: Tenant, cluster: str, operation_id: str, steps: int) -> bool:
-    """Wait until so many steps of an operation have begun; whether it was still open then."""
-    seen = tenant.client.get_operation(tenant.project_id, cluster, operation_id)
-    while seen.status not in ENDED:
-        if len(seen.steps) >= steps or seen.phase == "platform":
-            return seen.phase != "platform"
-        seen = tenant.client.get_operation(
-            tenant.project_id, cluster, operation_id, wait=20, changed_from=seen.etag
-        )  # fmt: skip
-    return False
-
-
-def dies_at(place: Site, tenant: Tenant, cluster: str, operation_id: str, steps: int) -> bool:
-    """Kill the adapter at that step, and let another one go on; whether the step was reached."""
-    if not is_reached(place, tenant, cluster, operation_id, steps):
-        return False
-    place.kill_adapters()
-    place.start_adapter()
-    return True
 
 
 def jobs_run(place: Site, tenant: Tenant, cluster: str) -> None:
@@ -106,75 +87,66 @@ WALK: tuple[tuple[str, Start], ...] = (
 
 
 def test_whenever_the_adapter_dies_another_one_goes_on_to_the_same_end(place: Site, ada: Tenant) -> None:
-    """One cluster through every operation, each interrupted; in `make soak` at every step that it has."""
-    deaths = _at_every_step(place, ada) if SOAK else _once_in_each(place, ada)
-    assert all(deaths[kind] for kind in ("deploy", *(kind for kind, _ in WALK if kind != "reconcile"))), deaths
-
-
-def _at_every_step(place: Site, ada: Tenant) -> Counter[str]:
-    deaths: Counter[str] = Counter()
-    for number in range(1, STEPS_MAX):
-        cluster = _deployed(place, ada, f"mortal-{number}", number, deaths)
-        for kind, start in WALK:
-            if deaths[kind] >= number - 1:  # otherwise it has no step of this number
-                deaths[kind] += _interrupted(place, ada, cluster, (kind, start), number)
-        deaths["decommission"] += _decommissioned(place, ada, cluster, number)
-        print(f"step {number}; adapters killed so far, by operation: {dict(deaths)}", flush=True)
-        if all(count < number for count in deaths.values()):
-            break
-    return deaths
-
-
-def _once_in_each(place: Site, ada: Tenant) -> Counter[str]:
-    deaths: Counter[str] = Counter()
-    cluster = _deployed(place, ada, "mortal", STEP, deaths)
-    for number in range(1, ROUNDS_MAX):
-        if not deaths["deploy"]:
-            place.stop(ada, cluster)
-            cluster = _deployed(place, ada, f"mortal-{number}", STEP, deaths)
-    for _ in range(ROUNDS_MAX):
-        missed = {kind for kind, _ in WALK if not deaths[kind]}
+    """A cluster through every operation, each interrupted; in `make soak` at every step that it has."""
+    kinds = ("deploy", *(kind for kind, _ in WALK), "decommission")
+    rows = {kind: Row(None if SOAK else EARLY.get(kind, STEP)) for kind in kinds}
+    cluster = _deployed(place, ada, "mortal", rows["deploy"])
+    for _ in range(TURNS_MAX):
+        missed = {kind for kind, _ in WALK if rows[kind].wanted}
         for kind, start in WALK:
             if not missed.isdisjoint({kind, UNDOES.get(kind, kind)}):
-                deaths[kind] += _interrupted(place, ada, cluster, (kind, start), EARLY.get(kind, STEP))
-        if missed <= {"reconcile"}:
+                _interrupted(place, ada, cluster, (kind, start), rows[kind])
+        if not missed:
             break
-    deaths["decommission"] += _decommissioned(place, ada, cluster, EARLY["decommission"])
-    return deaths
+    _decommissioned(place, ada, cluster, rows["decommission"])
+    for number in range(TURNS_MAX):
+        if rows["deploy"].wanted or rows["decommission"].wanted:
+            another = _deployed(place, ada, f"mortal-{number}", rows["deploy"])
+            _decommissioned(place, ada, another, rows["decommission"])
+    shown = "\n".join(f"{kind}: {row}" for kind, row in rows.items())
+    print(f"adapters killed, by operation and by the step that had begun:\n{shown}", flush=True)
+    assert {kind: row.wanted for kind, row in rows.items() if row.wanted} == {}, shown
+    assert set(audited(ada, cluster)) == {*kinds, "resume"}
 
 
-def _interrupted(place: Site, tenant: Tenant, cluster: str, what: tuple[str, Start], step: int) -> bool:
-    """One operation, with a death at that step where it has it; jobs run afterwards all the same."""
+def _interrupted(place: Site, tenant: Tenant, cluster: str, what: tuple[str, Start], row: Row) -> None:
+    """One operation, with a death where one is wanted; its end is the same, and jobs run."""
     kind, start = what
+    before, aim = Stand.of(tenant, cluster), row.aim
     operation = start(place, tenant, cluster)
-    died = dies_at(place, tenant, cluster, operation.id, step)
-    place.over(tenant, cluster, operation.id)
+    killed_at = dies_at(place, tenant, cluster, operation.id, aim)
+    over = place.over(tenant, cluster, operation.id)
+    row.note(aim, killed_at, over.steps)
+    comes_to_stand(place, tenant, cluster, before.after(kind))
     if kind == "drain":
-        _resumed(place, tenant, cluster)
+        tenant.client.resume_member(tenant.project_id, cluster, _worker(place, tenant, cluster))
+        comes_to_stand(place, tenant, cluster, before)
     jobs_run(place, tenant, cluster)
-    return died
 
 
-def _resumed(place: Site, tenant: Tenant, cluster: str) -> None:
-    tenant.client.resume_member(tenant.project_id, cluster, _worker(place, tenant, cluster))
-    place.until(lambda: place.members(tenant, cluster)[-1].status == "ready", "the resumed worker")
-
-
-def _deployed(place: Site, tenant: Tenant, name: str, steps: int, deaths: Counter[str]) -> str:
+def _deployed(place: Site, tenant: Tenant, name: str, row: Row) -> str:
+    aim = row.aim
     made = tenant.client.create_instance(
         tenant.project_id, app="slurm", version=VERSIONS[0], name=name, config={},
         topology={"controller": 1, "worker": 2}, placement=PLACEMENT,
     )  # fmt: skip
     (deploy,) = tenant.client.list_operations(tenant.project_id, made.id, kind="deploy").items
-    deaths["deploy"] += dies_at(place, tenant, made.id, deploy.id, steps)
-    place.running(tenant, made.id)
+    killed_at = dies_at(place, tenant, made.id, deploy.id, aim)
+    row.note(aim, killed_at, place.over(tenant, made.id, deploy.id).steps)
+    comes_to_stand(place, tenant, made.id, BEGUN)
     jobs_run(place, tenant, made.id)
     return made.id
 
 
-def _decommissioned(place: Site, tenant: Tenant, cluster: str, steps: int) -> bool:
+def _decommissioned(place: Site, tenant: Tenant, cluster: str, row: Row) -> None:
+    aim = row.aim
+    members = list(tenant.client.iter_members(tenant.project_id, cluster, limit=100))
     stop = tenant.client.stop_instance(tenant.project_id, cluster)
-    died = dies_at(place, tenant, cluster, stop.id, steps)
+    killed_at = dies_at(place, tenant, cluster, stop.id, aim)
+    row.note(aim, killed_at, place.over(tenant, cluster, stop.id).steps)
     over = place.instance_until(tenant, cluster, "stopped", "stopped")
     assert over.teardown_proof == "receipts"
-    return died
+    assert Stand.of(tenant, cluster).members == {}
+    for each in members:
+        if each.owns_allocation and each.allocation_id is not None:
+            place.released(tenant, each.allocation_id)

@@ -9,7 +9,9 @@ from mooring_sdk import models
 from mooring_slurm.layout import controller_port, worker_port
 from tests.e2e.slurm.cluster import SKU, Site, Tenant
 from tests.e2e.slurm.machine import Footprint
+from tests.e2e.slurm.shown import does, in_slurm, is_metered, job_state, used
 
+FOREIGN = "disk is being swapped"
 GPU_JOB = "echo $CUDA_VISIBLE_DEVICES; while [ ! -e /tmp/go ]; do sleep 0.1; done"
 
 
@@ -27,26 +29,21 @@ def began(place: Site, tenant: Tenant, cluster: str, *words: str) -> str:
     return job
 
 
-def job_state(place: Site, tenant: Tenant, cluster: str, job: str) -> str:
-    """How a job stands, and why."""
-    lines = place.slurm(tenant, cluster, "scontrol", "-o", "show", "job", job).text
-    return next((word.partition("=")[2] for word in lines.split() if word.startswith("JobState=")), lines)
-
-
 def let_go(place: Site, tenant: Tenant, worker: models.Member, file: str = "/tmp/go") -> None:
     """Let the jobs on a worker end."""
     assert place.inside(tenant, worker, "touch", file).exit_code == 0
 
 
-def waiting(file: str = "/tmp/go") -> tuple[str, str]:
+def waiting(file: str = "/tmp/go", first: str = "") -> tuple[str, str]:
     """A job that goes on until it is let go."""
-    return "--wrap", f"while [ ! -e {file} ]; do sleep 0.1; done; echo survived > {file}.done"
+    return "--wrap", f"{first}while [ ! -e {file} ]; do sleep 0.1; done; echo survived > {file}.done"
 
 
 def test_from_launch_to_the_last_receipt(place: Site, ada: Tenant) -> None:
     cluster = place.launch(ada, "first", workers=2).id
     first, second = place.members(ada, cluster)
     assert (first.status, second.status) == ("ready", "ready")
+    is_described(place, ada, cluster)
     said = place.slurm(ada, cluster, "srun", "--quiet", "-N2", "sh", "-c", "echo $SLURMD_NODENAME as $(id -un)")
     assert sorted(said.lines) == [f"{first.name} as app", f"{second.name} as app"]
 
@@ -99,9 +96,29 @@ def test_from_launch_to_the_last_receipt(place: Site, ada: Tenant) -> None:
 
     places = [each.allocation_id for each in [*place.members(ada, cluster), *place.members(ada, cluster, "controller")]]
     footprint = Footprint.of(place.machines[0], [each for each in places if each is not None])
-    assert len(footprint.left()) > len(footprint.namespaces) > len(places) == 4
+    standing = {each.partition(" ")[0] for each in footprint.left()}
+    assert standing >= {"directory", "group", "process", "namespace", "link", "socket"}
+    assert len(footprint.cables) == len(places) == 4
+    wanted = used(place, ada, cluster)
+    assert wanted
     place.stop(ada, cluster)
     assert footprint.left() == []
+    is_metered(ada, cluster, wanted)
+
+
+def is_described(place: Site, tenant: Tenant, cluster: str) -> None:
+    """How a cluster does is read from Slurm as soon as it runs, and shown of the whole and of every member."""
+    told = does(place, tenant, cluster, "healthy")
+    version = place.slurm(tenant, cluster, "sinfo", "--version").text.split()[-1]
+    assert told.health_detail == "2 workers"
+    assert told.adapter_detail["drift"] == []
+    assert told.adapter_detail["slurm"].items() >= {"version": version, "nodes": 2}.items()
+    (controller,) = place.members(tenant, cluster, "controller")
+    assert (controller.health, in_slurm(controller)["version"]) == ("healthy", version)
+    for worker in place.members(tenant, cluster):
+        seen = in_slurm(worker)
+        assert (worker.health, seen["version"], seen["jobs"], seen.get("reason")) == ("healthy", version, 0, None)
+        assert {"DRAIN", "DOWN", "NOT_RESPONDING"}.isdisjoint(seen["state"]), seen
 
 
 def wrote_devices(place: Site, tenant: Tenant, worker: models.Member) -> None:
@@ -114,20 +131,20 @@ def wrote_devices(place: Site, tenant: Tenant, worker: models.Member) -> None:
 
 
 def drained_in_haste(place: Site, tenant: Tenant, cluster: str, worker: models.Member, held_by: str) -> None:
-    """Drains without the time for what runs there: each fails, and one says what holds it.
+    """Drains without the time for what runs there: each fails as not quiet, and one says what holds it.
 
     Where the time was over before the adapter had looked, the platform ends the drain and cannot know; then it is
-    asked again, with a little more time.
+    asked again, with more time.
     """
     said = []
-    for seconds in range(2, 22):
+    for seconds in (2, 4, 8):
         asked = tenant.client.drain_member(
             tenant.project_id, cluster, worker.id, timeout_seconds=seconds, reason="in haste"
         )
         failed = place.over(tenant, cluster, asked.id, "failed")
-        said.append(f"{failed.failure_code} {failed.failure_detail}")
+        said.append(str(failed.failure_detail))
+        assert failed.failure_code == "not_quiet", said
         if held_by in said[-1]:
-            assert failed.failure_code == "not_quiet", said
             return
     raise AssertionError(said)
 
@@ -162,18 +179,57 @@ def booted(place: Site, tenant: Tenant, cluster: str) -> str:
 
 
 def test_somebody_elses_drain_is_left_alone(place: Site, ada: Tenant) -> None:
-    cluster = place.launch(ada, "foreign", workers=1).id
-    (worker,) = place.members(ada, cluster)
-    told = ("nodename=" + worker.name, "state=drain", "reason=disk is being swapped")
+    cluster = place.launch(ada, "foreign", workers=2).id
+    worker, other = place.members(ada, cluster)
+    job = began(place, ada, cluster, "-w", worker.name, "--gres=gpu:1", *waiting("/tmp/foreign", "sleep 1; "))
+    told = ("nodename=" + worker.name, "state=drain", f"reason={FOREIGN}")
     assert place.slurm(ada, cluster, "scontrol", "update", *told, user="root").exit_code == 0
+    place.over(ada, cluster, ada.client.drain_member(ada.project_id, cluster, other.id).id)
+    is_degraded(place, ada, cluster, worker)
+    ada.client.resume_member(ada.project_id, cluster, other.id)
+    let_go(place, ada, worker, "/tmp/foreign")
     place.over(ada, cluster, ada.client.drain_member(ada.project_id, cluster, worker.id).id)
     ada.client.resume_member(ada.project_id, cluster, worker.id)
-    repaired = ada.client.reconcile_instance(ada.project_id, cluster)
-    place.over(ada, cluster, repaired.id)
+    repaired = place.over(ada, cluster, ada.client.reconcile_instance(ada.project_id, cluster).id)
+    differs(repaired, worker, other)
     assert state(place, ada, cluster, worker.name) == "drained"
     reason = place.slurm(ada, cluster, "sinfo", "-h", "-R", "-o", "%E", "-n", worker.name).text
-    assert reason.strip() == "disk is being swapped"
+    assert reason.strip() == FOREIGN
+    wanted = used(place, ada, cluster)
+    assert {(job, "job_hours"), (job, "gpu_hours")} <= set(wanted)
     place.stop(ada, cluster)
+    is_metered(ada, cluster, wanted)
+
+
+def is_degraded(place: Site, tenant: Tenant, cluster: str, worker: models.Member) -> None:
+    """Somebody else's drain is shown, of the whole and of the worker: its state, its reason and the job there."""
+    told = does(place, tenant, cluster, "degraded")
+    assert str(told.health_detail).startswith(f"{worker.name}: ")
+    assert FOREIGN in str(told.health_detail)
+    (drift,) = told.adapter_detail["drift"]
+    assert (drift["node"], drift["difference"], drift["repairable"]) == (worker.name, "foreign_drain", False)
+    seen = tenant.client.get_member(tenant.project_id, cluster, worker.id)
+    assert (seen.status, seen.health) == ("degraded", "degraded")
+    assert FOREIGN in str(seen.health_detail)
+    shown = in_slurm(seen)
+    assert (shown["reason"], shown["reason_by"], shown["jobs"], shown["gpus_used"]) == (FOREIGN, "root", 1, 1)
+    assert "DRAIN" in shown["state"]
+
+
+def differs(reconciled: models.Operation, worker: models.Member, other: models.Member) -> None:
+    """A reconcile shows what platform, adapter and Slurm say, and names the difference that somebody's drain makes."""
+    evidence = dict(reconciled.evidence or {})
+    assert set(evidence["platform"]) >= {worker.name, other.name}
+    assert evidence["adapter"] == {worker.name: "takes jobs", other.name: "takes jobs"}
+    assert set(evidence["slurm"]["nodes"]) == {worker.name, other.name}
+    assert FOREIGN in evidence["slurm"]["nodes"][worker.name]
+    (difference,) = evidence["differences"]
+    assert (difference["node"], difference["difference"], difference["repairable"]) == (
+        worker.name,
+        "foreign_drain",
+        False,
+    )
+    assert FOREIGN in difference["detail"]
 
 
 def test_a_worker_whose_sandbox_was_killed_is_replaced(place: Site, ada: Tenant) -> None:

@@ -1,4 +1,4 @@
-"""A cluster by hand: Slurm's own commands through `mooring connect`, and the queue through `mooring slurm`."""
+"""A cluster by hand: Slurm's commands by `mooring connect`, the queue by `mooring slurm`, and what is written of it."""
 
 import json
 import os
@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from tests.e2e.slurm.cluster import Site, Tenant
+from tests.e2e.slurm.cluster import REASON, Site, Tenant
+from tests.e2e.slurm.shown import audited
 
 SCRIPT = "#!/bin/sh\necho begun on $SLURMD_NODENAME; echo of errors >&2; exit 3\n"
 
@@ -63,6 +64,21 @@ def test_the_queue_and_the_nodes_are_worked_with_by_the_plug_in(place: Site, ada
     assert (drained.returncode, "DRAIN" in drained.stderr) == (0, True), drained
     shown = mooring(place, ada, "slurm", "nodes", "byhand").stdout
     assert "a new disk" in shown
+    written = mooring(place, ada, "logs", "byhand", worker, "--service", "slurmd").stdout
+    assert "slurmd started" in written, written
     resumed = mooring(place, ada, "slurm", "resume", "byhand", worker)
     assert (resumed.returncode, "DRAIN" in resumed.stderr) == (0, False), resumed
+
+
+def test_each_privileged_action_leaves_its_audit_row(place: Site, ada: Tenant, cluster: str) -> None:
+    """Those of the app itself; what is done with members, versions and attachments has its rows where that is done."""
+    worker = place.members(ada, cluster)[0].name
+    job = place.act(ada, cluster, "queue.submit", script="#!/bin/sh\nsleep 600\n", key="audited")
+    place.act(ada, cluster, "queue.cancel", job_id=job["job_id"])
+    place.act(ada, cluster, "node.operate", name=worker, do="drain", reason=REASON)
+    place.act(ada, cluster, "node.operate", name=worker, do="resume")
+    place.act(ada, cluster, "node.read")
     place.stop(ada, cluster)
+    done = audited(ada, cluster)
+    assert set(done) == {"deploy", "queue.submit", "queue.cancel", "node.operate", "decommission"}
+    assert (done["queue.cancel"], done["node.operate"] % 2) == (1, 0)

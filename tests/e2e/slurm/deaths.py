@@ -1,0 +1,120 @@
+"""Deaths of the adapter: at which steps of which operations it was killed, and how a cluster stands when they are over.
+
+A step has begun when a report has told of it, and a report tells of several: between them nobody could kill. So a kill
+is one at each step that the newest report told of. Steps that the last report tells of have no moment of their own: the
+operation ends with them.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from mooring_sdk import models
+from tests.e2e.slurm.cluster import VERSIONS, Site, Tenant
+
+ENDED = frozenset({"succeeded", "failed", "cancelled"})
+
+
+@dataclass(frozen=True)
+class Stand:
+    """How a cluster stands: two that went the same way end in the same one."""
+
+    version: str
+    health: str
+    members: Mapping[tuple[str, str, str], int]  # so many of each component, status and version
+
+    @classmethod
+    def of(cls, tenant: Tenant, cluster: str) -> "Stand":
+        """As it is now."""
+        instance = tenant.client.get_instance(tenant.project_id, cluster)
+        found = tenant.client.iter_members(tenant.project_id, cluster, limit=100)
+        members = Counter((each.component_key, each.status, each.version) for each in found if each.status != "removed")
+        return cls(instance.version, str(instance.health), dict(members))
+
+    def after(self, kind: str) -> "Stand":
+        """What an operation of this kind makes of it, however often its adapter dies."""
+        version = {"upgrade": VERSIONS[1], "rollback": VERSIONS[0]}.get(kind, self.version)
+        members = Counter({(key, status, version): count for (key, status, _), count in self.members.items()})
+        members["worker", "ready", version] += {"add": 1, "remove": -1, "drain": -1}.get(kind, 0)
+        if kind == "drain":
+            members["worker", "drained", version] += 1
+        return Stand(version, "healthy", dict(+members))
+
+
+def comes_to_stand(place: Site, tenant: Tenant, cluster: str, wanted: Stand) -> None:
+    """It is so soon: health follows the end of an operation by one look."""
+    seen = place.patiently(lambda _: Stand.of(tenant, cluster), lambda each: each == wanted)
+    assert seen == wanted, place.said()
+
+
+@dataclass
+class Row:
+    """The deaths in one kind of operation, by the number of the step."""
+
+    aims_at: int | None = None  # one death at about this step is enough; without it, one at each
+    steps: int = 0  # that can be killed at, in the newest operation
+    deaths: Counter[int] = field(default_factory=Counter)
+    missed: Counter[int] = field(default_factory=Counter)
+    names: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def wanted(self) -> list[int]:
+        """The steps without a death."""
+        if self.aims_at is not None:
+            return [] if self.deaths else [self.aims_at]
+        return [each for each in range(1, max(self.steps, 1) + 1) if not self.deaths[each]]
+
+    @property
+    def aim(self) -> int:
+        """Where to kill next: where it was missed least often."""
+        return min(self.wanted, key=lambda each: (self.missed[each], each), default=0)
+
+    def note(self, aim: int, killed_at: int, steps: Sequence[models.OperationStep]) -> None:
+        """An operation is over whose adapter was killed when so many of these steps had begun; none where it is 0."""
+        told = [_told(each) for each in steps]
+        last = max((each.ended_at for each in steps if each.ended_at is not None), default=None)
+        self.steps = sum(each != last for each in told)
+        self.names |= {number: each.name.partition("/")[0] for number, each in enumerate(steps, 1)}
+        covered = [number for number, each in enumerate(told, 1) if killed_at and each == told[killed_at - 1]]
+        self.deaths.update(covered)
+        self.missed[aim] += aim not in covered
+
+    def __str__(self) -> str:
+        cells = [f"{each} {self.names.get(each, '')}: {self.deaths[each]}" for each in range(1, self.steps + 1)]
+        return ", ".join(cells)
+
+
+def _told(step: models.OperationStep) -> datetime | None:
+    """When a report told of it first."""
+    return step.started_at or step.ended_at
+
+
+def is_reached(tenant: Tenant, cluster: str, operation_id: str, steps: int) -> bool:
+    """Wait until so many steps of an operation have begun; whether it was still the adapter's turn then."""
+    seen = tenant.client.get_operation(tenant.project_id, cluster, operation_id)
+    while is_open(seen):
+        if len(seen.steps) >= steps:
+            return True
+        seen = tenant.client.get_operation(
+            tenant.project_id, cluster, operation_id, wait=20, changed_from=seen.etag
+        )  # fmt: skip
+    return False
+
+
+def is_open(operation: models.Operation) -> bool:
+    """Whether its adapter still has something to do."""
+    return operation.status not in ENDED and operation.phase != "platform"
+
+
+def dies_at(place: Site, tenant: Tenant, cluster: str, operation_id: str, steps: int) -> int:
+    """Kill the adapter at that step, and let another one go on; how many steps had begun, and 0 where it came too late.
+
+    That it came in time is read when no adapter lives any more, which could end it meanwhile.
+    """
+    if not steps or not is_reached(tenant, cluster, operation_id, steps):
+        return 0
+    place.kill_adapters()
+    left = tenant.client.get_operation(tenant.project_id, cluster, operation_id)
+    place.start_adapter()
+    return len(left.steps) if is_open(left) else 0

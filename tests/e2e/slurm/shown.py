@@ -1,0 +1,125 @@
+"""What people are shown of a cluster by public reads: how it does, what its jobs used, and who did what."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from mooring_sdk import models
+from tests.e2e.slurm.cluster import Site, Tenant
+
+JOBS = "%A|%S|%e|%b|%a|%T"
+OF_ADAPTER = ("runtime.report", "secret.create", "secret.grant", "task.create")
+"""What an adapter does in the project."""
+KEYS = {
+    "add": "member.add", "drain": "member.drain", "remove": "member.remove", "replace": "member.replace",
+    "deploy": "instance.create", "decommission": "instance.delete", "attach": "attachment.create",
+    "detach": "attachment.delete",
+}  # fmt: skip
+"""The permission that an operation needs; the others need the one to update."""
+
+
+def does(place: Site, tenant: Tenant, cluster: str, health: str) -> models.Instance:
+    """A cluster once Slurm was looked at and it does so."""
+    seen = place.patiently(
+        lambda _: tenant.client.get_instance(tenant.project_id, cluster), lambda each: each.health == health
+    )
+    assert seen.health == health, f"{seen}\n{place.said()}"
+    return seen
+
+
+def in_slurm(member: models.Member) -> Mapping[str, Any]:
+    """What Slurm says of a member."""
+    told: Mapping[str, Any] = member.adapter_detail["slurm"]
+    return told
+
+
+def job_state(place: Site, tenant: Tenant, cluster: str, job: str, user: str = "app") -> str:
+    """How a job stands, as this user sees it."""
+    lines = place.slurm(tenant, cluster, "scontrol", "-o", "show", "job", job, user=user).text
+    return next((word.partition("=")[2] for word in lines.split() if word.startswith("JobState=")), lines)
+
+
+# Usage ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Used:
+    """The hours of a job in a unit, and the account that it ran under."""
+
+    hours: float
+    account: str
+
+
+def used(place: Site, tenant: Tenant, cluster: str) -> dict[tuple[str, str], Used]:
+    """What each job that is over used in each unit, by Slurm's own words; its times are whole seconds."""
+    found = {}
+    for line in place.slurm(tenant, cluster, "squeue", "-h", "-a", "-t", "all", "-o", JOBS, user="root").lines:
+        job, started, ended, wanted, account, state = line.strip().split("|")
+        if "N/A" in (started, ended) or state in ("PENDING", "RUNNING", "COMPLETING"):
+            continue
+        hours = (datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds() / 3_600
+        gpus = int(wanted.rpartition(":")[2]) if "gpu" in wanted else 0
+        for unit, quantity in (("job_hours", hours), ("gpu_hours", hours * gpus)):
+            if quantity > 0:
+                found[job, unit] = Used(round(quantity, 9), account)
+    return found
+
+
+def is_metered(
+    tenant: Tenant, cluster: str, wanted: Mapping[tuple[str, str], Used], projects: Mapping[str, str] | None = None
+) -> None:
+    """One record of each job and unit, which repeats nothing that is paid already, and names who used it."""
+    records = list(tenant.client.iter_usage_records(tenant.project_id, cluster, limit=100))
+    names = [(each.record_id.split("/")[1], each.unit) for each in records]
+    assert Counter(names) == Counter(dict.fromkeys(wanted, 1))
+    assert {each.covered_by_allocation for each in records} <= {True}
+    told = {name: (float(each.quantity), each.attached_project_id) for name, each in zip(names, records, strict=True)}
+    expected = {name: (each.hours, (projects or {}).get(each.account)) for name, each in wanted.items()}
+    assert told == expected
+
+
+# Who did what ---------------------------------------------------------------------------------------------------------
+
+
+def audited(tenant: Tenant, cluster: str) -> Counter[str]:
+    """What was asked of a cluster, each with one row under the person who asked; how often each was.
+
+    And what its adapter did in the project stands under the account of the app, and under nobody else's.
+    """
+    person, project = tenant.client.get_whoami().id, tenant.project_id
+    asked = {
+        each.id: (str(each.request.get("action") or each.kind), each.requested_by)
+        for each in tenant.client.iter_operations(project, cluster, limit=100)
+    }
+    rows = list(tenant.client.iter_project_audit(project, limit=100, actor_id=person, outcome="done"))
+    found = Counter(
+        (str(each.subject_id), each.action, each.actor_kind)
+        for each in rows
+        if each.noun == "operation" and each.before is None and each.subject_id in asked
+    )
+    assert found == Counter((each, key_of(name), "user") for each, (name, _) in asked.items())
+    assert {who for _, who in asked.values()} == {person}
+    _is_by_its_account(tenant, cluster)
+    members = {each.id for each in tenant.client.iter_members(project, cluster, limit=100)}
+    resumed = [each for each in rows if str(each.route).endswith("/resume") and each.subject_id in members]
+    assert {each.action for each in resumed} <= {key_of("drain")}
+    return Counter([*(name for name, _ in asked.values()), *("resume" for _ in resumed)])
+
+
+def key_of(name: str) -> str:
+    """The permission that an operation or an action of the app needs."""
+    return f"scheduler.{name}" if "." in name else KEYS.get(name, "instance.update")
+
+
+def _is_by_its_account(tenant: Tenant, cluster: str) -> None:
+    account = tenant.client.get_instance(tenant.project_id, cluster).service_account_id
+    for action in OF_ADAPTER:
+        rows = tenant.client.iter_project_audit(tenant.project_id, limit=100, action=action, most=100)
+        by = Counter(
+            (each.actor_kind, each.actor_id, each.outcome)
+            for each in rows
+            if str(each.route).startswith("POST /api/v1/runtime/")
+        )
+        assert set(by) == {("service_account", account, "done")}, (action, by)
