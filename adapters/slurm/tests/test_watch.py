@@ -171,7 +171,7 @@ def test_a_node_that_is_being_deleted_is_looked_at_again_in_the_next_stretch_and
 @pytest.mark.parametrize(
     "node",
     [
-        {**LEFT, "state": ["IDLE"], "responding": True},  # it answers still: its teardown is not over, or it is no one's
+        {**LEFT, "state": ["IDLE"], "responding": True},  # it answers: its teardown is not over
         {**LEFT, "name": "admins-own"},
         {**LEFT, "name": "c-worker-x"},
         {**LEFT, "name": "c-worker-"},

@@ -25,6 +25,8 @@ WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 USABLE = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 NODES_MAX = 2_000
+TASKS_MAX = 4_000
+FAILED_MAX = 20
 NO_VALUE = 4_294_967_294
 COMMENT = "mooring:"
 
@@ -190,7 +192,37 @@ def moment(value: object) -> str | None:
 def is_named(job: Job, wanted: str) -> bool:
     """Whether a job is the one that is meant: by its number, or as a task of its array."""
     array = str(job.get("array", ""))
-    return wanted in (job["id"], array) or ("_" not in wanted and array.startswith(f"{wanted}_"))
+    number, _, task = wanted.partition("_")
+    if wanted in (job["id"], array):
+        return True
+    return array.startswith(f"{number}_") and (not task or int(task) in tasks_in(job))
+
+
+def tasks_in(job: Job) -> list[int]:
+    """The numbers of the tasks that a record is: those of an array that wait are one record, such as `6_[0-3,7%2]`."""
+    listed = str(job.get("array", "")).partition("_")[2].strip("[]").partition("%")[0]
+    found: list[int] = []
+    for first, last, step in re.findall(r"(\d+)(?:-(\d+)(?::(\d+))?)?", listed):
+        numbers = range(int(first), int(last or first) + 1, max(int(step or 1), 1))
+        found += numbers[: TASKS_MAX - len(found)]
+    return found
+
+
+def array_of(tasks: Iterable[Job]) -> dict[str, Any]:
+    """How an array stands as a whole; tasks that ended without success are named, those of the lowest numbers first."""
+    states: dict[str, int] = {}
+    failed: list[Job] = []
+    for each in tasks:
+        states[each["state"]] = states.get(each["state"], 0) + max(len(tasks_in(each)), 1)
+        if each["state"] in OVER and each["state"] != "COMPLETED":
+            failed.append({name: each[name] for name in ("array", "state", "exit_code") if name in each})
+    return {
+        "task_count": sum(states.values()),
+        "over_count": sum(count for state, count in states.items() if state in OVER),
+        "states": states,
+        "failed": failed[:FAILED_MAX],
+        "failed_count": len(failed),
+    }
 
 
 def _array(raw: Mapping[str, Any]) -> str | None:
