@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mooring_slurm.slurm_node.asking import code_of
-from mooring_slurm.slurm_node.nodes import ended_jobs, fitted
+from mooring_slurm.slurm_node.ledger import ended_jobs, fitted
 from mooring_slurm.slurm_node.reading import (
     gpus_of,
     is_busy,

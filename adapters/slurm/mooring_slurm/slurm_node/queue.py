@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .asking import Deadline, Slurm, Trouble, code_of, read_input, sentence_of
-from .nodes import JOBS_MAX, _running_first, all_jobs, fitted
+from .ledger import fitted
+from .nodes import JOBS_MAX, _running_first, all_jobs
 from .reading import COMMENT, OVER, Job, array_of, is_named, tasks_in
 
 OUTPUT_BYTES_MAX = 32_768

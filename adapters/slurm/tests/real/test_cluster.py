@@ -15,8 +15,10 @@ from mooring_adapter import Instance, World
 from mooring_adapter import Member as Standing
 from mooring_agent.hosts.namespace import NamespaceHost
 from mooring_slurm import daemons
+from mooring_slurm.catalog import manifest_of
 from mooring_slurm.config import Config
 from mooring_slurm.layout import SLURMCTLD, SLURMD
+from mooring_slurm.usage import usage_of
 from mooring_slurm.watch import forgets
 
 pytestmark = pytest.mark.anyio
@@ -332,19 +334,67 @@ async def test_a_running_job_survives_restarts_of_controller_and_worker(scene: S
 
 
 async def test_ended_jobs_are_told_once_with_their_gpus(scene: Scene) -> None:
+    before = await _mark(scene)
     wide = await scene.submit("wide", nodes=2, gpus=1, memory_mib=16)
     await scene.let_go("wide")
     await scene.job_when(wide, "COMPLETED")
-    seen = await scene.ask("look")
-    ended = {each["id"]: each for each in seen["ended"]}
-    assert all(each["started_at"] <= each["ended_at"] for each in ended.values())
-    assert ended[wide]["gpus"] == 2
+    (told,) = await until(lambda: _attempts(scene, wide, before, 1))  # it is written shortly after its end
+    assert (told["started_at"] <= told["ended_at"], told["gpus"], told["account"]) == (True, 2, "project")
+    mark = await _mark(scene)
     job_id = await scene.submit("late", gpus=1, memory_mib=16)
     await scene.let_go("late")
     await scene.job_when(job_id, "COMPLETED")
-    later = await scene.ask("look", "--ended-after", seen["ended_until"])
-    assert job_id in {each["id"]: each["gpus"] for each in later["ended"]}
-    assert len(later["ended"]) < len(ended)
+    (told,) = await until(lambda: _attempts(scene, job_id, mark, 1))
+    assert told["gpus"] == 1
+    assert (await scene.ask("look", "--ended-after", await _mark(scene)))["ended"] == []
+
+
+async def test_a_job_that_is_requeued_while_it_runs_is_metered_twice_once_for_each_attempt(scene: Scene) -> None:
+    mark = await _mark(scene)
+    words = ("sbatch", "--parsable", "--requeue", "--gres=gpu:1", "--mem=16", "--chdir=/tmp", "--output=/dev/null")
+    job_id = (await scene.cluster.slurm(scene.controller, *words, "--wrap", "sleep 1000"))[1].strip()
+    for number in range(2):
+        started = await scene.job_when(job_id, "RUNNING")
+        assert started["restarts"] == number
+        await until(lambda: _is_past(scene, job_id))
+        if number == 0:
+            assert (await scene.cluster.slurm(scene.controller, "scontrol", "requeue", job_id, user="root"))[0] == 0
+            await until(lambda: _may_begin(scene, job_id))
+    await scene.ask("cancel", "--job", job_id)
+    await scene.job_when(job_id, "CANCELLED")
+    told = await until(lambda: _attempts(scene, job_id, mark, 2))
+    assert [(each["state"], each["gpus"]) for each in told] == [("PENDING", 1), ("CANCELLED", 1)]
+    used = usage_of(World(instance=Instance(id="ins_one"), manifest=manifest_of()), {"ended": [*told, *told]})
+    assert len({each.record_id for each in used if each.unit == "job_hours"}) == 2
+    assert len({each.record_id for each in used if each.unit == "gpu_hours"}) == 2
+
+
+async def _mark(scene: Scene) -> str:
+    """Where the ledger ends now."""
+    seen = await scene.ask("look")
+    while seen["ended"]:
+        seen = await scene.ask("look", "--ended-after", seen["ended_until"])
+    return str(seen["ended_until"])
+
+
+async def _is_past(scene: Scene, job_id: str) -> bool | None:
+    """Whether it runs since a second at least: times are told in whole ones."""
+    _, told = await scene.cluster.slurm(scene.controller, "squeue", "-h", "-j", job_id, "-O", "TimeUsed", user="root")
+    return told.strip() not in ("0:00", "") or None
+
+
+async def _may_begin(scene: Scene, job_id: str) -> bool | None:
+    """Slurm lets a job that is requeued wait for two minutes; here it may begin when the second of its end is over."""
+    if (await scene.job(job_id)).get("why") != "BeginTime":
+        return None
+    words = ("scontrol", "update", f"jobid={job_id}", "starttime=now+3")
+    return (await scene.cluster.slurm(scene.controller, *words, user="root"))[0] == 0 or None
+
+
+async def _attempts(scene: Scene, job_id: str, mark: str, count: int) -> list[dict[str, Any]] | None:
+    seen = await scene.ask("look", "--ended-after", mark)
+    found = [each for each in seen["ended"] if each["id"] == job_id]
+    return found if len(found) == count else None
 
 
 async def test_a_third_worker_joins_while_a_job_runs_and_is_deleted_when_its_machine_is_gone(scene: Scene) -> None:
