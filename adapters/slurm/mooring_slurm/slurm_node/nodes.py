@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -21,6 +20,7 @@ from .reading import (
     is_drained,
     jobs_of,
     nodes_of,
+    release_of,
 )
 
 OWN = "mooring:"
@@ -260,7 +260,7 @@ def look(slurm: Slurm, ended_after: str | None, nodes_after: str | None) -> Answ
     for job in jobs:
         counts[job["state"]] = counts.get(job["state"], 0) + 1
     return {
-        "version": json.loads(text)["meta"]["Slurm"]["release"],
+        "version": release_of(text),
         "controller": "up",
         "nodes": shown,
         "nodes_after": shown[-1]["name"] if more_nodes and shown else None,

@@ -22,6 +22,11 @@ OVER = frozenset(
     }
 )  # fmt: skip
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
+BESIDE = (
+    "COMPLETING", "CONFIGURING", "RESIZING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED",
+    "REVOKED", "SIGNALING", "STAGE_OUT",
+)  # fmt: skip
+"""States that stand beside a base state, in the order in which Slurm's own commands show one of them instead of it."""
 BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 USABLE = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 NODES_MAX = 2_000
@@ -53,6 +58,13 @@ WHY = {
 """Slurm's reasons that its users meet most, as sentences."""
 
 
+def release_of(text: str) -> str | None:
+    """The version of Slurm that answered: 22.05 and 23.02 write it below `Slurm`, later ones below `slurm`."""
+    meta = json.loads(text).get("meta") or {}
+    found = meta.get("slurm") or meta.get("Slurm") or {}
+    return str(found["release"]) if found.get("release") else None
+
+
 def jobs_of(text: str) -> list[Job]:
     """The jobs that `squeue --json` knows: those that wait, run, and ended of late."""
     return [job_of(each) for each in json.loads(text).get("jobs", [])]
@@ -60,7 +72,7 @@ def jobs_of(text: str) -> list[Job]:
 
 def job_of(raw: Mapping[str, Any]) -> Job:
     """One job; what is not known is left out."""
-    state = _first(raw.get("job_state")) or "UNKNOWN"
+    state = _state(raw.get("job_state"))
     nodes = sorted(names_of(raw.get("nodes") or ""))
     waits, over = state in WAITING, state in OVER
     job: Job = {
@@ -235,15 +247,20 @@ def _array(raw: Mapping[str, Any]) -> str | None:
 
 
 def _exit_code(value: object) -> int:
-    """As a shell tells it: the code, or 128 and the signal."""
+    """As a shell tells it: the code, or 128 and the signal.
+
+    Slurm 22.05 tells what `wait` gave, in one number; later ones tell the code and the signal apart.
+    """
     if isinstance(value, dict):
-        value = value.get("return_code")
+        signal = value.get("signal")
+        number = _whole(signal.get("id", signal.get("signal_id"))) if isinstance(signal, dict) else 0
+        return 128 + number if number else _whole(value.get("return_code"))
     status = _whole(value)
     return 128 + (status & 127) if status & 127 else status >> 8
 
 
 def _key(comment: object) -> str | None:
-    text = str(comment or "")
+    text = str((comment.get("job") if isinstance(comment, dict) else comment) or "")
     return text[len(COMMENT) :] if text.startswith(COMMENT) else None
 
 
@@ -257,8 +274,10 @@ def _devices(listed: object) -> int:
     return count
 
 
-def _first(value: object) -> str | None:
-    return str(value[0]) if isinstance(value, list) and value else None if value is None else str(value)
+def _state(value: object) -> str:
+    """One word for a job's state: later versions tell its base and what is beside it, which comes first here."""
+    told = [str(each) for each in value] if isinstance(value, list) else [str(value)] if value else []
+    return next((each for each in BESIDE if each in told), told[0] if told else "UNKNOWN")
 
 
 def _whole(value: object) -> int:
