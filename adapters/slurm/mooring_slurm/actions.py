@@ -5,14 +5,17 @@ that is attached acts under its own account: it sees and touches its own jobs al
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from mooring_adapter import Finish, Member, OnFailure, Operation, Plan, RunTask, World, failures
-from mooring_slurm.answers import answered, ended, failure_of
+from mooring_slurm.answers import NAMED_MAX, answered, ended, failure_of
 from mooring_slurm.attaching import account_of, attachment_id
 from mooring_slurm.members import OPERATOR, UP, Crew, Refused, ask, crew_of, is_reached, workers_of
 
 GIVEN: Final = ("script", "name", "partition", "nodes", "cpus", "memory_mib", "gpus", "array", "minutes", "directory")
+CHOSEN: Final = ("user", "state", "limit")
+OF_ARRAY: Final = ("array", "tasks", "truncated")
 OUTPUT_BYTES: Final = 32_768
 
 Act = Callable[[Crew, Operation], Plan]
@@ -54,11 +57,13 @@ def _submit(crew: Crew, operation: Operation) -> Plan:
 
 
 def _read(crew: Crew, operation: Operation) -> Plan:
-    """The queue, or one job."""
-    job = given_to(operation).get("job_id")
-    if job:
-        return _asked(crew, operation, crew.controller, ("job", "--job", str(job), *_of(operation)), _one_job)
-    words = ("jobs", *_of(operation))
+    """The queue, of one user and in one state where that is asked for; or one job, of an array with its tasks."""
+    given = given_to(operation)
+    if job := given.get("job_id"):
+        words = ("job", "--job", str(job), *_of(operation))
+        return _asked(crew, operation, crew.controller, words, partial(_one_job, crew))
+    chosen = [word for name in CHOSEN if given.get(name) for word in (f"--{name}", str(given[name]))]
+    words = ("jobs", *_of(operation), *chosen)
     return _asked(crew, operation, crew.controller, words, ("jobs", "job_counts", "truncated"))
 
 
@@ -75,9 +80,11 @@ def _output(crew: Crew, operation: Operation) -> Plan:
     found = ask(crew.controller, "job", "job", "--job", job, *_of(operation), **_SEEN)
     if (refused := _refusal(crew, operation, "job", crew.controller)) is not None:
         return refused
-    known = answered(crew.world, operation, "job").get("job")
+    told = answered(crew.world, operation, "job")
+    known = told.get("job")
     if not isinstance(known, Mapping):
         return Plan((found,))
+    _refuse_array(job, told)
     host = str(known.get("batch_host") or "")
     if not host:
         detail = f"job {job} has not begun ({known.get('why') or known.get('state')}), so that there is no output yet"
@@ -153,9 +160,27 @@ def _refusal(crew: Crew, operation: Operation, step: str, member: Member) -> Pla
     return Plan((Finish(outcome="failed", failure=failure_of(task, member)),))
 
 
-def _one_job(said: Mapping[str, Any]) -> dict[str, Any]:
+def _one_job(crew: Crew, said: Mapping[str, Any]) -> dict[str, Any]:
+    """A job, and of an array its tasks, where the manifest of the instance's version knows them."""
     job = said.get("job")
-    return {"jobs": [job] if job else []}
+    told = {"jobs": [job] if job else [], **{name: said[name] for name in OF_ARRAY if said.get(name) is not None}}
+    actions = crew.world.manifest.get("actions", ())
+    known = next((each["output_schema"]["properties"] for each in actions if each["name"] == "queue.read"), told)
+    return {name: value for name, value in told.items() if name in known}
+
+
+def _refuse_array(job: str, told: Mapping[str, Any]) -> None:
+    """Each task of an array writes a file of its own: one of several has to be named."""
+    count = (told.get("array") or {}).get("task_count", 1)
+    if count <= 1:
+        return
+    names = [str(each.get("array")) for each in told.get("tasks") or [told["job"]] if isinstance(each, Mapping)]
+    more = f" and more, {count} in all" if told.get("truncated") or len(names) > NAMED_MAX else ""
+    raise Refused(
+        "config_refused",
+        f"job {job} is an array of {count} tasks, and each writes a file of its own: say which as JOB_TASK; "
+        f"there are {', '.join(names[:NAMED_MAX])}{more}",
+    )
 
 
 def _of(operation: Operation) -> tuple[str, ...]:

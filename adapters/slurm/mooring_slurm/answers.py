@@ -13,6 +13,7 @@ CODES: Final[Mapping[str, str]] = {
     "busy": "not_quiet",
     "not_quiet": "not_quiet",
     "no_output": "config_refused",
+    "array": "config_refused",
     "key_reused": "config_refused",
     "no_user": "config_refused",
     "user_differs": "config_refused",

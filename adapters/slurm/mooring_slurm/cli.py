@@ -23,7 +23,19 @@ from mooring_cli.main import MooringGroup
 from mooring_slurm.cli_cluster import Cluster, ClusterRefused, JobTime, Memory, is_over, named
 from mooring_slurm.slurm_node.reading import WAITING
 
-QUEUE: Final = ("id", "name", "user", "account", "partition", "state", "nodes", "gpus", "submitted_at", "why_text")
+QUEUE: Final = (
+    "id",
+    "array",
+    "name",
+    "user",
+    "account",
+    "partition",
+    "state",
+    "nodes",
+    "gpus",
+    "submitted_at",
+    "why_text",
+)
 NODES: Final = ("name", "state", "reason", "jobs", "cpus", "gpus", "version", "responding")
 SCRIPT_BYTES_MAX: Final = 49_152
 FOLLOW_SECONDS: Final = 2.0
@@ -69,7 +81,12 @@ def of_cluster(metavar: str) -> Callable[[Command], Command]:
 @click.option("--array", metavar="0-9%2", help="So many of it, such as 0-9 or 1,3,5.")
 @click.option("--directory", metavar="DIR", help="Where it runs and its output is written. [default: the user's home]")
 @click.option("--key", metavar="KEY", help="A name of your own: submitted again under it, it is the same job.")
-@click.option("--wait/--no-wait", "waits", default=False, help="Wait for its end; the exit code is the job's.")
+@click.option(
+    "--wait/--no-wait",
+    "waits",
+    default=False,
+    help="Wait for its end, of an array for all tasks; the exit code is its.",
+)
 def submit(
     *, words: tuple[str, ...], project: str | None, attachment: str | None, waits: bool, **given: Any
 ) -> int | None:
@@ -89,16 +106,24 @@ def submit(
 
 @slurm.command()
 @of_cluster("INSTANCE")
-@click.option("--job", metavar="ID", help="This job alone.")
+@click.option("--job", metavar="ID", help="This job alone, of an array with its tasks.")
+@click.option("--user", metavar="NAME", help="The jobs of this user.")
+@click.option("--state", metavar="STATE", help="The jobs in this state: pending, running, failed and so on.")
+@click.option("--limit", type=click.IntRange(1, 200), help="So many at the most.")
 @click.option("--follow", is_flag=True, help="Show it again whenever it has changed, until interrupted.")
 def queue(
-    *, words: tuple[str, ...], project: str | None, attachment: str | None, job: str | None, follow: bool
+    *, words: tuple[str, ...], project: str | None, attachment: str | None, job: str | None, follow: bool, **given: Any
 ) -> None:
     """Show the queue: what waits, runs and ended of late, and why it waits."""
     cluster, _ = found(words, (), project, attachment)
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if job and chosen:
+        raise click.UsageError("--job is one job: --user, --state and --limit choose among all")
+    if "state" in chosen:
+        chosen["state"] = str(chosen["state"]).upper()
     before: Any = None
     for seen in looks(follow):
-        told = cluster.act("queue.read", {"job_id": job} if job else {})
+        told = cluster.act("queue.read", {"job_id": job} if job else chosen)
         if told != before:
             show_queue(cluster, told, again=seen > 0)
         before = told
@@ -106,13 +131,25 @@ def queue(
 
 @slurm.command()
 @of_cluster("INSTANCE JOB")
-@click.option("--wait/--no-wait", "waits", default=False, help="Wait for its end; the exit code is the job's.")
+@click.option(
+    "--wait/--no-wait",
+    "waits",
+    default=False,
+    help="Wait for its end, of an array for all tasks; the exit code is its.",
+)
 def job(*, words: tuple[str, ...], project: str | None, attachment: str | None, waits: bool) -> int | None:
     """Show a job: how it stands, where it runs, and why it waits."""
     cluster, (number,) = found(words, ("JOB",), project, attachment)
     if waits:
         return waited_for(cluster, number)
-    output.show(cluster.form, one_job(cluster, number))
+    told = one_job(cluster, number)
+    if "array" not in told:
+        output.show(cluster.form, told["jobs"][0])
+    elif cluster.form != "table":
+        output.show(cluster.form, as_array(number, told))
+    else:
+        show_queue(cluster, told, again=False)
+        output.note(f"Job {number}: {progress(told['array'])}.")
     return None
 
 
@@ -123,8 +160,8 @@ def job(*, words: tuple[str, ...], project: str | None, attachment: str | None, 
 def output_(*, words: tuple[str, ...], project: str | None, attachment: str | None, stderr: bool, follow: bool) -> None:
     """Show what a batch job has written."""
     cluster, (number,) = found(words, ("JOB",), project, attachment)
-    if follow:
-        awaited(cluster, number, lambda state: state not in WAITING)
+    if follow:  # of several tasks none is meant: that is refused, and nothing is waited for
+        awaited(cluster, number, lambda told: len_of(told) > 1 or str(told["jobs"][0]["state"]) not in WAITING)
     stream, whole, offset = "err" if stderr else "out", [], 0
     while True:
         piece = cluster.act("queue.output", {"job_id": number, "stream": stream, "offset": offset})
@@ -240,41 +277,78 @@ def read_script(file: str) -> str:
 
 
 def one_job(cluster: Cluster, number: str) -> Mapping[str, Any]:
-    """A job as it stands."""
-    rows = cluster.act("queue.read", {"job_id": number})["jobs"]
-    if not rows:
+    """A job as it stands; of an array its tasks beside it, and how it stands as a whole."""
+    told = cluster.act("queue.read", {"job_id": number})
+    if not told["jobs"]:
         raise ClusterRefused(f"Slurm knows no job {number}, or no longer; mooring slurm queue shows what there is")
-    row: Mapping[str, Any] = rows[0]
-    return row
+    return told
 
 
-def awaited(cluster: Cluster, number: str, is_enough: Callable[[str], bool]) -> Mapping[str, Any]:
-    """A job once it has come so far; what it waits for meanwhile is said."""
-    told, row = "", one_job(cluster, number)
-    while not is_enough(str(row["state"])):
-        said = f"{row['state']} {row.get('why_text') or row.get('why') or ''}".strip()
-        if cluster.form == "table" and said != told:
-            output.note(f"Job {number} is {output.plain(said)}")
-        told = said
+def awaited(cluster: Cluster, number: str, is_enough: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
+    """A job once it has come so far; what it waits for meanwhile is said, and of an array how many tasks are over."""
+    before, told = "", one_job(cluster, number)
+    while not is_enough(told):
+        row = told["jobs"][0]
+        why = str(row.get("why_text") or row.get("why") or "")
+        is_one = "array" not in told
+        said = f"is {row['state']} {why}".strip() if is_one else f"has {progress(told['array'])}. {why}".strip()
+        if cluster.form == "table" and said != before:
+            output.note(f"Job {number} {output.plain(said)}")
+        before = said
         time.sleep(FOLLOW_SECONDS)
-        row = one_job(cluster, number)
-    return row
+        told = one_job(cluster, number)
+    return told
+
+
+def len_of(told: Mapping[str, Any]) -> int:
+    """How many tasks a job is."""
+    return int(told["array"]["task_count"]) if "array" in told else 1
+
+
+def progress(array: Mapping[str, Any]) -> str:
+    """How far an array is."""
+    failed = int(array.get("failed_count") or 0)
+    return f"{array['over_count']} of {array['task_count']} tasks over" + (f", {failed} failed" if failed else "")
+
+
+def as_array(number: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    """An array for programs: how it stands, and its tasks."""
+    return {"id": number, **told["array"], "tasks": told.get("tasks") or told["jobs"]}
 
 
 def waited_for(cluster: Cluster, number: str) -> int:
-    """Wait for the end of a job; its exit code, and not 0 where it did not complete."""
-    row = awaited(cluster, number, is_over)
-    if cluster.form == "table":
+    """Wait for the end of a job, and of all tasks of an array; its exit code, and not 0 where one did not complete.
+
+    Slurm forgets tasks that ended long ago: what failed is remembered from the first look that tells it.
+    """
+    failed: list[Mapping[str, Any]] = []
+
+    def is_done(told: Mapping[str, Any]) -> bool:
+        array = told.get("array")
+        if array is None:
+            return is_over(str(told["jobs"][0]["state"]))
+        if not failed:
+            failed.extend(array.get("failed", ())[:1])
+        return bool(array["over_count"] >= array["task_count"])
+
+    told = awaited(cluster, number, is_done)
+    row = failed[0] if failed else told["jobs"][0]
+    if cluster.form != "table":
+        output.show(cluster.form, as_array(number, told) if "array" in told else row)
+    elif "array" not in told:
         output.note(f"Job {number} is {output.plain(str(row['state']))}.")
     else:
-        output.show(cluster.form, row)
+        first = f"; the first was {row.get('array')}, {row['state']}" if failed else ""
+        output.note(output.plain(f"Job {number} has {progress(told['array'])}{first}."))
+    if "array" in told and not failed:
+        return 0
     code = int(row.get("exit_code") or 0)
     return min(code, EXIT_MAX) if code > 0 else int(row["state"] != "COMPLETED")
 
 
 def show_queue(cluster: Cluster, told: Mapping[str, Any], *, again: bool) -> None:
-    """The jobs, or that there are none."""
-    rows = told["jobs"]
+    """The jobs, of an array its tasks; or that there are none."""
+    rows = told.get("tasks") or told["jobs"]
     if cluster.form == "json" and again:
         click.echo(json.dumps(rows, ensure_ascii=False))
         return

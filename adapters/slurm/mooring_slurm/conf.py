@@ -20,6 +20,13 @@ MEMORY_PART: Final = 0.9
 """The part of an allocation's memory that jobs get; the daemons live in the rest."""
 MEMORY_MIB_LEAST: Final = 64
 
+JOB_COLUMNS: Final = (
+    "NumNodes", "NumTasks", "tres-alloc", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task",
+)  # fmt: skip
+"""What is written of a job that ended, in this order: none of it has a space, and what is not known is `N/A`."""
+COLUMN_WIDTH: Final = 1_000
+NO_TASK: Final = 4_294_967_294
+
 SAME_EVERYWHERE: Final = (
     "SelectType=select/cons_tres",
     "SelectTypeParameters=CR_Core_Memory",
@@ -104,11 +111,35 @@ def slurm_conf(cluster: Cluster, home: Home) -> str:
         f"SlurmctldPidFile={home.below('run', 'slurmctld.pid')}",
         f"SlurmdPidFile={home.below('run', 'slurmd.pid')}",
         *SAME_EVERYWHERE,
+        "JobCompType=jobcomp/script",
+        f"JobCompLoc={home.job_over}",
         *_accounting(cluster, home),
         *([f"PrivateData={PRIVATE}"] if cluster.is_shared else []),
         *(_partition(each) for each in config.partitions),
     ]
     return _text(lines)
+
+
+def job_over(home: Home) -> str:
+    """What the controller runs when an attempt of a job ends: a line in a file, with what tells its GPUs.
+
+    Everything comes from Slurm by the environment. What users name is not written, but an account, which is looked at.
+    """
+    columns = ",".join(f"{name}:{COLUMN_WIDTH}" for name in JOB_COLUMNS)
+    return f"""#!/bin/sh
+umask 077
+[ -n "$NODES" ] || exit 0
+job=$JOBID
+[ "$ARRAYTASKID" = {NO_TASK} ] || job=${{ARRAYJOBID}}_$ARRAYTASKID
+case $ACCOUNT in "" | *[!A-Za-z0-9._-]*) ACCOUNT=- ;; esac
+export SLURM_CONF={home.slurm_conf}
+IFS= read -r columns <<END
+$(timeout 10 squeue --noheader --states=all --jobs="$job" --Format={columns})
+END
+set -f
+set -- $columns
+printf '%s\\n' "$JOBID $START $END $JOBSTATE $ACCOUNT $*" >> {home.below("log", "ended")}
+"""
 
 
 def gres_conf(worker: Worker, gpu_type: str) -> str:

@@ -51,6 +51,11 @@ class Home:
         return self.below("etc", "slurmdbd.conf")
 
     @property
+    def job_over(self) -> str:
+        """What the controller runs when an attempt of a job ends."""
+        return self.below("etc", "job_over")
+
+    @property
     def munge_key(self) -> str:
         """The cluster's key, which only root reads."""
         return self.below("key", "munge.key")

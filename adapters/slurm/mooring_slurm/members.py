@@ -202,6 +202,8 @@ def files(crew: Crew, member: Member, step: str, **more: Any) -> RunTask:
         written.append({"path": home.below(directory) if directory else home.path, "mode": mode, "directory": True})
     written.append({"path": home.program, "mode": "0755", "artifact": PROGRAM_ROLE})
     texts = [("cgroup.conf", conf.cgroup_conf(), "0644")]
+    if is_head:
+        texts.append(("job_over", conf.job_over(home), "0755"))
     if is_head and config.accounting:
         texts.append(("slurmdbd.conf", conf.slurmdbd_conf(crew.cluster, home), "0600"))
         texts.append(("mariadb.conf", conf.mariadb_conf(home), "0600"))

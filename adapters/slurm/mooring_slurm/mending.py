@@ -42,7 +42,7 @@ from mooring_slurm.members import (
     slurmd,
     slurmdbd,
 )
-from mooring_slurm.views import Difference, differences, three_views
+from mooring_slurm.views import LEFT, Difference, differences, three_views
 
 MENDED_MAX = 50
 """So many differences are put right in one operation."""
@@ -79,7 +79,7 @@ def put_right(crew: Crew, operation: Operation, found: Sequence[Difference]) -> 
     steps: list[Step] = []
     for each in [each for each in found if each.is_mended][:MENDED_MAX]:
         member = members.get(each.node)
-        if each.name == "unknown_node":
+        if each.name in ("unknown_node", LEFT):
             words = ("delete", "--node", each.node, "--gone", "--owner", OWNER)
             steps.append(ask(crew.controller, f"forget/{each.node}", *words, **SEEN_TO))
         elif each.name == "stale_drain" and member is not None:

@@ -1,8 +1,9 @@
 """What jobs used, as meter events: hours of jobs and of GPUs, one record for each job, attempt and unit.
 
-The allocation pays for the machine already: these say who used it. A record's id has the job, how often it was begun
-anew, and when this attempt began, so that it is counted once, whoever tells it, and also where numbers of jobs begin
-again under another controller.
+The allocation pays for the machine already: these say who used it. A record's id has the job and when this attempt
+began, so that it is counted once, whoever tells it, and also where numbers of jobs begin again under another
+controller. How often it was begun anew is in the id only where the controller's memory told the job, which knows it:
+the file that the controller writes (`slurm_node/ledger.py`) tells every attempt, and its begin tells which.
 """
 
 from collections.abc import Mapping

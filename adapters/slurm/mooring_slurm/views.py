@@ -10,11 +10,13 @@ from typing import Any, Final
 
 from mooring_adapter import Member, World
 from mooring_slurm.drains import DEAD
-from mooring_slurm.members import OPERATOR, OWNER, workers_of
+from mooring_slurm.members import OPERATOR, OWNER, WORKER, workers_of
 
 LISTED_MAX: Final = 40
 """So many nodes are listed in a view; the rest is counted."""
 LEAVING_KINDS: Final = frozenset({"drain", "remove", "replace"})
+LEFT: Final = "left_node"
+"""What a node is called whose member was torn down without Slurm being told, as by a forced remove."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +70,41 @@ def differences(world: World, look: Mapping[str, Any]) -> list[Difference]:
         if member.id not in leaving
         for difference in _of_member(member, nodes.get(name), look)
     ]
-    removing = {each.name for each in world.members}
-    for name in nodes:
-        if name not in removing:
-            found.append(Difference(name, "unknown_node", "Slurm has a node that belongs to no member", is_mended=True))
+    known = {each.name for each in world.members}
+    found += [_of_nobody(world, name) for name in nodes if name not in known]
     found += [
         Difference("", "partition_down", f"the partition {each.get('name')} is {each.get('state')}")
         for each in look.get("partitions", ())
         if isinstance(each, Mapping) and str(each.get("state", "UP")).upper() != "UP"
     ]
     return sorted(found, key=lambda each: (each.node, each.name))
+
+
+def _of_nobody(world: World, name: str) -> Difference:
+    if not is_named_by_us(world, name):
+        return Difference(name, "unknown_node", "Slurm has a node that belongs to no member", is_mended=True)
+    detail = "its member was removed, and Slurm has the node still; it is deleted as soon as Slurm does not reach it"
+    return Difference(name, LEFT, detail, is_mended=True)
+
+
+def left_nodes(world: World, look: Mapping[str, Any]) -> list[str]:
+    """The nodes of members that were torn down without Slurm being told: they are named as ours are, and are silent.
+
+    The platform's records do not name members that are removed. A node with a member, in whatever state, is none of
+    them, nor is one that answers, nor one that is named otherwise: an administrator may have nodes of his own.
+    """
+    known = {each.name for each in world.members}
+    return sorted(
+        name
+        for name, node in nodes_of(look).items()
+        if name not in known and is_named_by_us(world, name) and is_down(node)
+    )
+
+
+def is_named_by_us(world: World, name: str) -> bool:
+    """Whether the platform gives this name to a worker of the instance: its name, the component, a number."""
+    own, _, number = name.rpartition("-")
+    return bool(world.instance.name) and own == f"{world.instance.name}-{WORKER}" and number.isdecimal()
 
 
 def _of_member(member: Member, node: Mapping[str, Any] | None, look: Mapping[str, Any]) -> list[Difference]:

@@ -2,7 +2,7 @@
 
 Health is read and never proved here: a full cluster cannot run a probe. One look at a time is made on the controller,
 once in a while and whenever a member changed; a member whose drain was taken back is resumed in Slurm, where the drain
-is the platform's own.
+is the platform's own. A node whose member was torn down without Slurm being told (a forced remove) is deleted here.
 """
 
 import hashlib
@@ -16,10 +16,14 @@ from mooring_slurm.drains import DEAD
 from mooring_slurm.layout import Home
 from mooring_slurm.members import OUTPUT_BYTES, OWNER, UP, controller_of, is_reached, workers_of
 from mooring_slurm.usage import accounts_of, usage_of
-from mooring_slurm.views import Difference, differences, drain_owner, is_down, nodes_of
+from mooring_slurm.views import Difference, differences, drain_owner, is_down, left_nodes, nodes_of
 
 WATCH_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 30
+FORGET_SECONDS: Final = 60
+"""What the deletion of a node may take: the program itself waits half of it for Slurm to let go of its jobs."""
+FORGOTTEN_MAX: Final = 20
+LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 CHANGING: Final = "changing"
 COUNTED_MAX: Final = 20
 NODE_FIELDS: Final = (
@@ -45,8 +49,8 @@ def watch(world: World) -> Watched:
     if not is_reached(head):
         return Watched(health="degraded", health_detail=UNREACHED)
     asked = (look_task(world, head),)
-    look = next((each for each in world.looks if each.member_id == head.id and each.step.startswith("look/")), None)
-    if look is None or not look.is_over:
+    look = newest_of(world, head)
+    if look is None or not look.is_over or not look.step.startswith("look/"):
         late = look is None or look.step.rpartition("/")[2] != asked[0].step.rpartition("/")[2]
         return Watched(looks=asked if late else ())
     seen = answer_of(look)
@@ -56,7 +60,7 @@ def watch(world: World) -> Watched:
     if look.step.split("/")[1] != fingerprint(world) or is_changing(world):
         # It is older than the newest change, or something is being changed: it says nothing about how members stand.
         return Watched(detail={**world.instance.adapter_detail, **meter}, usage=usage, looks=asked)
-    resumed = resumes(world, seen)
+    resumed, forgotten = resumes(world, seen), forgets(world, head, seen)
     silent = silent_once(world, seen)
     found = [
         each
@@ -71,8 +75,14 @@ def watch(world: World) -> Watched:
     members = tuple(member_seen(each, seen, found) for each in told)
     return Watched(
         members=(*members, head_seen(head, seen)), health=health, health_detail=why,
-        detail=detail_of(world, seen, found), usage=usage, looks=(*asked, *resumed),
+        detail=detail_of(world, seen, found), usage=usage, looks=(*(forgotten or asked), *resumed),
     )  # fmt: skip
+
+
+def newest_of(world: World, head: Member) -> Task | None:
+    """The last thing that the controller was asked beside operations: of a member the platform shows no more."""
+    found = [each for each in world.looks if each.member_id == head.id]
+    return max(found, key=lambda each: (each.created_at or LONG_AGO, each.id), default=None)
 
 
 def look_task(world: World, head: Member) -> RunTask:
@@ -113,6 +123,21 @@ def resumes(world: World, seen: Mapping[str, Any]) -> tuple[RunTask, ...]:
             arguments = {"argv": Home(member.name).argv(*words), "attempts": 3, "timeout_seconds": LOOK_SECONDS}
             step = f"wanted/{reason}/{int((world.now or datetime.now(UTC)).timestamp() // WATCH_SECONDS)}"
             found.append(RunTask(step=step, member_id=member.id, type="probe.exec", arguments=arguments))
+    return tuple(found)
+
+
+def forgets(world: World, head: Member, seen: Mapping[str, Any]) -> tuple[RunTask, ...]:
+    """Nodes that were left in Slurm: the controller deletes them, which ends the jobs that Slurm thinks run there.
+
+    Each is tried once in a stretch of time, and the next look is made in the one after it.
+    """
+    found = []
+    stretch = int((world.now or datetime.now(UTC)).timestamp() // WATCH_SECONDS)
+    for name in left_nodes(world, seen)[:FORGOTTEN_MAX]:
+        words = ("delete", "--node", name, "--gone", "--owner", OWNER)
+        arguments = {"argv": Home(head.name).argv(*words), "attempts": 1, "timeout_seconds": FORGET_SECONDS}
+        step = f"forget/{name}/{stretch}"
+        found.append(RunTask(step=step, member_id=head.id, type="probe.exec", arguments=arguments))
     return tuple(found)
 
 

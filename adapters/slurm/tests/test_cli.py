@@ -127,6 +127,69 @@ def test_a_job_that_did_not_complete_is_no_success(run: Run, platform: Platform,
     assert run("job", "c1", "7", "--wait").exit_code == code
 
 
+def of_array(over: int, *failed: dict[str, Any], count: int = 3) -> dict[str, Any]:
+    """What the app tells of an array, so far."""
+    tasks = [job(str(9 + each), "RUNNING", array=f"7_{each}") for each in range(count)]
+    whole = {"task_count": count, "over_count": over, "states": {}, "failed": list(failed), "failed_count": len(failed)}
+    return {"jobs": [job("7", "COMPLETED", exit_code=0, array="7_2")], "tasks": tasks, "array": whole}
+
+
+FAILED_TASK = {"array": "7_1", "state": "FAILED", "exit_code": 5}
+
+
+def test_submit_waits_for_all_tasks_of_an_array_and_fails_with_the_first_that_failed(
+    run: Run, platform: Platform
+) -> None:
+    answers(platform, "queue.submit", {"job_id": "7", "repeated": False})
+    forgotten = of_array(3)  # Slurm forgets what ended long ago; whoever waited has seen it
+    answers(platform, "queue.read", of_array(0), of_array(1), of_array(2, FAILED_TASK), forgotten)
+    result = run("submit", "c1", "-", "--array", "0-2", "--wait", stdin=SCRIPT)
+    assert result.exit_code == 5
+    for said in ("0 of 3 tasks over", "1 of 3 tasks over", "2 of 3 tasks over, 1 failed"):
+        assert f"Job 7 has {said}." in result.stderr
+    assert "Job 7 has 3 of 3 tasks over; the first was 7_1, FAILED." in result.stderr
+    assert asked(platform, "queue.read") == [{"job_id": "7"}] * 4
+
+
+@pytest.mark.parametrize(
+    ("failed", "code"),
+    [((), 0), (({"array": "7_0", "state": "CANCELLED", "exit_code": 0}, FAILED_TASK), 1), ((FAILED_TASK,), 5)],
+)
+def test_an_array_that_is_over_has_the_code_of_its_first_task_that_failed(
+    run: Run, platform: Platform, failed: tuple[dict[str, Any], ...], code: int
+) -> None:
+    answers(platform, "queue.read", of_array(3, *failed))
+    assert run("job", "c1", "7", "--wait").exit_code == code
+    shown = json.loads(run("job", "c1", "7", "--wait", "-o", "json").stdout)
+    assert (shown["id"], shown["task_count"], len(shown["tasks"])) == ("7", 3, 3)
+
+
+def test_an_array_is_shown_by_its_tasks_and_how_far_it_is(run: Run, platform: Platform) -> None:
+    answers(platform, "queue.read", of_array(1))
+    result = run("job", "c1", "7")
+    assert [line.split()[1] for line in result.stdout.splitlines()] == ["ARRAY", "7_0", "7_1", "7_2"]
+    assert "Job 7: 1 of 3 tasks over." in result.stderr
+    shown = json.loads(run("job", "c1", "7", "-o", "json").stdout)
+    assert [each["array"] for each in shown["tasks"]] == ["7_0", "7_1", "7_2"]
+
+
+def test_the_output_of_an_array_is_refused_at_once_also_where_it_is_followed(run: Run, platform: Platform) -> None:
+    waiting = of_array(0)
+    waiting["jobs"][0]["state"] = "PENDING"
+    answers(platform, "queue.read", waiting)
+    refused = operation("failed", failure_code="config_refused", failure_detail="job 7 is an array of 3 tasks")
+    platform.on("POST", f"{ONE}/actions/queue.output", Given(body=refused))
+    result = run("output", "c1", "7", "--follow")
+    assert (result.exit_code, "an array of 3 tasks" in result.stderr) == (1, True)
+
+
+def test_the_queue_of_one_user_in_one_state_is_asked_for(run: Run, platform: Platform) -> None:
+    answers(platform, "queue.read", {"jobs": [job()]})
+    run("queue", "c1", "--user", "ada", "--state", "pending", "--limit", "5")
+    assert asked(platform, "queue.read") == [{"user": "ada", "state": "PENDING", "limit": 5}]
+    assert run("queue", "c1", "--job", "7", "--user", "ada").exit_code == 1
+
+
 def test_the_queue_says_why_jobs_wait_and_that_it_is_empty(run: Run, platform: Platform) -> None:
     rows = [job(why_text="it waits for room", gpus=1), job("8", "RUNNING", nodes=["w-0", "w-1"])]
     answers(platform, "queue.read", {"jobs": rows, "truncated": True})

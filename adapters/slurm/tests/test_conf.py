@@ -8,11 +8,13 @@ import pytest
 
 from mooring_slurm import daemons, layout
 from mooring_slurm.conf import (
+    JOB_COLUMNS,
     Cluster,
     Worker,
     cgroup_conf,
     cluster_name,
     gres_conf,
+    job_over,
     mariadb_conf,
     slurm_conf,
     slurmdbd_conf,
@@ -21,6 +23,7 @@ from mooring_slurm.conf import (
 )
 from mooring_slurm.config import Config, Partition
 from mooring_slurm.layout import Home
+from mooring_slurm.slurm_node.ledger import COLUMNS
 
 GOLDEN = Path(__file__).parent / "golden"
 HOME = Home("hpc-controller-0")
@@ -48,6 +51,7 @@ RENDERED = {
     "cgroup.conf": cgroup_conf(),
     "slurmdbd.conf": slurmdbd_conf(cluster(FULL), HOME),
     "mariadb.conf": mariadb_conf(HOME),
+    "job_over": job_over(HOME),
 }
 
 
@@ -72,7 +76,7 @@ def test_what_users_see_of_each_other_is_their_own_where_projects_are_attached()
 def test_every_path_is_below_the_members_own_home() -> None:
     for name, text in RENDERED.items():
         found = set(re.findall(r"(?<![\w/])/[\w./-]+", text))
-        assert all(each.startswith(("/srv/slurm/hpc-", "/dev/nvidia")) for each in found), name
+        assert all(each.startswith(("/srv/slurm/hpc-", "/dev/nvidia", "/bin/sh")) for each in found), name
 
 
 def test_a_worker_tells_what_it_has() -> None:
@@ -132,3 +136,10 @@ def test_keys_and_the_state_are_shut() -> None:
     assert {name for name, mode in modes.items() if mode == "0700"} == {"key", "database", "state"}
     assert {"state", "database", "submits"}.isdisjoint(dict(layout.modes(accounting=True, controller=False)))
     assert "database" not in dict(layout.modes(accounting=False, controller=True))
+
+
+def test_what_is_written_of_a_job_is_read_in_the_same_order() -> None:
+    assert [each.lower().replace("-", "_") for each in JOB_COLUMNS] == [
+        {"node_count": "numnodes", "tasks": "numtasks", "tres_alloc_str": "tres_alloc"}.get(each, each)
+        for each in COLUMNS
+    ]

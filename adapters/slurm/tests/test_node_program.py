@@ -22,6 +22,7 @@ from mooring_slurm.bundle import bundle_of, program_name, write_version
 from mooring_slurm.catalog import NEXT_VERSION, ROLE, VERSION, manifest_of, program
 from mooring_slurm.slurm_node import nodes, queue
 from mooring_slurm.slurm_node.asking import Slurm, Trouble
+from mooring_slurm.slurm_node.program import _words
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -166,6 +167,43 @@ def test_a_daemon_is_given_up_by_what_the_looks_saw_and_not_by_what_was_before_t
     never.look(nodes.DAEMON_SECONDS)
     with pytest.raises(Trouble, match="does not stay up"):
         never.look(nodes.DAEMON_SECONDS + 1)
+
+
+def test_an_array_is_told_with_its_tasks_and_as_a_whole(home: Path) -> None:
+    slurm = recorded(home, squeue=f"cat {RECORDED}/squeue_plain.json", scontrol="exit 1", scancel=f"touch {home}/ended")
+    told = queue.job(slurm, "2", None)
+    assert [each["array"] for each in told["tasks"]] == ["2_0", "2_1"]
+    assert told["array"] == {
+        "task_count": 2, "over_count": 2, "states": {"FAILED": 2}, "failed_count": 2,
+        "failed": [{"array": f"2_{number}", "state": "FAILED", "exit_code": 3} for number in (0, 1)],
+    }  # fmt: skip
+    waits = queue.job(slurm, "6", None)
+    assert waits["array"]["states"] == {"PENDING": 4}, "tasks that wait are one record"
+    assert ("tasks" in waits, queue.job(slurm, "6_3", None)["job"]["id"]) == (False, "6")
+    with pytest.raises(Trouble, match="there is no job 6_4"):
+        queue.job(slurm, "6_4", None)
+    assert "array" not in queue.job(slurm, "3", None), "this is the number of one task"
+    for each in ("2", "6"):
+        with pytest.raises(Trouble, match="say which") as raised:
+            queue.output(slurm, each, "out", 0, 100)
+        assert raised.value.code == "array"
+    queue.cancel(slurm, "2", None)
+    assert not (home / "ended").exists(), "all of it is over"
+    queue.cancel(slurm, "6", None)
+    assert (home / "ended").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "ids"),
+    [((), 7), (("--user", "nobody"), 0), (("--state", "PENDING"), 2), (("--limit", "1"), 1), (("--limit", "0"), 1)],
+)
+def test_the_queue_is_told_of_one_user_in_one_state_and_not_longer_than_asked(
+    home: Path, words: tuple[str, ...], ids: int
+) -> None:
+    slurm = recorded(home, squeue=f"cat {RECORDED}/squeue_plain.json")
+    told = queue.jobs(slurm, _words().parse_args(["--home", str(home), "jobs", *words]))
+    assert len(told["jobs"]) == ids
+    assert told["truncated"] is ("--limit" in words)
 
 
 def test_a_submission_that_was_cut_off_is_found_by_its_comment(home: Path) -> None:

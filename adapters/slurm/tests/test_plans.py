@@ -438,6 +438,43 @@ def test_the_output_of_a_job_is_read_where_its_script_ran_as_its_user() -> None:
     assert (asked.member_id, asked.arguments["user"]) == (FIRST, "ada")
 
 
+ARRAY = {
+    "job": {"id": "3", "state": "PENDING", "array": "3_[1-2]", "user": "ada"},
+    "tasks": [{"id": "4", "state": "FAILED", "array": "3_0"}, {"id": "3", "state": "PENDING", "array": "3_[1-2]"}],
+    "array": {"task_count": 3, "over_count": 1, "states": {"FAILED": 1, "PENDING": 2}, "failed": [{"array": "3_0"}]},
+    "truncated": False,
+}  # fmt: skip
+
+
+def test_an_array_is_read_with_its_tasks_where_the_version_of_the_instance_knows_them() -> None:
+    here = world(member(HEAD), tasks=(task("act", ARRAY),))
+    told = end_of(ACTIONS["queue.read"](here, act("queue.read", {"job_id": "3"}))).output
+    assert told == {"jobs": [ARRAY["job"]], **{name: ARRAY[name] for name in ("tasks", "array", "truncated")}}
+    older = json.loads(json.dumps(here.manifest))
+    reading = next(each for each in older["actions"] if each["name"] == "queue.read")
+    for name in ("tasks", "array"):
+        del reading["output_schema"]["properties"][name]
+    before = ACTIONS["queue.read"](msgspec.structs.replace(here, manifest=older), act("queue.read", {"job_id": "3"}))
+    assert end_of(before).output == {"jobs": [ARRAY["job"]], "truncated": False}
+
+
+def test_the_queue_is_read_of_one_user_in_one_state_and_not_longer_than_asked() -> None:
+    under = act("queue.read", {"user": "ada", "state": "PENDING", "limit": 5})
+    asked = named(ACTIONS["queue.read"](world(member(HEAD)), under), "act")
+    assert asked.arguments["argv"][-7:] == ["jobs", "--user", "ada", "--state", "PENDING", "--limit", "5"]
+
+
+def test_the_output_of_an_array_is_refused_with_the_names_of_its_tasks_unless_it_has_one() -> None:
+    under = act("queue.output", {"job_id": "3"})
+    here = world(member(HEAD), member(FIRST), tasks=(task("job", ARRAY),))
+    failure = end_of(ACTIONS["queue.output"](here, under)).failure
+    assert failure is not None
+    assert (failure.code, "JOB_TASK; there are 3_0, 3_[1-2]" in failure.detail) == ("config_refused", True)
+    one = {"job": {"id": "3", "array": "3_0", "state": "RUNNING", "batch_host": "c-one"}, "array": {"task_count": 1}}
+    here = world(member(HEAD), member(FIRST), tasks=(task("job", one),))
+    assert named(ACTIONS["queue.output"](here, under), "act").member_id == FIRST
+
+
 def test_an_unknown_controller_is_a_clear_failure_of_an_action() -> None:
     here = world(member(HEAD, node_reachable=False))
     failure = end_of(ACTIONS["queue.read"](here, act("queue.read", {}))).failure

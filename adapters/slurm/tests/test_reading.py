@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mooring_slurm.slurm_node.asking import code_of
-from mooring_slurm.slurm_node.nodes import ended_jobs, fitted
+from mooring_slurm.slurm_node.ledger import ended_jobs, fitted
 from mooring_slurm.slurm_node.reading import (
     gpus_of,
     is_busy,
@@ -17,6 +17,7 @@ from mooring_slurm.slurm_node.reading import (
     jobs_of,
     names_of,
     nodes_of,
+    tasks_in,
 )
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -52,6 +53,22 @@ def test_an_array_is_told_by_its_tasks() -> None:
     assert arrays == {"3": "2_0", "2": "2_1", "6": "6_[0-3%2]"}
     assert [each["id"] for each in jobs if is_named(each, "2")] == ["3", "2"]
     assert [each["id"] for each in jobs if is_named(each, "2_0")] == ["3"]
+
+
+@pytest.mark.parametrize(
+    ("array", "tasks"),
+    [
+        ("6_2", [2]),
+        ("6_[0-3%2]", [0, 1, 2, 3]),
+        ("6_[1,3,8-9]", [1, 3, 8, 9]),
+        ("6_[0-8:4%1]", [0, 4, 8]),
+        ("6_[]", []),
+        ("", []),
+    ],
+)
+def test_the_tasks_of_a_record(array: str, tasks: list[int]) -> None:
+    assert tasks_in({"id": "6", "array": array}) == tasks
+    assert len(tasks_in({"id": "6", "array": "6_[0-99999999]"})) == 4_000
 
 
 def test_what_has_not_happened_yet_is_left_out() -> None:

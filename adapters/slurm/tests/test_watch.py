@@ -5,8 +5,9 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
+import pytest
 
-from adapters.slurm.tests.given import FIRST, HEAD, NOW, member, operation, world
+from adapters.slurm.tests.given import FIRST, HEAD, NOW, SECOND, member, operation, world
 from mooring_adapter import Attachment, Member, MemberSeen, Task, Watched, World
 from mooring_slurm.watch import fingerprint, watch
 
@@ -133,6 +134,69 @@ def test_a_cluster_without_workers_is_well_and_says_so() -> None:
     assert (watch(here).health, watch(here).health_detail) == (
         "healthy", "the controller takes jobs; there are no workers",
     )  # fmt: skip
+
+
+LEFT = {**IDLE, "name": "c-worker-1", "state": ["DOWN", "NOT_RESPONDING"], "responding": False}
+
+
+def forced(*nodes: dict[str, Any], **more: Any) -> World:
+    """A cluster called c, after a member was torn down without Slurm being told."""
+    return looked(world(member(HEAD), member(FIRST), name="c", **more), [IDLE, *nodes])
+
+
+def test_a_node_whose_member_was_removed_by_force_is_deleted_by_the_controller() -> None:
+    found = watch(forced(LEFT))
+    (asked,) = found.looks
+    assert (asked.member_id, asked.type) == (HEAD, "probe.exec")
+    assert asked.arguments["argv"][-6:] == ["delete", "--node", "c-worker-1", "--gone", "--owner", "member"]
+    assert found.health == "degraded"
+    assert "its member was removed" in (found.health_detail or "")
+    assert found.detail is not None
+    assert [(each["difference"], each["repairable"]) for each in found.detail["drift"]] == [("left_node", True)]
+    assert seen_of(found).status == "ready"
+
+
+def test_a_node_that_is_being_deleted_is_looked_at_again_in_the_next_stretch_and_then_all_is_well() -> None:
+    here = forced(LEFT)
+    (asked,) = watch(here).looks
+    for status in ("claimed", "succeeded", "failed"):
+        done = Task(id="x", step=asked.step, member_id=HEAD, status=status, created_at=NOW)
+        assert watch(msgspec.structs.replace(here, tasks=[*here.tasks, done])) == Watched()  # and no other is made
+        later = msgspec.structs.replace(here, tasks=[*here.tasks, done], now=NOW + timedelta(seconds=20))
+        assert [each.step.split("/")[0] for each in watch(later).looks] == ["look"]
+    healed = watch(forced())
+    assert (healed.health, [each.step.split("/")[0] for each in healed.looks]) == ("healthy", ["look"])
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {**LEFT, "state": ["IDLE"], "responding": True},  # it answers: its teardown is not over
+        {**LEFT, "name": "admins-own"},
+        {**LEFT, "name": "c-worker-x"},
+        {**LEFT, "name": "c-worker-"},
+        {**LEFT, "name": "c-controller-1"},
+        {**LEFT, "name": "b-c-worker-1"},
+    ],
+)
+def test_a_node_that_answers_or_has_another_name_is_never_deleted_by_a_look(node: dict[str, Any]) -> None:
+    found = watch(forced(node))
+    assert [each.step.split("/")[0] for each in found.looks] == ["look"]
+    assert found.health == "degraded"
+
+
+@pytest.mark.parametrize("status", ["requested", "joining", "ready", "failed", "removing"])
+def test_a_node_whose_member_is_there_in_whatever_state_is_never_deleted_by_a_look(status: str) -> None:
+    standing = msgspec.structs.replace(member(SECOND, status), name="c-worker-1")
+    here = looked(world(member(HEAD), member(FIRST), standing, name="c"), [IDLE, LEFT])
+    assert not any(each.step.startswith("forget/") for each in watch(here).looks)
+
+
+def test_nothing_is_deleted_by_a_look_while_members_are_changed() -> None:
+    here = msgspec.structs.replace(forced(LEFT), operations=[operation("add", FIRST)])
+    assert not any(each.step.startswith("forget/") for each in watch(here).looks)
+    acting = msgspec.structs.replace(forced(LEFT), operations=[operation("action")])
+    assert any(each.step.startswith("forget/") for each in watch(acting).looks)
 
 
 def test_each_attempt_of_a_job_is_metered_once_and_names_the_project_it_was_for() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -11,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .asking import Deadline, Slurm, Trouble, code_of, sentence_of
+from .ledger import ended_since, fitted
 from .reading import (
     OVER,
     WAITING,
@@ -20,6 +20,7 @@ from .reading import (
     is_drained,
     jobs_of,
     nodes_of,
+    release_of,
 )
 
 OWN = "mooring:"
@@ -31,10 +32,8 @@ DAEMON_SECONDS = 15.0
 """So long a slurmd may be down, while it is started again and again, before its node is given up."""
 AT_ONCE_SECONDS = 1
 GONE_SECONDS = 30.0
-JOBS_MAX, ENDED_MAX = 200, 500
-NODES_BYTES, JOBS_BYTES, ENDED_BYTES = 30_000, 12_000, 16_000
-SETTLED_SECONDS = 2
-"""A job that ends in this very moment may not be in the list yet: the next look begins that much earlier."""
+JOBS_MAX = 200
+NODES_BYTES, JOBS_BYTES = 30_000, 12_000
 NOT_YET = frozenset({"not_found", "partition_down", "controller_down", "slurm_refused", "account_refused"})
 """Refusals of a proof that time may heal: the node is about to register, the partition about to be opened."""
 TAKEN = frozenset({"ALLOCATED", "MIXED"})
@@ -256,12 +255,12 @@ def look(slurm: Slurm, ended_after: str | None, nodes_after: str | None) -> Answ
     shown, more_nodes = fitted([each for each in nodes if each["name"] > (nodes_after or "")], 1_000, NODES_BYTES)
     alive = sorted((job for job in jobs if job["state"] not in OVER), key=_running_first)
     listed, more_jobs = fitted(alive, JOBS_MAX, JOBS_BYTES)
-    ended, until, more_ended = ended_jobs(jobs, ended_after, now)
+    ended, until, more_ended = ended_since(slurm, jobs, ended_after, now)
     counts: dict[str, int] = {}
     for job in jobs:
         counts[job["state"]] = counts.get(job["state"], 0) + 1
     return {
-        "version": json.loads(text)["meta"]["Slurm"]["release"],
+        "version": release_of(text),
         "controller": "up",
         "nodes": shown,
         "nodes_after": shown[-1]["name"] if more_nodes and shown else None,
@@ -274,44 +273,8 @@ def look(slurm: Slurm, ended_after: str | None, nodes_after: str | None) -> Answ
     }
 
 
-def ended_jobs(jobs: list[Job], after: str | None, now: int) -> tuple[list[Job], str, bool]:
-    """The jobs that ended after a mark, oldest first, and the mark to go on from, which is opaque to the caller."""
-    over = [job for job in jobs if job.get("ended_at") and job.get("started_at")]
-    over.sort(key=_mark)
-    begun = _read_mark(after)
-    wanted = [job for job in over if _mark(job) > begun]
-    shown, more = fitted(
-        [{k: v for k, v in job.items() if k not in ("name", "key")} for job in wanted], ENDED_MAX, ENDED_BYTES
-    )
-    if more and shown:
-        last = _mark(shown[-1])
-        return shown, f"{last[0]}/{last[1]}", True
-    settled = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now - SETTLED_SECONDS))
-    return shown, f"{max(settled, begun[0])}/0", False
-
-
-def _mark(job: Job) -> tuple[str, int]:
-    return job["ended_at"], int(job["id"])
-
-
-def _read_mark(text: str | None) -> tuple[str, int]:
-    moment, _, number = (text or "").partition("/")
-    return moment, int(number) if number.isdigit() else 0
-
-
 def _running_first(job: Job) -> tuple[bool, int]:
     return job["state"] in WAITING, int(job["id"])
-
-
-def fitted(found: list[dict[str, Any]], most: int, most_bytes: int) -> tuple[list[dict[str, Any]], bool]:
-    """As many as may be told, and whether there are more."""
-    kept: list[dict[str, Any]] = []
-    for each in found[:most]:
-        most_bytes -= len(json.dumps(each)) + 2
-        if most_bytes < 0:
-            break
-        kept.append(each)
-    return kept, len(kept) < len(found)
 
 
 def _name(given: Namespace) -> str:

@@ -45,6 +45,7 @@ def _words() -> _Reader:
     reader.add_argument("--stream", choices=("out", "err"), default="out")
     reader.add_argument("--seconds", type=float)
     reader.add_argument("--nodes", type=int, default=1)
+    reader.add_argument("--limit", type=int, default=200)
     reader.add_argument("--offset", type=int, default=0)
     reader.add_argument("--bytes", type=int, default=32_768)
     reader.add_argument("--gone", action="store_true")

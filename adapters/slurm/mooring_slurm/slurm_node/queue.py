@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .asking import Deadline, Slurm, Trouble, code_of, read_input, sentence_of
-from .nodes import JOBS_MAX, _running_first, all_jobs, fitted
-from .reading import COMMENT, OVER, Job, is_named
+from .ledger import fitted
+from .nodes import JOBS_MAX, _running_first, all_jobs
+from .reading import COMMENT, OVER, Job, array_of, is_named, tasks_in
 
 OUTPUT_BYTES_MAX = 32_768
 LIST_BYTES = 55_000
@@ -130,8 +131,9 @@ def _write(path: str, value: dict[str, str]) -> None:
     os.rename(new, path)
 
 
-def jobs(slurm: Slurm, account: str | None, user: str | None, state: str | None) -> Answer:
+def jobs(slurm: Slurm, given: Namespace) -> Answer:
     """The jobs that wait, run and ended of late: those that run first, the newest of those that are over."""
+    account, user, state = given.account, given.user, given.state
     found = [
         job for job in all_jobs(slurm)
         if account in (None, job.get("account")) and user in (None, job.get("user")) and state in (None, job["state"])
@@ -141,35 +143,47 @@ def jobs(slurm: Slurm, account: str | None, user: str | None, state: str | None)
     counts: dict[str, int] = {}
     for job in found:
         counts[job["state"]] = counts.get(job["state"], 0) + 1
-    listed, more = fitted(alive + over, JOBS_MAX, LIST_BYTES)
+    listed, more = fitted(alive + over, min(max(given.limit, 1), JOBS_MAX), LIST_BYTES)
     return {"jobs": listed, "job_counts": counts, "truncated": more}
 
 
 def job(slurm: Slurm, wanted: str, account: str | None) -> Answer:
-    """One job; of an array its tasks too."""
-    found = [
-        each for each in all_jobs(slurm) if is_named(each, wanted) and account in (None, each.get("account"))
-    ]  # fmt: skip
+    """One job; of an array its tasks too, by their numbers, and how it stands as a whole."""
+    named = [each for each in all_jobs(slurm) if is_named(each, wanted) and account in (None, each.get("account"))]
+    # The last task of an array has the number of the array: by that number the array is meant.
+    arrays = {_array_of(each) for each in named if wanted == _array_of(each)}
+    found = [each for each in named if _array_of(each) in arrays] if arrays else named
     if not found:
         raise Trouble("not_found", f"there is no job {wanted}, or it ended long ago")
     first = next((each for each in found if wanted in (each["id"], each.get("array"))), found[0])
     answer: Answer = {"job": first}
+    if arrays:
+        found.sort(key=lambda each: (tasks_in(each) or [0])[0])
+        answer["array"] = array_of(found)
     if len(found) > 1:
-        answer["tasks"], answer["truncated"] = fitted(found, JOBS_MAX, LIST_BYTES)
+        answer["tasks"], answer["truncated"] = fitted(found, JOBS_MAX, LIST_BYTES - len(json.dumps(answer)))
     return answer
+
+
+def _array_of(job: Job) -> str:
+    return str(job.get("array", "")).partition("_")[0]
 
 
 def cancel(slurm: Slurm, wanted: str, account: str | None) -> Answer:
     """End a job, or take it out of the queue; one that is over stays as it is."""
     found = job(slurm, wanted, account)
-    if any(each["state"] not in OVER for each in found.get("tasks", [found["job"]])):
+    array = found.get("array")
+    if found["job"]["state"] not in OVER if array is None else array["over_count"] < array["task_count"]:
         slurm.ask("scancel", wanted)
     return job(slurm, wanted, account)
 
 
 def output(slurm: Slurm, wanted: str, stream: str, offset: int, most: int) -> Answer:
     """What a job has written, from an offset on; this runs as the job's user, and reads what he may read."""
-    found: Job = job(slurm, wanted, None)["job"]
+    known = job(slurm, wanted, None)
+    found: Job = known["job"]
+    if known.get("array", {}).get("task_count", 1) > 1:
+        raise Trouble("array", f"{wanted} is an array, and each of its tasks writes a file: say which, as {wanted}_0")
     told = slurm.ask("scontrol", "show", "job", wanted)
     field = "StdOut" if stream == "out" else "StdErr"
     path = re.search(rf"(?m)^   {field}=(.+)$", told)
@@ -222,7 +236,7 @@ def _wanted(given: Namespace) -> str:
 
 VERBS: Mapping[str, Callable[[Slurm, Namespace], Answer]] = {
     "submit": lambda slurm, given: submit(slurm, read_input()),
-    "jobs": lambda slurm, given: jobs(slurm, given.account, given.user, given.state),
+    "jobs": lambda slurm, given: jobs(slurm, given),
     "job": lambda slurm, given: job(slurm, _wanted(given), given.account),
     "cancel": lambda slurm, given: cancel(slurm, _wanted(given), given.account),
     "output": lambda slurm, given: output(slurm, _wanted(given), given.stream, given.offset, given.bytes),

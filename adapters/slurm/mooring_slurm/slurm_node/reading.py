@@ -22,9 +22,16 @@ OVER = frozenset(
     }
 )  # fmt: skip
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
+BESIDE = (
+    "COMPLETING", "CONFIGURING", "RESIZING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED",
+    "REVOKED", "SIGNALING", "STAGE_OUT",
+)  # fmt: skip
+"""States that stand beside a base state, in the order in which Slurm's own commands show one of them instead of it."""
 BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 USABLE = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 NODES_MAX = 2_000
+TASKS_MAX = 4_000
+FAILED_MAX = 20
 NO_VALUE = 4_294_967_294
 COMMENT = "mooring:"
 
@@ -51,6 +58,13 @@ WHY = {
 """Slurm's reasons that its users meet most, as sentences."""
 
 
+def release_of(text: str) -> str | None:
+    """The version of Slurm that answered: 22.05 and 23.02 write it below `Slurm`, later ones below `slurm`."""
+    meta = json.loads(text).get("meta") or {}
+    found = meta.get("slurm") or meta.get("Slurm") or {}
+    return str(found["release"]) if found.get("release") else None
+
+
 def jobs_of(text: str) -> list[Job]:
     """The jobs that `squeue --json` knows: those that wait, run, and ended of late."""
     return [job_of(each) for each in json.loads(text).get("jobs", [])]
@@ -58,7 +72,7 @@ def jobs_of(text: str) -> list[Job]:
 
 def job_of(raw: Mapping[str, Any]) -> Job:
     """One job; what is not known is left out."""
-    state = _first(raw.get("job_state")) or "UNKNOWN"
+    state = _state(raw.get("job_state"))
     nodes = sorted(names_of(raw.get("nodes") or ""))
     waits, over = state in WAITING, state in OVER
     job: Job = {
@@ -190,7 +204,37 @@ def moment(value: object) -> str | None:
 def is_named(job: Job, wanted: str) -> bool:
     """Whether a job is the one that is meant: by its number, or as a task of its array."""
     array = str(job.get("array", ""))
-    return wanted in (job["id"], array) or ("_" not in wanted and array.startswith(f"{wanted}_"))
+    number, _, task = wanted.partition("_")
+    if wanted in (job["id"], array):
+        return True
+    return array.startswith(f"{number}_") and (not task or int(task) in tasks_in(job))
+
+
+def tasks_in(job: Job) -> list[int]:
+    """The numbers of the tasks that a record is: those of an array that wait are one record, such as `6_[0-3,7%2]`."""
+    listed = str(job.get("array", "")).partition("_")[2].strip("[]").partition("%")[0]
+    found: list[int] = []
+    for first, last, step in re.findall(r"(\d+)(?:-(\d+)(?::(\d+))?)?", listed):
+        numbers = range(int(first), int(last or first) + 1, max(int(step or 1), 1))
+        found += numbers[: TASKS_MAX - len(found)]
+    return found
+
+
+def array_of(tasks: Iterable[Job]) -> dict[str, Any]:
+    """How an array stands as a whole; tasks that ended without success are named, those of the lowest numbers first."""
+    states: dict[str, int] = {}
+    failed: list[Job] = []
+    for each in tasks:
+        states[each["state"]] = states.get(each["state"], 0) + max(len(tasks_in(each)), 1)
+        if each["state"] in OVER and each["state"] != "COMPLETED":
+            failed.append({name: each[name] for name in ("array", "state", "exit_code") if name in each})
+    return {
+        "task_count": sum(states.values()),
+        "over_count": sum(count for state, count in states.items() if state in OVER),
+        "states": states,
+        "failed": failed[:FAILED_MAX],
+        "failed_count": len(failed),
+    }
 
 
 def _array(raw: Mapping[str, Any]) -> str | None:
@@ -203,15 +247,20 @@ def _array(raw: Mapping[str, Any]) -> str | None:
 
 
 def _exit_code(value: object) -> int:
-    """As a shell tells it: the code, or 128 and the signal."""
+    """As a shell tells it: the code, or 128 and the signal.
+
+    Slurm 22.05 tells what `wait` gave, in one number; later ones tell the code and the signal apart.
+    """
     if isinstance(value, dict):
-        value = value.get("return_code")
+        signal = value.get("signal")
+        number = _whole(signal.get("id", signal.get("signal_id"))) if isinstance(signal, dict) else 0
+        return 128 + number if number else _whole(value.get("return_code"))
     status = _whole(value)
     return 128 + (status & 127) if status & 127 else status >> 8
 
 
 def _key(comment: object) -> str | None:
-    text = str(comment or "")
+    text = str((comment.get("job") if isinstance(comment, dict) else comment) or "")
     return text[len(COMMENT) :] if text.startswith(COMMENT) else None
 
 
@@ -225,8 +274,10 @@ def _devices(listed: object) -> int:
     return count
 
 
-def _first(value: object) -> str | None:
-    return str(value[0]) if isinstance(value, list) and value else None if value is None else str(value)
+def _state(value: object) -> str:
+    """One word for a job's state: later versions tell its base and what is beside it, which comes first here."""
+    told = [str(each) for each in value] if isinstance(value, list) else [str(value)] if value else []
+    return next((each for each in BESIDE if each in told), told[0] if told else "UNKNOWN")
 
 
 def _whole(value: object) -> int:

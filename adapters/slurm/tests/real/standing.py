@@ -85,7 +85,9 @@ class RealCluster:
         if worker is not None:
             gres = conf.gres_conf(worker, config.gpu_type)
             wanted.append(FileSpec(home.below("etc", "gres.conf"), gres.encode()))
-        elif config.accounting:
+        else:
+            wanted.append(FileSpec(home.job_over, conf.job_over(home).encode(), 0o755))
+        if worker is None and config.accounting:
             wanted += [
                 FileSpec(home.slurmdbd_conf, conf.slurmdbd_conf(self.cluster, home).encode(), 0o600),
                 FileSpec(home.below("etc", "mariadb.conf"), conf.mariadb_conf(home).encode()),

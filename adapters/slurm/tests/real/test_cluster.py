@@ -11,10 +11,15 @@ import pytest
 
 from adapters.slurm.tests.real.standing import Member, RealCluster
 from agent.tests.namespace.standing import left_of
+from mooring_adapter import Instance, World
+from mooring_adapter import Member as Standing
 from mooring_agent.hosts.namespace import NamespaceHost
 from mooring_slurm import daemons
+from mooring_slurm.catalog import manifest_of
 from mooring_slurm.config import Config
 from mooring_slurm.layout import SLURMCTLD, SLURMD
+from mooring_slurm.usage import usage_of
+from mooring_slurm.watch import forgets
 
 pytestmark = pytest.mark.anyio
 
@@ -248,6 +253,34 @@ async def test_an_array_and_its_tasks_are_told_and_cancelled(scene: Scene) -> No
     assert (code, answer["error"]["code"]) == (1, "not_found")
 
 
+async def test_an_array_is_over_when_its_last_task_is_and_names_the_tasks_that_failed(scene: Scene) -> None:
+    script = f"#!/bin/sh\nuntil test -e {GO}-t$SLURM_ARRAY_TASK_ID; do sleep 0.05; done\nexit $SLURM_ARRAY_TASK_ID\n"
+    wish = {"key": "parts", "script": script, "array": "0,3,5-6%2", "memory_mib": 16, "minutes": 5}
+    job_id = (await scene.ask("submit", stdin=wish, user="app"))["job_id"]
+
+    async def array_when(*wanted: tuple[str, int]) -> dict[str, Any]:
+        async def look() -> dict[str, Any] | None:
+            told: dict[str, Any] = (await scene.ask("job", "--job", job_id))["array"]
+            return told if told["states"] == dict(wanted) else None
+
+        return await until(look)
+
+    assert (await array_when(("RUNNING", 2), ("PENDING", 2)))["task_count"] == 4
+    assert (await scene.ask("job", "--job", f"{job_id}_6"))["job"]["state"] == "PENDING"
+    code, answer = await scene.cluster.node(scene.first, "output", "--job", job_id, user="app")
+    assert (code, answer["error"]["code"]) == (1, "array")
+    await scene.let_go("t3")
+    half = await array_when(("FAILED", 1), ("RUNNING", 2), ("PENDING", 1))
+    assert (half["over_count"], half["failed"]) == (
+        1, [{"array": f"{job_id}_3", "state": "FAILED", "exit_code": 3}],
+    )  # fmt: skip
+    await scene.ask("cancel", "--job", f"{job_id}_6")  # one that waits
+    await scene.let_go("t0", "t5")
+    over = await array_when(("COMPLETED", 1), ("FAILED", 2), ("CANCELLED", 1))
+    assert over["over_count"] == over["task_count"] == 4
+    assert [each["array"].rpartition("_")[2] for each in over["failed"]] == ["3", "5", "6"]
+
+
 async def _spread(scene: Scene, job_id: str, state: str = "RUNNING") -> dict[str, Any] | None:
     told = await scene.ask("job", "--job", job_id)
     return told if [each["state"] for each in told.get("tasks", [])] == [state] * 3 else None
@@ -301,19 +334,67 @@ async def test_a_running_job_survives_restarts_of_controller_and_worker(scene: S
 
 
 async def test_ended_jobs_are_told_once_with_their_gpus(scene: Scene) -> None:
+    before = await _mark(scene)
     wide = await scene.submit("wide", nodes=2, gpus=1, memory_mib=16)
     await scene.let_go("wide")
     await scene.job_when(wide, "COMPLETED")
-    seen = await scene.ask("look")
-    ended = {each["id"]: each for each in seen["ended"]}
-    assert all(each["started_at"] <= each["ended_at"] for each in ended.values())
-    assert ended[wide]["gpus"] == 2
+    (told,) = await until(lambda: _attempts(scene, wide, before, 1))  # it is written shortly after its end
+    assert (told["started_at"] <= told["ended_at"], told["gpus"], told["account"]) == (True, 2, "project")
+    mark = await _mark(scene)
     job_id = await scene.submit("late", gpus=1, memory_mib=16)
     await scene.let_go("late")
     await scene.job_when(job_id, "COMPLETED")
-    later = await scene.ask("look", "--ended-after", seen["ended_until"])
-    assert job_id in {each["id"]: each["gpus"] for each in later["ended"]}
-    assert len(later["ended"]) < len(ended)
+    (told,) = await until(lambda: _attempts(scene, job_id, mark, 1))
+    assert told["gpus"] == 1
+    assert (await scene.ask("look", "--ended-after", await _mark(scene)))["ended"] == []
+
+
+async def test_a_job_that_is_requeued_while_it_runs_is_metered_twice_once_for_each_attempt(scene: Scene) -> None:
+    mark = await _mark(scene)
+    words = ("sbatch", "--parsable", "--requeue", "--gres=gpu:1", "--mem=16", "--chdir=/tmp", "--output=/dev/null")
+    job_id = (await scene.cluster.slurm(scene.controller, *words, "--wrap", "sleep 1000"))[1].strip()
+    for number in range(2):
+        started = await scene.job_when(job_id, "RUNNING")
+        assert started["restarts"] == number
+        await until(lambda: _is_past(scene, job_id))
+        if number == 0:
+            assert (await scene.cluster.slurm(scene.controller, "scontrol", "requeue", job_id, user="root"))[0] == 0
+            await until(lambda: _may_begin(scene, job_id))
+    await scene.ask("cancel", "--job", job_id)
+    await scene.job_when(job_id, "CANCELLED")
+    told = await until(lambda: _attempts(scene, job_id, mark, 2))
+    assert [(each["state"], each["gpus"]) for each in told] == [("PENDING", 1), ("CANCELLED", 1)]
+    used = usage_of(World(instance=Instance(id="ins_one"), manifest=manifest_of()), {"ended": [*told, *told]})
+    assert len({each.record_id for each in used if each.unit == "job_hours"}) == 2
+    assert len({each.record_id for each in used if each.unit == "gpu_hours"}) == 2
+
+
+async def _mark(scene: Scene) -> str:
+    """Where the ledger ends now."""
+    seen = await scene.ask("look")
+    while seen["ended"]:
+        seen = await scene.ask("look", "--ended-after", seen["ended_until"])
+    return str(seen["ended_until"])
+
+
+async def _is_past(scene: Scene, job_id: str) -> bool | None:
+    """Whether it runs since a second at least: times are told in whole ones."""
+    _, told = await scene.cluster.slurm(scene.controller, "squeue", "-h", "-j", job_id, "-O", "TimeUsed", user="root")
+    return told.strip() not in ("0:00", "") or None
+
+
+async def _may_begin(scene: Scene, job_id: str) -> bool | None:
+    """Slurm lets a job that is requeued wait for two minutes; here it may begin when the second of its end is over."""
+    if (await scene.job(job_id)).get("why") != "BeginTime":
+        return None
+    words = ("scontrol", "update", f"jobid={job_id}", "starttime=now+3")
+    return (await scene.cluster.slurm(scene.controller, *words, user="root"))[0] == 0 or None
+
+
+async def _attempts(scene: Scene, job_id: str, mark: str, count: int) -> list[dict[str, Any]] | None:
+    seen = await scene.ask("look", "--ended-after", mark)
+    found = [each for each in seen["ended"] if each["id"] == job_id]
+    return found if len(found) == count else None
 
 
 async def test_a_third_worker_joins_while_a_job_runs_and_is_deleted_when_its_machine_is_gone(scene: Scene) -> None:
@@ -326,10 +407,23 @@ async def test_a_third_worker_joins_while_a_job_runs_and_is_deleted_when_its_mac
     job_id = (await scene.cluster.slurm(scene.controller, *words))[1].strip()
     await scene.job_when(job_id, "RUNNING")
     await scene.cluster.host.destroy("alc_3")
-    gone = await scene.ask("delete", "--node", third.name, "--gone", "--owner", "member")
-    assert gone == {"deleted": True, "jobs": [job_id]}
+    asked = await until(lambda: _forgotten(scene))  # as after a forced remove: no member has that name any more
+    assert asked == [("delete", "--node", third.name, "--gone", "--owner", "member")]
+    assert await scene.ask(*asked[0]) == {"deleted": True, "jobs": [job_id]}
     assert (await scene.job_when(job_id, "NODE_FAIL"))["restarts"] == 0
     assert await scene.ask("delete", "--node", third.name) == {"deleted": False, "jobs": []}
+
+
+async def _forgotten(scene: Scene) -> list[tuple[str, ...]] | None:
+    """What the watch would have the controller delete, by what Slurm says now; the other two have their members."""
+    seen = await scene.ask("look")
+    head, *workers = (
+        Standing(id=each.name, name=each.name, component_key="worker" if each.worker else "controller", status="ready")
+        for each in (scene.controller, scene.first, scene.second)
+    )
+    here = World(instance=Instance(id="ins_one", name="hpc"), members=[head, *workers])
+    found = forgets(here, head, seen)
+    return [tuple(each.arguments["argv"][-6:]) for each in found] or None
 
 
 async def test_an_account_comes_closes_and_goes(scene: Scene) -> None:
