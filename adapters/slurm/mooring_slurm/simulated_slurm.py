@@ -11,12 +11,18 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 HOLD: Final = "#simulated: hold"
 VERSION: Final = "22.05.8"
 BEGAN_AT: Final = 1_700_000_000
 OPEN: Final = frozenset({"PENDING", "RUNNING"})
+MARK: Final = "at:simulated:"
+"""How marks begin, which are opaque to whoever gets them."""
+WAITS: Final = "It waits until enough cores, memory or GPUs are free."
+ATTEMPT: Final = ("id", "account", "state", "started_at", "ended_at", "gpus")
+JOBS_MAX: Final = 200
 
 
 class Failed(Exception):
@@ -68,6 +74,7 @@ class SimulatedCluster:
     jobs: dict[str, SimulatedJob] = field(default_factory=dict)
     accounts: dict[str, bool] = field(default_factory=dict)  # account, whether it takes jobs
     registering: set[str] = field(default_factory=set)
+    ended: list[str] = field(default_factory=list)  # jobs in the order in which they were seen to be over
     number: int = 0
 
     def start(self, member: str, component: str, service: str) -> None:
@@ -89,8 +96,8 @@ class SimulatedCluster:
 
     def answer(self, verb: str, options: Mapping[str, str], given: Mapping[str, Any], user: str) -> dict[str, Any]:
         """What a verb of the program answers."""
-        if verb in ("users", "user-end", "database"):
-            return {"changed": True}
+        if verb in BESIDE:
+            return BESIDE[verb](given)
         if not any((name, "slurmctld") in self.services for name in self.controllers):
             raise Failed("controller_down", "slurmctld does not answer")
         self._register()
@@ -114,19 +121,16 @@ class SimulatedCluster:
         return {"version": VERSION, "accounting": bool(given.get("accounting"))}
 
     def look(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
-        after = float(options.get("ended-after") or 0)
-        ended = [
-            each for each in self.jobs.values() if not each.is_open and each.node and BEGAN_AT + int(each.id) > after
-        ]
-        counts: dict[str, int] = {}
-        for job in self._seen(self.jobs.values()):
-            counts[job["state"]] = counts.get(job["state"], 0) + 1
-        last = max((BEGAN_AT + int(each.id) for each in ended), default=after)
+        begun = int((options.get("ended-after") or MARK).removeprefix(MARK) or 0)
+        over = [each for each in self.jobs.values() if not each.is_open and each.node and each.id not in self.ended]
+        self.ended += [each.id for each in over]
+        alive = [self.job(each) for each in self.jobs.values() if each.is_open]
         return {
             "version": VERSION, "controller": "up", "nodes": [self.node(each) for each in self.nodes],
-            "jobs": [self.job(each) for each in self.jobs.values() if each.is_open], "job_counts": counts,
-            "partitions": [{"name": "main", "state": "UP"}], "ended": [self.job(each) for each in ended],
-            "ended_until": last, "truncated": False,
+            "nodes_after": None, "jobs": alive, "job_counts": self._counts(self.jobs.values()),
+            "partitions": [{"name": "main", "state": "up"}],
+            "ended": [self.attempt(self.jobs[each]) for each in self.ended[begun:]],
+            "ended_until": f"{MARK}{len(self.ended)}", "truncated": False,
         }  # fmt: skip
 
     def drain(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,7 +165,7 @@ class SimulatedCluster:
     def prove(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
         node = self.await_node(options, given)["node"]
         if "DRAIN" in node["state"]:
-            raise Failed("timed_out", f"{node['name']} is drained: {node['reason']}")
+            raise Failed("timed_out", f"no job ran: {node['name']} is drained: {node.get('reason')}")
         self.number += 1
         proof = SimulatedJob(str(self.number), "", "proof", str(given.get("user")), "", node["name"], "", "COMPLETED")
         self.jobs[proof.id] = proof
@@ -170,16 +174,16 @@ class SimulatedCluster:
     def await_node(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
         node = self.nodes.get(options["node"])
         if node is None or not node.responding:
-            raise Failed("not_registered", f"{options['node']} did not register")
+            raise Failed("timed_out", f"{options['node']} is not registered")
         return {"node": self.node(node.name)}
 
     def quiet(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
         node = self._node(options)
         busy = self._busy(node.name)
-        told = {"node": self.node(node.name), "jobs": [self.job(each) for each in busy]}
         if not node.drained or busy:
-            raise Failed("busy", f"{node.name} is not quiet", quiet=False, **told)
-        return {"quiet": True, **told}
+            held = [self.job(each) for each in busy]
+            raise Failed("not_quiet", f"{node.name} is not quiet", quiet=False, node=self.node(node.name), jobs=held)
+        return {"quiet": True, "node": self.node(node.name)}
 
     def submit(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
         account = str(given.get("account") or "")
@@ -198,8 +202,11 @@ class SimulatedCluster:
         return {"job_id": job.id, "repeated": False}
 
     def read_jobs(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
-        found = self._seen(each for each in self.jobs.values() if options.get("account", each.account) == each.account)
-        return {"jobs": found, "job_counts": {}, "truncated": False}
+        wanted = [each for each in self.jobs.values() if options.get("account", each.account) == each.account]
+        for name in ("user", "state"):
+            wanted = [each for each in wanted if options.get(name, getattr(each, name)) == getattr(each, name)]
+        shown, most = [self.job(each) for each in wanted], int(options.get("limit") or JOBS_MAX)
+        return {"jobs": shown[:most], "job_counts": self._counts(wanted), "truncated": len(shown) > most}
 
     def read_job(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
         return {"job": self._seen([self._job(options)])[0]}
@@ -216,7 +223,7 @@ class SimulatedCluster:
 
     def account_add(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
         self.accounts[str(given["account"])] = True
-        return {"account": given["account"]}
+        return {"account": given["account"], "user": given["user"]}
 
     def account_close(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
         account = str(given["account"])
@@ -227,31 +234,48 @@ class SimulatedCluster:
         return {"jobs": [each.id for each in left if each.is_open]}
 
     def account_remove(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
-        return {"removed": self.accounts.pop(str(given["account"]), None) is not None}
+        account = str(given["account"])
+        left = [each.id for each in self.jobs.values() if each.account == account and each.is_open]
+        if left:
+            raise Failed("busy", f"jobs of {account} are there: {', '.join(left)}", jobs=left)
+        return {"removed": self.accounts.pop(account, None) is not None}
 
     # What is told ----------------------------------------------------------------------------------------------------
 
     def node(self, name: str) -> dict[str, Any]:
-        """A node, as the program tells it."""
+        """A node, as the program tells it: what is not known is left out."""
         node, busy = self.nodes[name], self._busy(name)
         state = ["DOWN" if node.down or not node.responding else "ALLOCATED" if busy else "IDLE"]
         state += ["DRAIN"] * node.drained + ["NOT_RESPONDING"] * (not node.responding)
-        return {
+        return _known({
             "name": name, "state": state, "reason": node.reason, "reason_by": "root" if node.reason else None,
             "jobs": len(busy), "cpus": 2, "cpus_used": len(busy), "gpus": 0, "gpus_used": 0, "version": VERSION,
             "address": "10.99.0.1", "responding": node.responding,
-        }  # fmt: skip
+        })  # fmt: skip
 
     def job(self, job: SimulatedJob) -> dict[str, Any]:
-        """A job, as the program tells it."""
-        began = BEGAN_AT + int(job.id) - 1 if job.node else None
-        return {
-            "id": job.id, "array": None, "name": job.name, "user": job.user, "account": job.account or None,
-            "partition": "main", "state": job.state, "why": "Resources" if job.state == "PENDING" else None,
-            "why_text": None, "nodes": [job.node] if job.node else [], "batch_host": job.node, "submitted_at": BEGAN_AT,
-            "started_at": began, "ended_at": None if job.is_open or began is None else began + 1, "exit_code": 0,
-            "gpus": 0, "cpus": 1, "restarts": 0, "key": job.key or None,
-        }  # fmt: skip
+        """A job, as the program tells it: what is not known is left out."""
+        waits = job.state == "PENDING"
+        return _known({
+            "id": job.id, "name": job.name, "user": job.user, "account": job.account, "partition": "main",
+            "state": job.state, "why": "Resources" if waits else None, "why_text": WAITS if waits else None,
+            "nodes": [job.node] if job.node else [], "batch_host": job.node, "submitted_at": moment(BEGAN_AT),
+            "started_at": moment(BEGAN_AT + int(job.id) - 1) if job.node else None,
+            "ended_at": None if job.is_open or not job.node else moment(BEGAN_AT + int(job.id)),
+            "exit_code": None if job.is_open else 0, "gpus": 0, "cpus": 1, "restarts": 0, "key": job.key,
+        })  # fmt: skip
+
+    def attempt(self, job: SimulatedJob) -> dict[str, Any]:
+        """An attempt that ended, as the program tells it."""
+        told = self.job(job)
+        return {name: told[name] for name in ATTEMPT if name in told}
+
+    def _counts(self, jobs: Iterable[SimulatedJob]) -> dict[str, int]:
+        """How many jobs there are in each state; who counts has looked."""
+        counts: dict[str, int] = {}
+        for told in self._seen(jobs):
+            counts[told["state"]] = counts.get(told["state"], 0) + 1
+        return counts
 
     def _seen(self, jobs: Iterable[SimulatedJob]) -> list[dict[str, Any]]:
         told = []
@@ -276,6 +300,22 @@ class SimulatedCluster:
             raise Failed("not_found", f"there is no job {options['job']}")
         return job
 
+
+def moment(seconds: int) -> str:
+    """A time as the program tells it."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _known(told: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in told.items() if value not in (None, "", [])}
+
+
+BESIDE: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
+    "users": lambda given: {"made": [each["name"] for each in given.get("users", ())]},
+    "user-end": lambda given: {"user": given["user"]},
+    "database": lambda given: {"database": "up"},
+}
+"""What is done on a member without asking its controller."""
 
 Verb = Callable[[SimulatedCluster, Mapping[str, str], Mapping[str, Any]], dict[str, Any]]
 VERBS: Final[Mapping[str, Verb]] = {

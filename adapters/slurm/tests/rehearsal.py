@@ -159,6 +159,26 @@ class Rehearsal:
         self.book.target(operation, self.instance, manifest_of(version))
         return operation
 
+    def replace(self, member: Member, *, surge: bool) -> Operation:
+        """Replace a member; a surge is asked for only where the platform would take it."""
+        component = next(each for each in self.instance.manifest["components"] if each["key"] == member.component_key)
+        alike = [each for each in self.instance.members.values() if each.component_key == member.component_key]
+        standing = [each for each in alike if each.status not in ("removing", "removed")]
+        assert not surge or len(standing) < component["max_count"], "the platform refuses it"
+        return self.book.change(self.instance, "replace", {"surge": surge}, member.id)
+
+    def watch(self, until: Callable[[], bool]) -> None:
+        """Keep the instance while nobody asks for anything, until something is so."""
+        platform = Platform(cast(AsyncClient, self._line(None)), "keeper")
+        keeper = Keeper(SLURM, platform, Held(self.instance.id, self.instance.claim.fence), lambda: BEGAN)
+        for _ in range(ROUNDS_MAX):
+            if until():
+                return
+            rest = asyncio.run(keeper._round())
+            self.book.offset += min(timedelta(seconds=max(rest, 0.1)), LONG)
+            self.book.settle()
+        raise Stuck("what was watched for did not come")
+
     def until_over(self, operation: Operation, kill_at: int | None = None, *, is_done: bool = False) -> int:
         """Keep the instance until the operation is over, killed once on the way; how many requests the first made."""
         line = self._line(kill_at, is_done=is_done)

@@ -61,12 +61,12 @@ def remove_what_never_ends() -> Play:
 
 def replace() -> Play:
     here = Rehearsal().deployed()
-    return here, here.book.change(here.instance, "replace", {"surge": True}, here.member("worker-1").id)
+    return here, here.replace(here.member("worker-1"), surge=True)
 
 
 def replace_without_surge() -> Play:
     here = Rehearsal().deployed()
-    return here, here.book.change(here.instance, "replace", {"surge": False}, here.member("worker-1").id)
+    return here, here.replace(here.member("worker-1"), surge=False)
 
 
 def replace_what_is_lost() -> Play:
@@ -74,12 +74,13 @@ def replace_what_is_lost() -> Play:
     old = here.member("worker-1")
     here.book.lose(here.instance, old)
     here.cluster.forget(old.name)
-    return here, here.book.change(here.instance, "replace", {"surge": True}, old.id)
+    return here, here.replace(old, surge=True)
 
 
 def replace_the_controller() -> Play:
+    """Without a surge: the platform refuses one for a component of which there is at most one."""
     here = Rehearsal(workers=1).deployed()
-    return here, here.book.change(here.instance, "replace", {"surge": True}, here.member("controller-0").id)
+    return here, here.replace(here.member("controller-0"), surge=False)
 
 
 def upgrade() -> Play:
@@ -183,3 +184,20 @@ def test_the_end_is_the_same_wherever_the_adapter_is_killed(play: Callable[[], P
         here.until_over(operation, point, is_done=point > 1)  # before one is behind the one before
         assert here.end_state(operation) == undisturbed, f"killed at request {point}"
         assert (here.book.nodes.started_twice, here.book.observations) == ([], [])
+
+
+def test_a_node_that_a_forced_remove_left_in_slurm_is_deleted_and_its_job_metered_by_whoever_watches() -> None:
+    here = Rehearsal().deployed()
+    job = here.cluster.submit({}, {"script": HOLD, "user": "app"})["job_id"]
+    node = str(here.cluster.jobs[job].node)
+    with here.book.changing(here.instance):
+        here.member(node.removeprefix("c-")).status = "removed"  # by the platform alone, which tells nobody
+    here.cluster.forget(node)
+    here.cluster.nodes["admins-own"] = SimulatedNode("admins-own", responding=False)
+    here.watch(lambda: node not in here.cluster.nodes)
+    here.watch(lambda: [each["node"] for each in here.instance.adapter_detail["drift"]] == ["admins-own"])
+    assert here.cluster.jobs[job].state == "NODE_FAIL"
+    assert "admins-own" in here.cluster.nodes, "it is shown, and left alone"
+    asked = [each.step for each in here.instance.tasks.values() if each.step.startswith("forget/")]
+    assert len(asked) == 1
+    here.watch(lambda: f"job/{job}/" in str(here.instance.usage))

@@ -31,8 +31,8 @@ def newer(**fields: Any) -> dict[str, Any]:
         "exit_code": exit_code(0), "gres_detail": [], "job_id": 7, "job_state": ["COMPLETED"], "name": "train",
         "node_count": number(2), "nodes": "hpc-worker-[0-1]", "partition": "main", "restart_cnt": 0,
         "sockets_per_node": number(None), "start_time": number(1_794_814_153), "state_reason": "None",
-        "submit_time": number(1_794_814_150), "tasks": number(2), "tres_alloc_str": "", "tres_per_node": "gres/gpu:sim:1",
-        "user_name": "app", **fields,
+        "submit_time": number(1_794_814_150), "tasks": number(2), "tres_alloc_str": "",
+        "tres_per_node": "gres/gpu:sim:1", "user_name": "app", **fields,
     }  # fmt: skip
 
 

@@ -1,0 +1,172 @@
+"""The simulated Slurm answers in the shapes of the program on the node, which is asked here on what real Slurm said."""
+
+import subprocess
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters.slurm.tests.test_ledger import RECORDED as ATTEMPT
+from adapters.slurm.tests.test_node_program import RECORDED, recorded
+from mooring_slurm.simulated_slurm import BESIDE, HOLD, VERBS, Failed, SimulatedCluster
+from mooring_slurm.slurm_node import accounting, nodes, queue
+from mooring_slurm.slurm_node.asking import Slurm, Trouble
+from mooring_slurm.slurm_node.program import MODULE_OF, _words
+
+OPTIONAL = frozenset(
+    {"reason", "reason_by", "account", "key", "array", "name", "why", "why_text", "nodes", "batch_host"}
+)
+OPTIONAL_TIMES = frozenset({"started_at", "ended_at", "exit_code"})
+"""What the program leaves out where it is not known."""
+Answer = dict[str, Any]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Slurm:
+    """A member whose Slurm says what was recorded."""
+    for name in ("etc", "log"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "etc" / "slurm.conf").write_text(
+        "JobCompType=jobcomp/script\nAccountingStorageType=accounting_storage/slurmdbd\n", encoding="utf-8"
+    )
+    (tmp_path / "log" / "ended").write_text(f"{ATTEMPT}\n", encoding="utf-8")
+    (tmp_path / "out").write_text("hello\n", encoding="utf-8")
+    scontrol = f"""case "$*" in
+  *"show node absent"*) echo "Node absent not found"; exit 1;;
+  *"show node hpc"*) for last; do :; done; grep "NodeName=$last " {RECORDED}/nodes.txt;;
+  *"show node"*) cat {RECORDED}/nodes.txt;;
+  *"show job"*) printf 'JobId=1\\n   StdErr=/nowhere\\n   StdOut={tmp_path}/out\\n';;
+  *"show assoc"*) echo "UserName=root(0)";;
+esac"""
+    return recorded(
+        tmp_path, scontrol=scontrol, squeue=f"cat {RECORDED}/squeue_accounted.json", scancel="true",
+        sinfo="case $1 in --version) echo slurm-wlm 22.05.8;; *) echo 'main|up';; esac", sbatch="echo 12",
+        sacctmgr="true", srun="echo 9 hpc-worker-1", sacct="echo COMPLETED",
+    )  # fmt: skip
+
+
+def real(slurm: Slurm, verb: str, *words: str, given: Answer | None = None) -> Answer:
+    """What the program answers, or with what it fails."""
+    told: Namespace = _words().parse_args(["--home", slurm.home, verb, *words])
+    module = {"nodes": nodes, "queue": queue, "accounting": accounting}[MODULE_OF[verb]]
+    patch = pytest.MonkeyPatch()
+    with patch.context() as patched:
+        patched.setattr(module, "read_input", lambda: given or {}, raising=False)
+        patched.setattr(Slurm, "await_controller", lambda self, deadline: None)
+        try:
+            answer: Answer = module.VERBS[verb](slurm, told)
+        except Trouble as trouble:
+            return {"error": trouble.code, **trouble.more}
+    return answer
+
+
+def simulated(cluster: SimulatedCluster, verb: str, given: Answer | None = None, **options: str) -> Answer:
+    """What the simulator answers, or with what it fails."""
+    try:
+        return cluster.answer(verb, options, given or {}, "app")
+    except Failed as failed:
+        return {"error": failed.code, **failed.more}
+
+
+def cluster() -> SimulatedCluster:
+    """A controller, a worker that runs a job, one that is drained, and a job that waits."""
+    made = SimulatedCluster()
+    made.start("head", "controller", "slurmctld")
+    made.start("one", "worker", "slurmd")
+    simulated(made, "submit", {"script": "#!/bin/sh\n", "key": "over"})
+    simulated(made, "look")
+    simulated(made, "submit", {"script": HOLD, "key": "runs"})
+    made.start("two", "worker", "slurmd")
+    simulated(made, "drain", node="two", owner="member", reason="why")
+    made.accounts["p-one"] = True
+    made.nodes["one"].drained = True
+    simulated(made, "submit", {"script": HOLD, "key": "waits"})
+    made.nodes["one"].drained = False
+    return made
+
+
+def differing(sim: Any, told: Any, where: str = "") -> list[str]:
+    """Where two answers differ in keys or types; of lists every element is like one of the other's."""
+    if isinstance(sim, dict) and isinstance(told, dict):
+        free = OPTIONAL | OPTIONAL_TIMES if "id" in told or "name" in told else frozenset()
+        if where.endswith("counts"):
+            return [f"{where}.{name}" for name, value in sim.items() if not isinstance(value, int)]
+        odd = [f"{where}.{name}" for name in set(sim) ^ set(told) if name not in free]
+        return odd + [
+            each for name in set(sim) & set(told) for each in differing(sim[name], told[name], f"{where}.{name}")
+        ]
+    if isinstance(sim, list) and isinstance(told, list):
+        bad = [min((differing(each, other, f"{where}[]") for other in told), key=len, default=[]) for each in sim]
+        return [each for some in bad for each in some]
+    same = type(sim) is type(told) or (sim is None) != (told is None)
+    return [] if same and _alike(sim, told) else [f"{where}: {sim!r}, and really {told!r}"]
+
+
+def _alike(sim: Any, told: Any) -> bool:
+    """Times look alike, and marks do."""
+    if not isinstance(sim, str) or not isinstance(told, str):
+        return True
+    return [sim.count(each) for each in "TZ:"] == [told.count(each) for each in "TZ:"] or not sim.endswith("Z")
+
+
+WHY = {"reason": "why"}
+ASKED: tuple[tuple[str, tuple[str, ...], Answer, dict[str, str], Answer], ...] = (
+    ("look", ("--ended-after", "at:-:0"), {}, {"ended-after": "at:simulated:0"}, {}),
+    ("jobs", (), {}, {}, {}),
+    ("jobs", ("--limit", "1"), {}, {"limit": "1"}, {}),
+    ("job", ("--job", "4"), {}, {"job": "2"}, {}),
+    ("job", ("--job", "99"), {}, {"job": "99"}, {}),
+    ("cancel", ("--job", "4"), {}, {"job": "2"}, {}),
+    ("output", ("--job", "1"), {}, {"job": "1"}, {}),
+    ("drain", ("--node", "hpc-worker-1", "--owner", "member"), {}, {"node": "one", "owner": "member", **WHY}, {}),
+    ("drain", ("--node", "absent"), {}, {"node": "absent", "owner": "member", **WHY}, {}),
+    ("drain", ("--node", "hpc-worker-2", "--owner", "member"), {}, {"node": "two", "owner": "operator", **WHY}, {}),
+    ("resume", ("--node", "hpc-worker-0", "--owner", "member"), {}, {"node": "two", "owner": "member"}, {}),
+    ("resume", ("--node", "hpc-worker-2", "--owner", "member"), {}, {"node": "two", "owner": "operator"}, {}),
+    ("quiet", ("--node", "hpc-worker-4"), {}, {"node": "two"}, {}),
+    ("quiet", ("--node", "hpc-worker-0"), {}, {"node": "one"}, {}),
+    ("delete", ("--node", "absent"), {}, {"node": "absent"}, {}),
+    ("delete", ("--node", "hpc-worker-0"), {}, {"node": "one"}, {}),
+    ("delete", ("--node", "hpc-worker-0", "--gone"), {}, {"node": "one", "gone": ""}, {}),
+    ("await-node", ("--node", "hpc-worker-1"), {}, {"node": "one"}, {}),
+    ("await-node", ("--node", "absent", "--seconds", "0.01"), {}, {"node": "absent"}, {}),
+    ("prove", ("--node", "hpc-worker-1"), {}, {"node": "one"}, {}),
+    ("submit", (), {"key": "k", "script": "#!/bin/sh\n"}, {}, {"key": "k", "script": "#!/bin/sh\n"}),
+    ("gate", (), {"users": [], "accounting": False}, {}, {"users": [], "accounting": False}),
+    ("account-add", (), {"account": "p-one", "user": "root"}, {}, {"account": "p-one", "user": "root"}),
+    ("account-close", (), {"account": "p-one"}, {}, {"account": "p-one"}),
+    ("account-remove", (), {"account": "p-one", "user": "root"}, {}, {"account": "p-one", "user": "root"}),
+    ("users", (), {"users": []}, {}, {"users": []}),
+    ("user-end", (), {"user": "nobody-here"}, {}, {"user": "nobody-here"}),
+)  # fmt: skip
+"""A verb, how the program is asked, and how the simulator is."""
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: " ".join((asked[0], *asked[1])))
+def test_an_answer_has_the_keys_and_the_types_of_the_programs(
+    slurm: Slurm, asked: tuple[str, tuple[str, ...], Answer, dict[str, str], Answer]
+) -> None:
+    verb, words, given, options, given_simulated = asked
+    user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+    Path(slurm.below("submits", user)).mkdir(parents=True)
+    told = real(slurm, verb, *words, given=given)
+    sim = simulated(cluster(), verb, given_simulated, **options)
+    assert sim.get("error") == told.get("error")
+    assert differing(sim, told, verb) == []
+
+
+def test_every_verb_of_the_simulator_is_compared_and_every_difference_is_seen() -> None:
+    beside = {"database"}  # it waits for a database that there is not here
+    assert {each[0] for each in ASKED} == (set(VERBS) | set(BESIDE)) - beside
+    assert {*VERBS, *BESIDE, "serve-database"} == set(MODULE_OF)
+    told = {"ended_until": "at:x:1", "jobs": [{"id": "1", "started_at": "2026-01-01T00:00:00Z", "gpus": 1}]}
+    for wrong in (
+        {**told, "ended_until": 1},
+        {"jobs": told["jobs"]},
+        {**told, "jobs": [{"id": "1", "started_at": 1_700_000_000, "gpus": 1}]},
+        {**told, "jobs": [{"id": "1", "started_at": "2026-01-01T00:00:00Z", "gpus": None, "odd": 1}]},
+        {**told, "jobs": [{"id": 1, "gpus": 1}]},
+    ):
+        assert differing(wrong, told) != [], wrong
+    assert differing({**told, "jobs": [{"id": "7", "gpus": 2}]}, told) == []
