@@ -115,10 +115,10 @@ def detached_around_a_job(place: Site, tenant: Tenant, attachment: models.Attach
     waiting = tenant.client.detach_attachment(project, attachment.id, timeout_seconds=600)
     place.until(
         lambda: any(
-            (each.name, each.status) == ("close/1", "done")
+            each.name == "close/2"
             for each in tenant.client.get_operation(tenant.project_id, cluster, waiting.operation_id).steps
         ),
-        "the detach's own look for jobs",
+        "the detach's second look for jobs",
     )
     assert job_state(place, tenant, cluster, job, "root") == "RUNNING"
     (worker,) = place.members(tenant, cluster)
