@@ -84,6 +84,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     failure_detail: str | None = None
     last_lines: list[str] | None = None
     replaces_id: str | None = None
+    last_operation_id: str | None = None
     allocation: Allocation | None = None
 
     @property

@@ -106,8 +106,8 @@ def is_changing(world: World) -> bool:
 
 
 def fingerprint(world: World) -> str:
-    """How the members stand, in a few letters: another look is due when that has changed."""
-    told = [(each.id, each.status) for each in world.members]
+    """How the members stand, and after what, in a few letters: another look is due when that has changed."""
+    told = [(each.id, each.status, each.last_operation_id or "") for each in world.members]
     return hashlib.sha256(repr(sorted(told)).encode()).hexdigest()[:10]
 
 

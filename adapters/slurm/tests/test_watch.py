@@ -53,6 +53,9 @@ def test_one_look_is_made_at_a_time_and_none_for_each_step_of_a_change() -> None
     done = msgspec.structs.replace(open_look, status="succeeded", result={"output": json.dumps({"nodes": [IDLE]})})
     (again,) = watch(world(member(HEAD), member(FIRST), tasks=(done,))).looks
     assert again.step.split("/")[1] == fingerprint(grown)
+    restarted = [msgspec.structs.replace(each, last_operation_id="op_restart") for each in grown.members]
+    after = msgspec.structs.replace(grown, members=restarted)
+    assert fingerprint(after) != fingerprint(grown), "what was seen before a restart is not believed after it"
     stuck = msgspec.structs.replace(open_look, step="look/changing/1")
     assert len(watch(world(member(HEAD), member(FIRST), tasks=(stuck,))).looks) == 1
 

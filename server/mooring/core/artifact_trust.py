@@ -27,7 +27,7 @@ from mooring.core.decision import Audited, Context, Decision, Happened, Move
 from mooring.core.errors import Code, Refusal
 from mooring.core.events import EventType
 from mooring.core.machine import Edge
-from mooring.core.policy import Chain, Request
+from mooring.core.policy import Chain, Request, Verdict
 from mooring.core.trust import TRUST, TrustState, TrustTrigger
 
 
@@ -94,6 +94,7 @@ class Doubt:
 
     code: Code
     reason: str
+    denied_by: Verdict | None = None  # the layer of the policy that says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +116,12 @@ class Trust:
             return None
         first = self.doubts[0]
         doubts = [{"code": each.code.value, "reason": each.reason} for each in self.doubts]
+        denial = None if first.denied_by is None else first.denied_by.refusal()
+        told = {"artifact_id": artifact.id, "digest": artifact.digest, "trust": self.state.value, "reasons": doubts}
         return Refusal(
             first.code,
             f"artifact {artifact.digest} is {self.state}: {first.reason}",
-            {"artifact_id": artifact.id, "digest": artifact.digest, "trust": self.state.value, "reasons": doubts},
+            told if denial is None else {**denial.details, **told},
         )
 
 
@@ -158,7 +161,7 @@ def derive_trust(
         doubts.append(Doubt(Code.SOURCE_DENIED, f"no source on the list names {artifact.location}"))
     verdict = policy.decide(Request(source=artifact.location))
     if not verdict.allowed:
-        doubts.append(Doubt(Code.SOURCE_DENIED, f"the {verdict.layer} policy denies {artifact.location}"))
+        doubts.append(Doubt(Code.SOURCE_DENIED, f"the {verdict.layer} policy denies {artifact.location}", verdict))
     own = [each for each in evidence if each.artifact_id == artifact.id]
     presence, presence_doubt = _presence(artifact, own)
     relied = [] if presence is None else [presence.id]

@@ -105,6 +105,9 @@ def test_a_source_that_is_denied_rejects_whatever_was_seen() -> None:
 
     assert (trust.state, codes(trust)) == (TrustState.REJECTED, [Code.SOURCE_DENIED])
     assert "tenant policy" in trust.doubts[0].reason
+    refusal = trust.refusal(ARTIFACT)
+    assert refusal is not None
+    assert (refusal.details["layer"], refusal.details["subject"]) == ("tenant", "source")
     unlisted = derive_trust(ARTIFACT, [seen()], (), OPEN, source_allowed=False)
     assert (unlisted.state, codes(unlisted)) == (TrustState.REJECTED, [Code.SOURCE_DENIED])
 
