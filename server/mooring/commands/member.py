@@ -42,7 +42,7 @@ async def add(work: Work[Launched], at: At, wish: AddWish, placement: PlacementW
     return await work.execute(load, decide)
 
 
-async def drain(work: Work[Operation], at: At, member_id: str, asked: tuple[int, str]) -> Answered:
+async def drain(work: Work[Operation], at: At, member_id: str, asked: tuple[int | None, str]) -> Answered:
     """Ask a member to finish its work and take no more."""
 
     def decide(loaded: tuple[Standing, Member]) -> Decision[Operation]:
