@@ -23,7 +23,7 @@ from mooring_slurm.coming import (
     worker_ready,
     worker_up,
 )
-from mooring_slurm.drains import cordon, uncordon
+from mooring_slurm.drains import DEAD, cordon, uncordon
 from mooring_slurm.layout import MARIADBD, MUNGED, SLURMCTLD, SLURMDBD
 from mooring_slurm.members import (
     OWNER,
@@ -42,7 +42,7 @@ from mooring_slurm.members import (
     slurmd,
     slurmdbd,
 )
-from mooring_slurm.views import LEFT, Difference, differences, three_views
+from mooring_slurm.views import LEFT, Difference, differences, nodes_of, three_views
 
 MENDED_MAX = 50
 """So many differences are put right in one operation."""
@@ -68,9 +68,18 @@ def reconcile(world: World, operation: Operation) -> Plan:
         return Plan((*steps, Finish(evidence=three_views(world, seen, found))))
     steps += [*mended, Gather(step="mended"), ask(head, f"check/{head.id}", "look")]
     after = answered(world, operation, f"check/{head.id}")
-    evidence = {**three_views(world, after or None, differences(world, after) if after else found)}
+    left = [each for each in differences(world, after) if not is_settling(each, seen, after)] if after else found
+    evidence = {**three_views(world, after or None, left)}
     evidence["put_right"] = [each.plain() for each in found if each.is_mended][:MENDED_MAX]
     return Plan((*steps, Gather(step="checked"), Finish(evidence=evidence)))
+
+
+def is_settling(each: Difference, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether a node is only silent in the moment after it was put right, and answered before: that is not down."""
+    node, earlier = nodes_of(after).get(each.node), nodes_of(before).get(each.node)
+    if each.name != "down" or node is None or earlier is None or not earlier.get("responding"):
+        return False
+    return not DEAD - {"NOT_RESPONDING"} & frozenset(node.get("state", ()))
 
 
 def put_right(crew: Crew, operation: Operation, found: Sequence[Difference]) -> list[Step]:

@@ -71,7 +71,7 @@ def differences(world: World, look: Mapping[str, Any]) -> list[Difference]:
         for difference in _of_member(member, nodes.get(name), look)
     ]
     known = {each.name for each in world.members}
-    found += [_of_nobody(world, name) for name in nodes if name not in known]
+    found += [_of_nobody(world, name, node) for name, node in nodes.items() if name not in known]
     found += [
         Difference("", "partition_down", f"the partition {each.get('name')} is {each.get('state')}")
         for each in look.get("partitions", ())
@@ -80,9 +80,11 @@ def differences(world: World, look: Mapping[str, Any]) -> list[Difference]:
     return sorted(found, key=lambda each: (each.node, each.name))
 
 
-def _of_nobody(world: World, name: str) -> Difference:
+def _of_nobody(world: World, name: str, node: Mapping[str, Any]) -> Difference:
     if not is_named_by_us(world, name):
-        return Difference(name, "unknown_node", "Slurm has a node that belongs to no member", is_mended=True)
+        is_silent = is_down(node)
+        detail = "Slurm has a node that belongs to no member" + ("" if is_silent else "; it answers, and is left alone")
+        return Difference(name, "unknown_node", detail, is_mended=is_silent)
     detail = "its member was removed, and Slurm has the node still; it is deleted as soon as Slurm does not reach it"
     return Difference(name, LEFT, detail, is_mended=True)
 

@@ -308,10 +308,13 @@ def test_a_reconcile_shows_three_views_and_leaves_somebody_elses_drain_alone() -
 def test_a_reconcile_clears_what_is_the_platforms_own() -> None:
     look = {"nodes": [
         {"name": "c-one", "state": ["IDLE", "DRAIN"], "reason": "mooring:member: drain op_0"},
-        {"name": "stranger", "state": ["IDLE"]},
+        {"name": "stranger", "state": ["DOWN", "NOT_RESPONDING"]},
+        {"name": "guest", "state": ["IDLE"], "responding": True},
     ]}  # fmt: skip
     found = plan(world(member(HEAD), member(FIRST), tasks=(task("look/head", look),)), operation("reconcile"))
-    assert [each.step for each in found.steps][:3] == ["look/head", "uncordon/one", "forget/stranger"]
+    steps = [each.step for each in found.steps]
+    assert steps[:3] == ["look/head", "uncordon/one", "forget/stranger"]
+    assert "forget/guest" not in steps, "somebody works there"
 
 
 def test_a_reconcile_without_a_controller_fails_and_says_so() -> None:
