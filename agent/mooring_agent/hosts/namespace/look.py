@@ -71,7 +71,9 @@ def look(traces: Traces, guard: Guard) -> Seen:
     """One look at everything that this host makes; of containers their own family knows."""
     seen = Seen()
     everybody = processes.survey()
-    _look_processes(traces, seen, everybody)
+    seen.looked["processes"] = len(everybody)
+    seen.processes = _inside(traces, everybody)
+    seen.add("processes", (f"{each.pid} {each.name}" for each in seen.processes))
     _look_namespaces(traces, seen, everybody, guard)
     _look_mounts(traces, seen, everybody)
     _look_links(traces, seen, guard)
@@ -81,8 +83,13 @@ def look(traces: Traces, guard: Guard) -> Seen:
     return seen
 
 
-def _look_processes(traces: Traces, seen: Seen, everybody: list[Process]) -> None:
-    seen.looked["processes"] = len(everybody)
+def processes_of(traces: Traces) -> list[Process]:
+    """The processes alone, for who does something about them: a whole look goes through all that anybody has open."""
+    return _inside(traces, processes.survey())
+
+
+def _inside(traces: Traces, everybody: list[Process]) -> list[Process]:
+    found = []
     grouped = set(limits.members(traces.cgroups))
     for each in everybody:
         if each.pid == os.getpid():
@@ -92,8 +99,8 @@ def _look_processes(traces: Traces, seen: Seen, everybody: list[Process]) -> Non
         if traces.killed_at is not None and each.start > traces.killed_at:
             inside = False  # it has a number that was given again
         if in_range or inside or each.pid in grouped:
-            seen.processes.append(each)
-    seen.add("processes", (f"{each.pid} {each.name}" for each in seen.processes))
+            found.append(each)
+    return found
 
 
 def _look_namespaces(traces: Traces, seen: Seen, everybody: list[Process], guard: Guard) -> None:

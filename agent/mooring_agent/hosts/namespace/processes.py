@@ -46,10 +46,12 @@ def own_namespaces() -> dict[str, int]:
 def _namespaces(directory: str) -> dict[str, int]:
     found = {}
     for kind in KINDS:
-        with contextlib.suppress(OSError):
+        try:
             seen = number_of(os.readlink(f"{directory}/ns/{kind}"))
-            if seen is not None:
-                found[kind] = seen[1]
+        except OSError:
+            continue
+        if seen is not None:
+            found[kind] = seen[1]
     return found
 
 
@@ -62,18 +64,16 @@ def read(pid: int, directory: str = "") -> Process | None:
     """One process, or none if it is gone or has ended and waits to be reaped."""
     directory = directory or f"/proc/{pid}"
     try:
-        text = Path(directory, "stat").read_bytes()
-        uid = os.stat(f"/proc/{pid}").st_uid
-        status = Path(directory, "status").read_text(errors="replace")
+        with open(f"{directory}/stat", "rb", buffering=0) as file:
+            text = file.readall()
+        with open(f"{directory}/status", "rb", buffering=0) as file:
+            status = file.readall()
     except OSError:
         return None
     fields = text.rpartition(b")")[2].split()
     if fields[0] in (b"Z", b"X"):
         return None
-    for line in status.splitlines():
-        if line.startswith("Uid:"):
-            uid = int(line.split()[1])
-            break
+    uid = int(status.partition(b"\nUid:")[2].split(maxsplit=1)[0])  # a name has no line of its own: it is escaped there
     name = text.partition(b"(")[2].rpartition(b")")[0].decode(errors="replace")
     return Process(pid, int(fields[19]), uid, name, _namespaces(directory))
 
@@ -97,10 +97,21 @@ def survey() -> list[Process]:
 
 def descriptors(pid: int) -> Iterator[tuple[int, str]]:
     """What a process has open."""
-    with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                yield int(name), os.readlink(f"/proc/{pid}/fd/{name}")
+    try:
+        directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        for name in os.listdir(directory):
+            try:
+                target = os.readlink(name, dir_fd=directory)
+            except OSError:
+                continue
+            yield int(name), target
+    except OSError:  # it has ended
+        return
+    finally:
+        os.close(directory)
 
 
 def is_alive(init: Init) -> bool:

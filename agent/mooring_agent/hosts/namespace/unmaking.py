@@ -75,11 +75,9 @@ def note_destroying(work: Unmaking) -> None:
 
 def look_before(work: Unmaking) -> None:
     """What there is."""
+    # In a network that is not its own only whoever has a socket open says whose it is.
+    work.sockets = look.socket_inodes(look.processes_of(work.traces()))
     work.before = work.look()
-    work.sockets = look.socket_inodes(work.before.processes)
-    if work.record.spec.network.machine:
-        # In a network that is not its own only whoever has a socket open says whose it is.
-        work.before = work.look()
 
 
 def kill_all(work: Unmaking) -> None:
@@ -88,7 +86,7 @@ def kill_all(work: Unmaking) -> None:
     living = [init for init in work.inits if processes.is_alive(init)]
     processes.kill((init.pid, init.start) for init in living)
     for _ in range(5):
-        strangers = [each for each in work.look().processes if each.pid != os.getpid()]
+        strangers = [each for each in look.processes_of(work.traces()) if each.pid != os.getpid()]
         if not strangers:
             break
         processes.kill((each.pid, each.start) for each in strangers)
@@ -286,14 +284,13 @@ def close_owner(machine: Machine, record: Record, owner: Owner) -> Look:
             sockets=sockets,
         )
 
-    def one_look(sockets: frozenset[int] = frozenset()) -> Seen:
+    def one_look(sockets: frozenset[int]) -> Seen:
         seen = look.look(traces(sockets), guard)
         _look_inside(machine, owner, seen, sockets)
         return seen
 
     try:
-        before = one_look()
-        held = look.socket_inodes(before.processes)
+        held = look.socket_inodes(look.processes_of(traces(frozenset())))
         before = one_look(held)
         living = [each for each in inits if processes.is_alive(each)]
         processes.kill((each.pid, each.start) for each in living)
