@@ -14,6 +14,7 @@ from mooring_slurm.members import inspect, is_reached, main_service
 WAITED: Final = ("gate", "node", "prove")
 """Steps that wait for a daemon: they tell what is missing, and it tells why."""
 TELLING: Final = ("fatal:", "error:")
+"""The words that tell why, the better first: one that is started again and again may have been heard in the middle."""
 LINE_MAX: Final = 300
 
 
@@ -57,7 +58,7 @@ def _heard(world: World, operation: Operation, member: Member, failure: Failure 
     lines = _words(world, operation, member)
     if failure is None or not lines:
         return failure
-    said = next((line for line in reversed(lines) if any(word in line for word in TELLING)), "")
+    said = next((line for word in TELLING for line in reversed(lines) if word in line), "")
     detail = f"{failure.detail}; {said.strip()[:LINE_MAX]}" if said else failure.detail
     return Failure(failure.code, detail, lines)
 

@@ -27,6 +27,17 @@ def test_before_a_worker_is_given_up_its_daemon_is_heard_and_then_it_is_said_in_
         assert (failure.detail, failure.last_lines) == (expected, tuple(lines))
 
 
+def test_a_daemon_that_was_heard_in_the_middle_of_its_next_start_is_told_by_what_ended_the_last_one() -> None:
+    bad = task("prove/one", {"error": {"code": "daemon_down", "detail": "it is down"}}, "failed", exit_code=1)
+    lines = ["slurmd: error: other hardware", "slurmd: fatal: the port is taken", "slurmd: error: other hardware"]
+    heard = msgspec.structs.replace(UNHEARD, status="succeeded", result={"state": "running", "last_lines": lines})
+    failure = end_of(
+        plan(world(member(HEAD), member(FIRST, "joining"), tasks=(bad, heard)), operation("add", FIRST))
+    ).failure
+    assert failure is not None
+    assert failure.detail.endswith("slurmd: fatal: the port is taken")
+
+
 def test_a_daemon_on_a_machine_that_cannot_be_reached_is_not_asked() -> None:
     bad = task("prove/one", {"error": {"code": "timed_out", "detail": "no job ran"}}, "failed")
     here = world(member(HEAD), member(FIRST, "joining", node_reachable=False), tasks=(bad,))
