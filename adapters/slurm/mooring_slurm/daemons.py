@@ -8,6 +8,8 @@ from mooring_slurm.conf import Worker, worker_words
 from mooring_slurm.layout import MARIADBD, MUNGED, SLURMCTLD, SLURMD, SLURMDBD, Home
 
 CONTROLLER_SECONDS: Final = 10
+BEGINS: Final = "a daemon begins"
+"""A line of a worker's log before each start of its daemon: what one said is told from what the next one says."""
 
 
 def with_controller(seconds: int = CONTROLLER_SECONDS) -> str:
@@ -17,7 +19,7 @@ def with_controller(seconds: int = CONTROLLER_SECONDS) -> str:
     return (
         f"end=$(($(date +%s) + {seconds})); "
         'until timeout 2 scontrol ping >/dev/null 2>&1 || [ "$(date +%s)" -ge "$end" ]; '
-        'do sleep 0.02; done; exec "$0" "$@"'
+        f'do sleep 0.02; done; echo "{BEGINS}"; exec "$0" "$@"'
     )
 
 

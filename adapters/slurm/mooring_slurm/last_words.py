@@ -4,17 +4,19 @@ The program on the node knows that nobody registered, or that no job ran; why, o
 is called failed, its daemon's last lines are read, where its node can be asked.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from mooring_adapter import Failure, Finish, Member, Operation, Plan, ReportMember, Step, World, failures
 from mooring_slurm.answers import ended
+from mooring_slurm.daemons import BEGINS
 from mooring_slurm.members import inspect, is_reached, main_service
 
 WAITED: Final = ("gate", "node", "prove")
 """Steps that wait for a daemon: they tell what is missing, and it tells why."""
 TELLING: Final = ("fatal:", "error:")
-"""The words that tell why, the better first: one that is started again and again may have been heard in the middle."""
+"""The words that tell why, the better first."""
 LINE_MAX: Final = 300
 
 
@@ -58,9 +60,20 @@ def _heard(world: World, operation: Operation, member: Member, failure: Failure 
     lines = _words(world, operation, member)
     if failure is None or not lines:
         return failure
-    said = next((line for word in TELLING for line in reversed(lines) if word in line), "")
+    said = next(
+        (line for word in TELLING for line in reversed(_last_run(world, operation, member)) if word in line), ""
+    )
     detail = f"{failure.detail}; {said.strip()[:LINE_MAX]}" if said else failure.detail
     return Failure(failure.code, detail, lines)
+
+
+def _last_run(world: World, operation: Operation, member: Member) -> Sequence[str]:
+    """What the daemon said that ended last: one that is started again and again may be heard in the middle."""
+    lines, task = _words(world, operation, member), ended(world, operation, f"why/{member.id}")
+    begun = [number for number, line in enumerate(lines) if line == BEGINS]
+    if task is None or not begun or (task.result or {}).get("state") != "running":
+        return lines
+    return lines[: begun[-1]] or lines
 
 
 def _words(world: World, operation: Operation, member: Member) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mooring_slurm.daemons import CONTROLLER_SECONDS, with_controller
+from mooring_slurm.daemons import BEGINS, CONTROLLER_SECONDS, with_controller
 from mooring_slurm.slurm_node.nodes import DAEMON_SECONDS
 
 ANSWERS = {
@@ -24,7 +24,7 @@ def test_a_daemon_starts_when_its_controller_answers_or_after_a_while(tmp_path: 
     words = ["sh", "-c", with_controller(1 if answer == ANSWERS["never"] else 600), "slurmd", "-N", "hpc worker"]
     path = f"{tmp_path}:/usr/bin:/bin"
     done = subprocess.run(words, env={"PATH": path}, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == f"{tmp_path}/slurmd -N hpc worker\n"
+    assert done.stdout == f"{BEGINS}\n{tmp_path}/slurmd -N hpc worker\n"
 
 
 def test_who_looks_for_a_workers_daemon_waits_longer_than_it_waits_for_its_controller() -> None:

@@ -4,6 +4,7 @@ import msgspec
 
 from adapters.slurm.tests.given import FIRST, HEAD, SECOND, UNHEARD, end_of, member, named, operation, task, world
 from mooring_adapter import Finish
+from mooring_slurm.daemons import BEGINS
 from mooring_slurm.plans import plan
 
 
@@ -29,13 +30,14 @@ def test_before_a_worker_is_given_up_its_daemon_is_heard_and_then_it_is_said_in_
 
 def test_a_daemon_that_was_heard_in_the_middle_of_its_next_start_is_told_by_what_ended_the_last_one() -> None:
     bad = task("prove/one", {"error": {"code": "daemon_down", "detail": "it is down"}}, "failed", exit_code=1)
-    lines = ["slurmd: error: other hardware", "slurmd: fatal: the port is taken", "slurmd: error: other hardware"]
+    start = [BEGINS, "slurmd: error: other hardware"]
+    lines = [*start, "slurmd: error: the port is taken", *start]
     heard = msgspec.structs.replace(UNHEARD, status="succeeded", result={"state": "running", "last_lines": lines})
     failure = end_of(
         plan(world(member(HEAD), member(FIRST, "joining"), tasks=(bad, heard)), operation("add", FIRST))
     ).failure
     assert failure is not None
-    assert failure.detail.endswith("slurmd: fatal: the port is taken")
+    assert failure.detail.endswith("slurmd: error: the port is taken")
 
 
 def test_a_daemon_on_a_machine_that_cannot_be_reached_is_not_asked() -> None:
