@@ -23,7 +23,7 @@ from mooring_slurm.coming import (
     worker_ready,
     worker_up,
 )
-from mooring_slurm.drains import DEAD, cordon, uncordon
+from mooring_slurm.drains import cordon, uncordon
 from mooring_slurm.layout import MARIADBD, MUNGED, SLURMCTLD, SLURMDBD
 from mooring_slurm.members import (
     OWNER,
@@ -42,7 +42,7 @@ from mooring_slurm.members import (
     slurmd,
     slurmdbd,
 )
-from mooring_slurm.views import LEFT, Difference, differences, nodes_of, three_views
+from mooring_slurm.views import LEFT, Difference, differences, is_merely_silent, nodes_of, three_views
 
 MENDED_MAX = 50
 """So many differences are put right in one operation."""
@@ -79,7 +79,7 @@ def is_settling(each: Difference, before: Mapping[str, Any], after: Mapping[str,
     node, earlier = nodes_of(after).get(each.node), nodes_of(before).get(each.node)
     if each.name != "down" or node is None or earlier is None or not earlier.get("responding"):
         return False
-    return not DEAD - {"NOT_RESPONDING"} & frozenset(node.get("state", ()))
+    return is_merely_silent(node)
 
 
 def put_right(crew: Crew, operation: Operation, found: Sequence[Difference]) -> list[Step]:

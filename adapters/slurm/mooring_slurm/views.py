@@ -155,6 +155,11 @@ def is_down(node: Mapping[str, Any]) -> bool:
     return bool(DEAD & frozenset(node.get("state", ()))) or node.get("responding") is False
 
 
+def is_merely_silent(node: Mapping[str, Any]) -> bool:
+    """Whether nothing worse is known of it than that it does not answer at this moment, if that."""
+    return not DEAD - {"NOT_RESPONDING"} & frozenset(node.get("state", ()))
+
+
 def three_views(world: World, look: Mapping[str, Any] | None, found: Sequence[Difference]) -> dict[str, Any]:
     """The evidence of a reconcile: what each of the three says, and where they differ."""
     members = [each for each in world.members if each.status not in ("removing", "removed")]

@@ -12,11 +12,10 @@ from typing import Any, Final
 
 from mooring_adapter import Member, MemberSeen, RunTask, Task, Watched, World
 from mooring_slurm.answers import answer_of
-from mooring_slurm.drains import DEAD
 from mooring_slurm.layout import Home
 from mooring_slurm.members import OUTPUT_BYTES, OWNER, UP, controller_of, is_reached, workers_of
 from mooring_slurm.usage import accounts_of, usage_of
-from mooring_slurm.views import Difference, differences, drain_owner, is_down, left_nodes, nodes_of
+from mooring_slurm.views import Difference, differences, drain_owner, is_down, is_merely_silent, left_nodes, nodes_of
 
 WATCH_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 30
@@ -148,7 +147,7 @@ def silent_once(world: World, seen: Mapping[str, Any]) -> frozenset[str]:
         each.name
         for each in workers_of(world)
         if each.name in nodes
-        and not DEAD - {"NOT_RESPONDING"} & frozenset(nodes[each.name].get("state", ()))
+        and is_merely_silent(nodes[each.name])
         and (each.adapter_detail.get("slurm") or {}).get("responding") is not False
     )
 
