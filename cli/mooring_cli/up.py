@@ -11,6 +11,7 @@ installed, so that there is somebody who operates what is launched.
 
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -119,7 +120,7 @@ def run(arguments: list[str], offers: int | None = None, settings: Mapping[str, 
             for pipe in pipes:
                 os.close(pipe)  # the child has its own
         begin(child)
-        code = child.wait()
+        code = _end_of(child)
     if code in (0, -signal.SIGTERM, -signal.SIGINT):
         return failures.DONE
     return failures.USAGE if code == 1 else failures.SERVER
@@ -128,6 +129,30 @@ def run(arguments: list[str], offers: int | None = None, settings: Mapping[str, 
 def _die_with_parent() -> None:
     """Runs in the child before the program: ask the kernel for SIGTERM when the parent is gone."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _end_of(child: "subprocess.Popen[bytes]") -> int:
+    """Wait for the child's end, and let each signal's handler run at once.
+
+    A handler runs between two steps of the interpreter: a signal that comes after the last of these and before the
+    kernel has put a plain `wait` to sleep would be kept until the child ended by itself. The kernel's side of the
+    handler writes into a pipe, which is looked at here beside the child.
+    """
+    heard, hears = os.pipe()
+    os.set_blocking(heard, False)
+    os.set_blocking(hears, False)
+    ended = os.pidfd_open(child.pid)
+    earlier = signal.set_wakeup_fd(hears, warn_on_full_buffer=False)
+    try:
+        while True:
+            ready, _, _ = select.select([ended, heard], [], [])
+            if ended in ready:
+                return child.wait()
+            os.read(heard, 64)
+    finally:
+        signal.set_wakeup_fd(earlier)
+        for descriptor in (heard, hears, ended):
+            os.close(descriptor)
 
 
 @contextmanager
