@@ -2,21 +2,32 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 Seen = TypeVar("Seen")
 SECONDS_MAX = 240.0
-LOOK_SECONDS = 0.05
+FIRST_PAUSE, LONGEST_PAUSE, LONGER = 0.05, 1.0, 1.2
+
+
+def pauses() -> Iterator[float]:
+    """How long to wait between one look and the next, for ever: who waits for long looks rarely, since a look costs
+    the machine time that what is waited for needs.
+    """
+    pause = FIRST_PAUSE
+    while True:
+        yield pause
+        pause = min(pause * LONGER, LONGEST_PAUSE)
 
 
 def eventually(look: Callable[[], Seen], is_so: Callable[[Seen], object], said: Callable[[], str] = str) -> Seen:
     """What is looked at once it is so; a failure tells how it stands instead, and what was said meanwhile."""
     until = time.monotonic() + SECONDS_MAX
+    pause = pauses()
     while not is_so(seen := look()):
         assert time.monotonic() < until, f"{seen}\n{said()}"
-        time.sleep(LOOK_SECONDS)
+        time.sleep(next(pause))
     return seen
 
 

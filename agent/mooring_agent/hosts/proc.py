@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Final
 
 ENVIRONMENT_MAX_BYTES: Final = 2_097_152
+KERNEL_THREAD: Final = 0x0020_0000
+"""The flag, among those of /proc/<pid>/stat, of a thread of the kernel: it is in no sandbox and has nothing open."""
 _LISTENING: Final = "0A"
 
 
@@ -45,7 +47,7 @@ class Port:
 
 
 def processes() -> dict[int, Process]:
-    """Every process that can be seen."""
+    """Every process that can be seen; the kernel's own threads, of which a machine has hundreds, are none."""
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and (process := find_process(int(name))) is not None:
@@ -61,6 +63,8 @@ def find_process(pid: int) -> Process | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = after.split()
+    if int(fields[6]) & KERNEL_THREAD:
+        return None
     name = before.partition(b"(")[2].decode("utf-8", "replace")
     return Process(pid, int(fields[19]), int(fields[1]), name, fields[0] in (b"Z", b"X"))
 

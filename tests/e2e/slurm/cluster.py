@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from mooring_sdk import Client, models
 from tests.e2e.cloud import PATIENT, Machine
 from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
+from tests.e2e.traces import pauses
 
 Seen = TypeVar("Seen")
 REASON = "a test of real Slurm asks for it"
@@ -291,19 +292,16 @@ class Site:
     def patiently(self, ask: Callable[[float], Seen], is_over: Callable[[Seen], bool]) -> Seen:
         """What is asked for once it is over; how it stands after a long time, where it is not."""
         end = time.monotonic() + SECONDS_MAX
-        while True:
-            seen = ask(20)
-            if is_over(seen) or time.monotonic() > end:
-                return seen
+        pause = pauses()
+        while not is_over(seen := ask(20)) and time.monotonic() < end:
+            time.sleep(next(pause))
+        return seen
 
     def until(self, look: Callable[[], Any], what: str) -> Any:
         """Wait for something that only Slurm tells."""
-        end = time.monotonic() + SECONDS_MAX
-        while time.monotonic() < end:
-            if found := look():
-                return found
-            time.sleep(0.1)
-        raise AssertionError(f"{what} did not come about\n{self.said()}")
+        found = self.patiently(lambda _: look(), bool)
+        assert found, f"{what} did not come about\n{self.said()}"
+        return found
 
     def said(self) -> str:
         """What adapter and agents said last."""

@@ -238,6 +238,23 @@ def test_a_worker_whose_sandbox_was_killed_is_replaced(place: Site, ada: Tenant)
     place.stop(ada, cluster)
 
 
+def test_a_worker_that_was_removed_by_force_leaves_slurm_too(place: Site, ada: Tenant) -> None:
+    cluster = place.launch(ada, "forced", workers=2).id
+    kept, victim = place.members(ada, cluster)
+    job = began(place, ada, cluster, "--no-requeue", "-w", victim.name, *waiting("/tmp/forced"))
+    removed = ada.client.remove_member(ada.project_id, cluster, victim.id, force=True)
+    place.over(ada, cluster, removed.id)
+    assert [each.id for each in place.members(ada, cluster)] == [kept.id]
+    place.until(
+        lambda: place.slurm(ada, cluster, "sinfo", "-N", "-h", "-o", "%N").text.split() == [kept.name],
+        "Slurm without the node whose member was torn down",
+    )
+    assert job_state(place, ada, cluster, job) == "NODE_FAIL"
+    assert does(place, ada, cluster, "healthy").adapter_detail["drift"] == []
+    assert place.slurm(ada, cluster, "srun", "hostname").exit_code == 0
+    place.stop(ada, cluster)
+
+
 def test_a_worker_that_could_not_start_says_why_and_is_removed_and_added_again(place: Site, ada: Tenant) -> None:
     cluster = place.launch(ada, "hindered", workers=1).id
     box = ada.client.create_allocation(ada.project_id, sku=SKU, shape="gpu_slice", gpu_count=2, name="box")

@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -69,8 +69,22 @@ class Seen:
 
 def look(traces: Traces, guard: Guard) -> Seen:
     """One look at everything that this host makes; of containers their own family knows."""
-    seen = Seen()
+    return _look(traces, guard, processes.survey())
+
+
+def first_look(traces: Traces, guard: Guard) -> tuple[Seen, frozenset[int]]:
+    """A look, and the sockets that the processes which it finds have open.
+
+    In a network that is not its own only whoever has a socket open says whose it is: what was found here is what
+    later looks are told to look for.
+    """
     everybody = processes.survey()
+    held = socket_inodes(_inside(traces, everybody))
+    return _look(replace(traces, sockets=held), guard, everybody), held
+
+
+def _look(traces: Traces, guard: Guard, everybody: list[Process]) -> Seen:
+    seen = Seen()
     seen.looked["processes"] = len(everybody)
     seen.processes = _inside(traces, everybody)
     seen.add("processes", (f"{each.pid} {each.name}" for each in seen.processes))

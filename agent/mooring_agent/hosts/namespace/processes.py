@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from mooring_agent.hosts.namespace.records import Init
+from mooring_agent.hosts.proc import KERNEL_THREAD
 
 KINDS: Final = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 _KILL_SECONDS: Final = 30.0
@@ -61,17 +62,17 @@ def pids() -> Iterator[int]:
 
 
 def read(pid: int, directory: str = "") -> Process | None:
-    """One process, or none if it is gone or has ended and waits to be reaped."""
+    """One process, or none if it is gone, has ended and waits to be reaped, or is a thread of the kernel."""
     directory = directory or f"/proc/{pid}"
     try:
         with open(f"{directory}/stat", "rb", buffering=0) as file:
             text = file.readall()
+        fields = text.rpartition(b")")[2].split()
+        if fields[0] in (b"Z", b"X") or int(fields[6]) & KERNEL_THREAD:
+            return None
         with open(f"{directory}/status", "rb", buffering=0) as file:
             status = file.readall()
     except OSError:
-        return None
-    fields = text.rpartition(b")")[2].split()
-    if fields[0] in (b"Z", b"X"):
         return None
     uid = int(status.partition(b"\nUid:")[2].split(maxsplit=1)[0])  # a name has no line of its own: it is escaped there
     name = text.partition(b"(")[2].rpartition(b")")[0].decode(errors="replace")

@@ -75,9 +75,7 @@ def note_destroying(work: Unmaking) -> None:
 
 def look_before(work: Unmaking) -> None:
     """What there is."""
-    # In a network that is not its own only whoever has a socket open says whose it is.
-    work.sockets = look.socket_inodes(look.processes_of(work.traces()))
-    work.before = work.look()
+    work.before, work.sockets = look.first_look(work.traces(), work.guard)
 
 
 def kill_all(work: Unmaking) -> None:
@@ -273,7 +271,7 @@ def close_owner(machine: Machine, record: Record, owner: Owner) -> Look:
     guard = processes.Guard(inits)
     own = frozenset(item for item in own_namespaces(places, record, inits) if item[0] in _OWNERS_OWN)
 
-    def traces(sockets: frozenset[int]) -> Traces:
+    def traces(sockets: frozenset[int] = frozenset()) -> Traces:
         return Traces(
             allocation_id=owner.allocation_id,
             label=owner.label,
@@ -284,21 +282,17 @@ def close_owner(machine: Machine, record: Record, owner: Owner) -> Look:
             sockets=sockets,
         )
 
-    def one_look(sockets: frozenset[int]) -> Seen:
-        seen = look.look(traces(sockets), guard)
-        _look_inside(machine, owner, seen, sockets)
-        return seen
-
     try:
-        held = look.socket_inodes(look.processes_of(traces(frozenset())))
-        before = one_look(held)
+        before, held = look.first_look(traces(), guard)
+        _look_inside(machine, owner, before, held)
         living = [each for each in inits if processes.is_alive(each)]
         processes.kill((each.pid, each.start) for each in living)
         if living or places.killed_at(owner) is None:
             places.note_killed(owner, processes.ticks_now())
         owned.remove(places, owner)
         tree.remove(directory / "data")
-        after = one_look(held)
+        after = look.look(traces(held), guard)
+        _look_inside(machine, owner, after, held)
     finally:
         guard.close()
     if not after.things and not after.not_looked:
