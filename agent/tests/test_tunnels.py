@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -244,7 +245,7 @@ async def test_a_relay_that_is_not_there_is_told() -> None:
 
 async def test_a_real_command_is_typed_into_resized_and_ends_once(tmp_path: Path) -> None:
     script = "stty size; read size; stty size; exit 5"
-    async with host_below(tmp_path, "node_tunnels") as host:
+    async with host_below(tmp_path, f"node_{uuid4().hex}") as host:
         await host.create(wanted(CREATED))
         async with tunnel(host, argv=("sh", "-c", script), columns=100, rows=30) as (relay, task):
             await relay.say(OPEN, 1)
@@ -266,7 +267,7 @@ async def test_a_real_command_without_a_terminal_has_clean_output_its_environmen
 ) -> None:
     script = "echo of errors >&2; echo $NAME; pwd; cat"
     asked: dict[str, Any] = {"terminal": False, "environment": {"NAME": "a value"}, "directory": "/tmp"}
-    async with host_below(tmp_path, "node_tunnels") as host:
+    async with host_below(tmp_path, f"node_{uuid4().hex}") as host:
         await host.create(wanted(CREATED))
         async with tunnel(host, argv=("sh", "-c", script), **asked) as (relay, task):
             await relay.say(OPEN, 1)
@@ -286,7 +287,7 @@ async def test_a_real_command_without_a_terminal_has_clean_output_its_environmen
 
 async def test_a_real_server_in_a_sandbox_answers_and_a_strangers_port_does_not(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as stranger:
-        async with host_below(tmp_path, "node_tunnels") as host:
+        async with host_below(tmp_path, f"node_{uuid4().hex}") as host:
             await host.create(wanted(CREATED))
             port, other = await serve(host, Owner(CREATED, "a"), tmp_path), stranger.getsockname()[1]
             async with tunnel(host, ports=(port, other)) as (relay, _):

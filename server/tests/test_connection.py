@@ -19,7 +19,7 @@ from mooring.api.exchange import ANSWER, BODY, BODY_BYTES_WAITING_MAX, Exchange
 pytestmark = pytest.mark.anyio
 
 Application = Callable[..., Any]
-TIMEOUT_SECONDS = 10
+TIMEOUT_SECONDS = 60
 
 
 class Line:

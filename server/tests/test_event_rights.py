@@ -187,7 +187,9 @@ async def test_a_list_that_waits_for_events_is_refused_when_its_reader_may_no_lo
     assert answer.status_code == 404, answer.text
 
 
-IS_HELD = "SELECT count(*) FROM pg_locks WHERE relation = 'event_horizon'::regclass AND NOT granted"
+IS_HELD = """
+SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
+ WHERE datname = current_database() AND relation = 'event_horizon'::regclass AND NOT granted"""
 
 
 async def test_a_list_that_may_wait_is_refused_when_its_reader_lost_the_right_before_it_came_to_that(

@@ -10,14 +10,14 @@ import pytest
 from mooring.core.errors import Code, Refusal
 from mooring.gateways.telemetry import Telemetry
 from mooring.settings import Settings
-from mooring.storage.database import PLATFORM, WITH_KEPT_PLANS, Acting, Database, PoolSettings
+from mooring.storage.database import PLATFORM, WITH_KEPT_PLANS, Acting, Database, PoolSettings, Reader
 from mooring.wiring import platform
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 SPEAKS_FOR = "SELECT current_setting('mooring.tenant', true)"
 BACKEND = "SELECT pg_backend_pid()"
-IS_ASLEEP = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(30)'"
+IS_ASLEEP = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_sleep(30)'"
 ONE, TWO, THREE = Acting("ten_one"), Acting("ten_two"), Acting("ten_three")
 
 
@@ -146,6 +146,38 @@ async def test_a_connection_that_the_server_ended_is_replaced(small: Database) -
     await small.fetchval(PLATFORM, "SELECT pg_terminate_backend($1, 5000)", before)
     assert await small.fetchval(ONE, SPEAKS_FOR) == "ten_one"
     assert await small.fetchval(ONE, BACKEND) != before
+
+
+async def test_what_is_read_at_one_moment_is_read_again_whole_where_its_connection_was_cut(small: Database) -> None:
+    backends: list[int] = []
+
+    async def read(reader: Reader) -> list[int]:
+        seen = [row[0] for row in await reader.fetch(ONE, BACKEND)]
+        backends.extend(seen)
+        if len(backends) == 1:
+            await small.fetchval(PLATFORM, "SELECT pg_terminate_backend($1, 5000)", backends[0])
+        row = await reader.fetchrow(ONE, BACKEND)
+        assert row is not None
+        return [*seen, row[0]]
+
+    first, second = await small.at_one_moment(ONE, read)
+    assert first == second == backends[1] != backends[0]
+    assert await small.fetchval(ONE, BACKEND) == second, "it was given back, and outside of a transaction"
+
+
+async def test_a_moment_is_for_one_tenant_writes_nothing_and_is_over_when_it_fails(small: Database) -> None:
+    async def of_another(reader: Reader) -> None:
+        await reader.fetch(TWO, SPEAKS_FOR)
+
+    async def writing(reader: Reader) -> None:
+        await reader.fetch(ONE, "DELETE FROM project RETURNING id")
+
+    before = await small.fetchval(ONE, BACKEND)
+    with pytest.raises(ValueError, match="somebody else"):
+        await small.at_one_moment(ONE, of_another)
+    with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+        await small.at_one_moment(ONE, writing)
+    assert await small.fetchval(ONE, BACKEND) == before
 
 
 async def test_closing_waits_for_what_is_in_use_and_refuses_the_rest(database_url: str) -> None:

@@ -25,6 +25,7 @@ from tests.e2e.traces import eventually
 from tests.e2e.workshop import Workshop, workshop
 
 SKU = "slice"
+OVER = ("succeeded", "failed", "cancelled")
 GPUS = 8
 
 
@@ -128,13 +129,16 @@ class Harbour:
 
     def changed(self, name: str, *words: str) -> dict[str, Any]:
         """A change of an instance to its good end."""
-        asked = self.shop.did("instances", *words, *self.project)
-        wanted = ("--wait", "60", "--until", "succeeded,failed,cancelled")
-        over: dict[str, Any] = self.shop.did(
-            "instances", "operations", "get", name, asked["id"], *wanted, *self.project
+        return self.over(name, self.shop.did("instances", *words, *self.project)["id"])
+
+    def over(self, name: str, operation_id: str) -> dict[str, Any]:
+        """An operation at its good end."""
+        words = ("operations", "get", name, operation_id, "--wait", "60", "--until", ",".join(OVER), *self.project)
+        found: dict[str, Any] = eventually(
+            lambda: self.shop.did("instances", *words), lambda seen: seen["status"] in OVER, self.said
         )
-        assert over["status"] == "succeeded", f"{over}\n{self.said()}"
-        return over
+        assert found["status"] == "succeeded", f"{found}\n{self.said()}"
+        return found
 
     def written(self, name: str) -> dict[str, Any]:
         """What an instance of one member has written once there is something: a program's output is taken along."""

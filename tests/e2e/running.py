@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mooring_sdk import Client, ClientSettings, ConnectionFailed, MooringError, RetryPolicy
+from mooring_sdk import Client, ClientSettings, MooringError, RetryPolicy
 from tools.ports import free_port
 
 START_SECONDS_MAX = 180.0
@@ -85,8 +85,9 @@ class Mooring:
                 try:
                     client.get_readiness()
                     return
-                except ConnectionFailed:
-                    continue
+                except MooringError as error:  # nobody listens yet, or the database does not answer yet
+                    if not error.retryable:
+                        raise
         raise MooringError(f"it did not start: {(self.directory / 'log').read_text()[-2000:]}")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:

@@ -76,14 +76,6 @@ def did(place: Harbour, *words: str) -> Any:
     return place.shop.did("instances", *words, "--project", place.shop.project_id)
 
 
-def over(place: Harbour, operation_id: str) -> dict[str, Any]:
-    """Wait for the end of an operation."""
-    words = ("operations", "get", NAME, operation_id, "--wait", "60", "--until", "succeeded,failed,cancelled")
-    found: dict[str, Any] = did(place, *words)
-    assert found["status"] == "succeeded", f"{found}\n{place.said()}"
-    return found
-
-
 def members(place: Harbour, component: str) -> list[dict[str, Any]]:
     listed = did(place, "members", "list", NAME)
     return [each for each in listed if each["component_key"] == component and each["status"] != "removed"]
@@ -94,17 +86,18 @@ def test_a_cluster_grows_drains_shrinks_answers_and_ends_with_clean_receipts(pla
     assert [each["name"] for each in running["endpoints"]] == ["web"]
     assert place.entered("web").ask("GET", "/echo?text=ahoy").text == "ahoy"
 
-    over(place, did(place, "members", "add", NAME, "--component", "worker", "--count", "1")["id"])
+    place.over(NAME, did(place, "members", "add", NAME, "--component", "worker", "--count", "1")["id"])
     first, second = members(place, "worker")
     assert (first["status"], second["status"]) == ("ready", "ready")
-    over(place, did(place, "members", "drain", NAME, second["id"])["id"])
+    place.over(NAME, did(place, "members", "drain", NAME, second["id"])["id"])
     assert members(place, "worker")[1]["status"] == "drained"
-    over(place, did(place, "members", "remove", NAME, second["id"])["id"])
+    place.over(NAME, did(place, "members", "remove", NAME, second["id"])["id"])
     assert len(members(place, "worker")) == 1
 
-    said = did(place, "actions", "act", NAME, "echo.say", "--input", '{"text": "hello"}', "--wait", "60")
+    asked = did(place, "actions", "act", NAME, "echo.say", "--input", '{"text": "hello"}', "--wait", "60")
+    said = place.over(NAME, asked["id"])
     assert said["output"] == {"text": "hello"}, said
-    over(place, did(place, "restart", NAME)["id"])
+    place.over(NAME, did(place, "restart", NAME)["id"])
 
     proofs = place.stopped(NAME)
     assert len(proofs) >= 3

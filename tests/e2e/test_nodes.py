@@ -95,7 +95,7 @@ def test_an_agent_that_is_killed_goes_on_with_what_it_started(place: Cloud, box:
 
 def wait_for_start(place: Cloud, box: Any) -> None:
     """Until the program that counts has begun; another owner looks, so that it waits for nobody."""
-    looks = "for i in $(seq 200); do [ -s /tmp/count ] || [ -s tmp/count ] && exit 0; sleep 0.1; done; exit 1"
+    looks = "for i in $(seq 1200); do [ -s /tmp/count ] || [ -s tmp/count ] && exit 0; sleep 0.1; done; exit 1"
     found = place.do(place.projects[0], box, "process.run", {"argv": [*HERE, looks], "directory": "/"}, label="looks")
     assert found.status == "succeeded", found
 

@@ -291,6 +291,7 @@ def test_the_adapter_that_is_killed_is_started_again_with_its_key_and_can_be_lef
     bundle = up.directory / "data-apps" / "hello.json"
     assert f"mooring install {bundle}" in up.welcome
     key = json.loads(bundle.read_text())["adapter_key"]
+    eventually(up.programs, lambda seen: any("-m mooring_workload" in each for each in seen))
     os.kill(first_of(up, "-m mooring_workload"), signal.SIGKILL)
     assert "The workload adapter ended with exit code -9" in up.line("is started again")
     eventually(up.programs, lambda seen: any("-m mooring_workload" in each for each in seen))

@@ -307,15 +307,22 @@ class Programs:
         if not program.outputs:
             self._close_log(program)
 
-    def _kill_related(self, program: Program, answer: Answer | None, looks: int) -> None:
-        """Kill what descends from it, is in its session or carries its key; look again until nothing is left."""
-        pids = [pid for pid in tree.descendants(os.getpid()) if self._is_related(pid, program)]
-        if not pids or looks == 0:
+    def _kill_related(
+        self, program: Program, answer: Answer | None, looks: int, dying: frozenset[int] = frozenset()
+    ) -> None:
+        """Kill what descends from it, is in its session or carries its key; look again until nothing is left.
+
+        A process that dies loses its key a while before it has ended: who was killed is waited for by number.
+        """
+        living = frozenset(tree.descendants(os.getpid()))
+        related = frozenset(pid for pid in living if self._is_related(pid, program))
+        left = related | (living & dying)
+        if not left or looks == 0:
             if answer is not None:
-                answer.give(left=pids)
+                answer.give(left=sorted(left))
             return
-        tree.send_signal(pids, signal.SIGKILL)
-        self.loop.after(_LOOK_SECONDS, lambda: self._kill_related(program, answer, looks - 1))
+        tree.send_signal(related, signal.SIGKILL)
+        self.loop.after(_LOOK_SECONDS, lambda: self._kill_related(program, answer, looks - 1, left))
 
     def _is_related(self, pid: int, program: Program) -> bool:
         if program.pid is not None and (pid == program.pid or tree.is_in_session(pid, program.pid)):

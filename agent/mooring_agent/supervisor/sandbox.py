@@ -243,9 +243,7 @@ class SandboxSupervisor:
         """What an owner supervisor left that did not end by our hand."""
         if self._options.owner_namespaces:
             return
-        spared = {ward.pid for ward in self._wards.values()}
-        kept = spared.union(*(tree.descendants(pid) for pid in spared))
-        if tree.kill_below(os.getpid(), kept):
+        if tree.kill_below(os.getpid(), {ward.pid for ward in self._wards.values()}):
             self._loop.after(_LOOK_SECONDS, self._kill_strays)
 
     def _leave_if_alone(self) -> None:

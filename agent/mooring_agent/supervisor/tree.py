@@ -5,8 +5,10 @@ import signal
 from collections.abc import Collection
 
 
-def descendants(ancestor: int) -> list[int]:
-    """Every living process below this one; one that has ended and only waits to be reaped is not living."""
+def descendants(ancestor: int, spare: Collection[int] = ()) -> list[int]:
+    """Every living process below this one, but for these and all below them; one that has ended and only waits to be
+    reaped is not living.
+    """
     children: dict[int, list[int]] = {}
     ended = set()
     for pid in processes():
@@ -18,7 +20,7 @@ def descendants(ancestor: int) -> list[int]:
                 ended.add(pid)
     found, pending = [], [ancestor]
     while pending:
-        below = children.pop(pending.pop(), [])
+        below = [pid for pid in children.pop(pending.pop(), []) if pid not in spare]
         pending += below
         found += [pid for pid in below if pid not in ended]
     return found
@@ -56,10 +58,13 @@ def send_signal(pids: Collection[int], number: signal.Signals) -> None:
 
 
 def kill_below(ancestor: int, spare: Collection[int] = ()) -> list[int]:
-    """Kill what is below, again as long as new ones appear; what could not be ended in a few rounds is returned."""
+    """Kill what is below, again as long as new ones appear; what could not be ended in a few rounds is returned.
+
+    Those to be spared keep what is below them, also what they start meanwhile.
+    """
     left: list[int] = []
     for _ in range(20):
-        left = [pid for pid in descendants(ancestor) if pid not in spare]
+        left = descendants(ancestor, spare)
         if not left:
             break
         send_signal(left, signal.SIGKILL)

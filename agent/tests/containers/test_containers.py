@@ -350,6 +350,7 @@ async def test_a_secret_is_in_the_containers_environment_and_in_no_argument(
     assert restarted.result["state"] == "running"
     removed = await machine.do("container.remove", {"name": "web"})
     assert removed.result == {"removed": True}
+    await until(lambda: not is_used(machine.containers.podman))
     assert holding(machine, b"hush-4711") == [], "nothing of it is left, in no file and no database"
     assert await machine.containers.secrets.holders() == []
 

@@ -5,8 +5,10 @@ import gc
 import os
 import signal
 import socket
+import subprocess
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,8 @@ from agent.tests.supervisor.standing import DAEMON, daemon_pid, is_alive, kill, 
 from mooring_agent.hosts import proc
 from mooring_agent.hosts.contract import FileSpec, HostFailure, Look, Owner, Peer, ProcessSpec, Restart, Thing
 from mooring_agent.hosts.process import ProcessHost
-from mooring_agent.hosts.process.look import KINDS
+from mooring_agent.hosts.process.look import KINDS, Holding, find_processes
+from mooring_agent.hosts.process.sandbox import Sandbox
 from mooring_agent.supervisor.client import SupervisorClient
 
 
@@ -206,6 +209,21 @@ async def test_processes_that_hide_from_the_tree_are_found_by_their_mark(host: P
     assert is_alive(daemon)
     assert_clean(await host.close_owner(A))
     assert not is_alive(daemon)
+
+
+def test_who_was_seen_before_is_looked_for_by_its_number_and_its_start(node_id: str, tmp_path: Path) -> None:
+    """A process that dies has no environment any more, and so no mark, a while before it has ended."""
+    holding = Holding(Sandbox(tmp_path, node_id), None, frozenset(), (), frozenset())
+    with subprocess.Popen(["sleep", "1000"], env={}) as unmarked:
+        try:
+            seen = proc.find_process(unmarked.pid)
+            assert seen is not None
+            table = proc.processes()
+            assert find_processes(holding, table) == ()
+            assert [each.pid for each in find_processes(holding, table, [seen])] == [seen.pid]
+            assert find_processes(holding, table, [replace(seen, started=seen.started - 1)]) == ()
+        finally:
+            unmarked.kill()
 
 
 async def test_a_port_of_somebody_elses_is_refused(host: ProcessHost, tmp_path: Path) -> None:

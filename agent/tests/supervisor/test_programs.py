@@ -272,7 +272,9 @@ async def test_no_secret_is_in_an_argument_list_a_file_or_the_supervisors_enviro
     started = await sandbox.client.start_service("", "web", program, NEVER)
     status = await sandbox.client.status()
     assert started.pid is not None
-    assert proc.environment(started.pid)["TOKEN"] == secret
+    pid = started.pid
+    await until(lambda: "TOKEN" in proc.environment(pid))  # the kernel shows it a moment after the program's start
+    assert proc.environment(pid)["TOKEN"] == secret
     for pid in (status.pid, *status.owners.values(), started.pid):
         assert secret not in proc.title(pid)
     for pid in (status.pid, *status.owners.values()):

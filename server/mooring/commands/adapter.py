@@ -28,7 +28,7 @@ from mooring.storage import attachment as attachments
 from mooring.storage import claim as claims
 from mooring.storage import instance as instances
 from mooring.storage.claim import NodeSeen
-from mooring.storage.database import Acting
+from mooring.storage.database import Acting, Reader
 
 Snapshot = TypeVar("Snapshot")
 Result = TypeVar("Result")
@@ -65,38 +65,43 @@ class Whole:
     attachments: Sequence[Attachment] = ()
 
 
-async def held(services: Services, acting: Acting, claimed: Under) -> tuple[Claim, Instance]:
+async def held(database: Reader, acting: Acting, claimed: Under) -> tuple[Claim, Instance]:
     """The instance, when it is the account's and held under this fence."""
-    row = await claims.find(services.database, acting, claimed.project_id, claimed.account_id, claimed.instance_id)
+    row = await claims.find(database, acting, claimed.project_id, claimed.account_id, claimed.instance_id)
     claim, instance = found(row, "instance")
     require_fence(claim, claimed.fence)
     return claim, instance
 
 
 async def whole(services: Services, acting: Acting, claimed: Under) -> Whole:
-    """All that the next holder goes on from."""
-    database = services.database
-    _, instance = await held(services, acting, claimed)
-    members = (await instances.members_of(database, acting, [instance.id]))[instance.id]
-    open_ = (await instances.open_operations(database, acting, [instance.id]))[instance.id]
-    turns = [each for each in open_ if each.phase == Phase.ADAPTER and each.dispatched_at is not None]
-    target = next((each.target_pin for each in turns if each.target_pin is not None), None)
-    versions = [instance.version_id, *([] if target is None else [target["version_id"]])]
-    manifests = await claims.manifests(database, acting, versions)
-    places = await claims.allocations(database, acting, [each.allocation_id or "" for each in members])
-    nodes = {each.node_id for each in places.values() if each.node_id is not None}
-    return Whole(
-        now=services.clock.now(),
-        instance=instance,
-        manifest=manifests[instance.version_id],
-        target_manifest=None if target is None else manifests.get(target["version_id"]),
-        members=members,
-        allocations=places,
-        nodes=await claims.nodes(database, sorted(nodes)),
-        operations=turns,
-        tasks=await claims.tasks(database, acting, instance.id, [each.id for each in turns]),
-        attachments=await attachments.live_of(database, acting, instance.id) if instance.is_shared else (),
-    )
+    """All that the next holder goes on from, as it was at one moment: an operation is never seen without what was
+    written with it, such as its members or the reason that somebody gave.
+    """
+
+    async def read(database: Reader) -> Whole:
+        _, instance = await held(database, acting, claimed)
+        members = (await instances.members_of(database, acting, [instance.id]))[instance.id]
+        open_ = (await instances.open_operations(database, acting, [instance.id]))[instance.id]
+        turns = [each for each in open_ if each.phase == Phase.ADAPTER and each.dispatched_at is not None]
+        target = next((each.target_pin for each in turns if each.target_pin is not None), None)
+        versions = [instance.version_id, *([] if target is None else [target["version_id"]])]
+        manifests = await claims.manifests(database, acting, versions)
+        return Whole(
+            now=services.clock.now(),
+            instance=instance,
+            manifest=manifests[instance.version_id],
+            target_manifest=None if target is None else manifests.get(target["version_id"]),
+            members=members,
+            allocations=await claims.allocations(database, acting, [each.allocation_id or "" for each in members]),
+            nodes={},
+            operations=turns,
+            tasks=await claims.tasks(database, acting, instance.id, [each.id for each in turns]),
+            attachments=await attachments.live_of(database, acting, instance.id) if instance.is_shared else (),
+        )
+
+    seen = await services.database.at_one_moment(acting, read)
+    nodes = {each.node_id for each in seen.allocations.values() if each.node_id is not None}
+    return replace(seen, nodes=await claims.nodes(services.database, sorted(nodes)))
 
 
 async def report(work: Work[Instance], claimed: Under, operation_id: str | None, told: Told) -> Answered:
@@ -133,7 +138,7 @@ async def finish(work: Work[Operation], claimed: Under, operation_id: str, endin
 async def seen_of(work: Work[Any], claimed: Under, operation_id: str | None, member_ids: Sequence[str] | None) -> Seen:
     """What a report is held against; without member ids all members that are not removed."""
     database, acting = work.database, work.acting
-    claim, instance = await held(work.services, acting, claimed)
+    claim, instance = await held(work.database, acting, claimed)
     operation = None
     if operation_id is not None:
         row = await instances.find_operation(database, acting, claimed.place, operation_id)

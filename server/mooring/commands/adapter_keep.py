@@ -56,7 +56,7 @@ async def keep(work: Work[Kept], claimed: Under, wanted: NewSecret) -> Answered:
     plain = value.encode()
     if len(plain) > VALUE_BYTES_MAX:
         raise invalid("value", f"at most {VALUE_BYTES_MAX} bytes")
-    _, instance = await held(work.services, work.acting, claimed)
+    _, instance = await held(work.database, work.acting, claimed)
     work = under_correlation(work, instance)
     tenant_id, project_id = instance.place
     secret_id = work.context.mint(Prefix.SECRET)
@@ -64,7 +64,7 @@ async def keep(work: Work[Kept], claimed: Under, wanted: NewSecret) -> Answered:
     wish = SecretWish(tenant_id, project_id, wanted.name, purpose.value, sealed, instance_id=instance.id)
 
     async def load() -> tuple[Claim, Instance, list[RuntimeSecret]]:
-        claim, now = await held(work.services, work.acting, claimed)
+        claim, now = await held(work.database, work.acting, claimed)
         return claim, now, await runtime_secrets.of_home(work.database, work.acting, project_id, instance.id)
 
     def decide(seen: tuple[Claim, Instance, list[RuntimeSecret]]) -> Decision[Kept]:
@@ -85,12 +85,12 @@ async def keep(work: Work[Kept], claimed: Under, wanted: NewSecret) -> Answered:
 
 async def report_usage(work: Work[tuple[int, int]], claimed: Under, told: Sequence[UsageTold]) -> Answered:
     """Store usage, each record once."""
-    _, instance = await held(work.services, work.acting, claimed)
+    _, instance = await held(work.database, work.acting, claimed)
     work = under_correlation(work, instance)
     attached = sorted({each.attached_project_id for each in told if each.attached_project_id is not None})
 
     async def load() -> UsageSeen:
-        claim, now = await held(work.services, work.acting, claimed)
+        claim, now = await held(work.database, work.acting, claimed)
         return UsageSeen(
             claim,
             now,

@@ -94,7 +94,7 @@ def require_grants(work: Work[Any], claimed: Under, wish: MemberTaskWish) -> Non
 
 async def _ground(work: Work[Any], claimed: Under, operation_id: str | None, wish: MemberTaskWish) -> _Stood:
     database, acting = work.database, work.acting
-    claim, instance = await held(work.services, acting, claimed)
+    claim, instance = await held(work.database, acting, claimed)
     member = found(await instances.find_member(database, acting, claimed.place, wish.member_id), "member")
     operation = None
     if operation_id is not None:

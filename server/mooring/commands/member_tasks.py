@@ -93,7 +93,7 @@ async def _grounds(
     work: Work[Any], claimed: Under, operation_id: str | None, wishes: Sequence[MemberTaskWish]
 ) -> _Grounds:
     database, acting = work.database, work.acting
-    claim, instance = await held(work.services, acting, claimed)
+    claim, instance = await held(work.database, acting, claimed)
     operation = None
     if operation_id is not None:
         operation = found(await instances.find_operation(database, acting, claimed.place, operation_id), "operation")

@@ -10,7 +10,7 @@ from mooring.core.attachment import Attachment
 from mooring.core.instance import Instance
 from mooring.core.operation import Operation
 from mooring.core.usage import UsageRecord
-from mooring.storage.database import Acting, Database
+from mooring.storage.database import Acting, Database, Reader
 from mooring.storage.instance import INSTANCE_COLUMNS, OPERATION_COLUMNS, instance_of, operation_of
 from mooring.storage.usage import COLUMNS as USAGE_COLUMNS
 
@@ -66,7 +66,7 @@ async def page_of_instance(
     return [attachment_of(row) for row in await database.fetch(acting, OF_INSTANCE, *place, *window, status)]
 
 
-async def live_of(database: Database, acting: Acting, instance_id: str) -> list[Attachment]:
+async def live_of(database: Reader, acting: Acting, instance_id: str) -> list[Attachment]:
     """The attachments to an instance that are not over."""
     return [attachment_of(row) for row in await database.fetch(acting, LIVE_OF, instance_id)]
 

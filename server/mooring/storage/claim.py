@@ -21,7 +21,7 @@ from mooring.core.inventory import facts_from
 from mooring.core.member import Member
 from mooring.core.task import Task
 from mooring.storage.allocation import COLUMNS as ALLOCATION_COLUMNS
-from mooring.storage.database import BROKEN, PLATFORM, WITH_KEPT_PLANS, Acting, Database, unavailable
+from mooring.storage.database import BROKEN, PLATFORM, WITH_KEPT_PLANS, Acting, Database, Reader, unavailable
 from mooring.storage.instance import INSTANCE_COLUMNS, INSTANCE_NAMES, MEMBER_COLUMNS, instance_of, member_of
 from mooring.storage.task import COLUMNS as TASK_COLUMNS
 
@@ -207,7 +207,7 @@ async def was_seen(database: Database, asking: Asking, now: datetime, stale_befo
 
 
 async def find(
-    database: Database, acting: Acting, project_id: str, account_id: str, instance_id: str
+    database: Reader, acting: Acting, project_id: str, account_id: str, instance_id: str
 ) -> tuple[Claim, Instance] | None:
     """An instance of this account with its claim."""
     row = await database.fetchrow(acting, FIND, project_id, instance_id, account_id)
@@ -217,7 +217,7 @@ async def find(
     return Claim(instance_id, account_id, holder, fence), instance_of(row)
 
 
-async def tasks(database: Database, acting: Acting, instance_id: str, operation_ids: Sequence[str]) -> list[Task]:
+async def tasks(database: Reader, acting: Acting, instance_id: str, operation_ids: Sequence[str]) -> list[Task]:
     """The tasks of these operations, newest first, then the newest look at each member of the instance.
 
     A look is a task of its adapter's that belongs to no operation.
@@ -232,7 +232,7 @@ async def find_task(database: Database, acting: Acting, project_id: str, instanc
     return None if row is None else Task(*row)
 
 
-async def manifests(database: Database, acting: Acting, version_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+async def manifests(database: Reader, acting: Acting, version_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The manifests of these versions, by version."""
     return {row[0]: row[1] for row in await database.fetch(acting, MANIFESTS, list(version_ids))}
 
@@ -256,7 +256,7 @@ async def nodes(database: Database, node_ids: Sequence[str]) -> dict[str, NodeSe
     }
 
 
-async def allocations(database: Database, acting: Acting, ids: Sequence[str]) -> dict[str, Allocation]:
+async def allocations(database: Reader, acting: Acting, ids: Sequence[str]) -> dict[str, Allocation]:
     """These allocations, by id."""
     return {row["id"]: Allocation(*row) for row in await database.fetch(acting, ALLOCATIONS, list(ids))}
 

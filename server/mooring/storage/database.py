@@ -9,6 +9,9 @@ than connections. Nothing resets a connection on release: nothing but the tenant
 The third is for what is asked again and again in long statements that are cheap but for their planning: its
 connections act as the owner too, and plan a statement once in a while for all arguments, and not each time for these.
 
+Each read sees what is committed when it begins. What is read in several statements and must agree is read
+`at_one_moment`: in a transaction that reads and does nothing else.
+
 A connection that breaks is a matter of the moment. A read is tried once more on a new connection; a write is not,
 since nobody knows whether it was committed: the caller repeats it with its idempotency key.
 """
@@ -17,7 +20,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import asyncpg
 import msgspec
@@ -25,6 +28,7 @@ import msgspec
 from mooring.core.errors import Code, Refusal
 from mooring.storage.pool import Connection, Pool, PoolClosed, PoolExhausted
 
+Result = TypeVar("Result")
 TENANT_ROLE: Final = "mooring_tenant"
 BROKEN: Final = (
     asyncpg.PostgresConnectionError,
@@ -147,6 +151,40 @@ class LentWithPlans(Lent):
         return connection
 
 
+class Reader(Protocol):
+    """Whoever is asked for rows: the database as it is, or as it was at one moment."""
+
+    async def fetch(self, acting: Acting, statement: str, *arguments: object) -> list[asyncpg.Record]:
+        """All rows of a read."""
+
+    async def fetchrow(self, acting: Acting, statement: str, *arguments: object) -> asyncpg.Record | None:
+        """The first row of a read, or none."""
+
+
+class Moment:
+    """The database as it was at one moment, for the one for whom it was opened."""
+
+    __slots__ = ("_acting", "_connection")
+
+    def __init__(self, connection: Connection, acting: Acting) -> None:
+        self._connection = connection
+        self._acting = acting
+
+    async def fetch(self, acting: Acting, statement: str, *arguments: object) -> list[asyncpg.Record]:
+        """All rows of a read."""
+        rows: list[asyncpg.Record] = await self._for(acting).fetch(statement, *arguments)
+        return rows
+
+    async def fetchrow(self, acting: Acting, statement: str, *arguments: object) -> asyncpg.Record | None:
+        """The first row of a read, or none."""
+        return await self._for(acting).fetchrow(statement, *arguments)
+
+    def _for(self, acting: Acting) -> Connection:
+        if acting != self._acting:
+            raise ValueError("this moment was opened for somebody else")
+        return self._connection
+
+
 class Database:
     """The two pools, and the few ways of asking them."""
 
@@ -218,13 +256,25 @@ class Database:
         """The first value of a read."""
         return await self._read(acting, Connection.fetchval, statement, arguments)
 
+    async def at_one_moment(self, acting: Acting, read: Callable[[Reader], Awaitable[Result]]) -> Result:
+        """What is read by several statements that all see the same: none of what is committed between them."""
+
+        async def all_of_it(connection: Connection) -> Result:
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                return await read(Moment(connection, acting))
+
+        return await self._tried(acting, all_of_it)
+
     async def _read(
         self, acting: Acting, way: Callable[..., Awaitable[Any]], statement: str, arguments: Sequence[object]
     ) -> Any:
+        return await self._tried(acting, lambda connection: way(connection, statement, *arguments))
+
+    async def _tried(self, acting: Acting, way: Callable[[Connection], Awaitable[Result]]) -> Result:
         for last_try in (False, True):
             try:
                 async with self.connection(acting) as connection:
-                    return await way(connection, statement, *arguments)
+                    return await way(connection)
             except asyncpg.QueryCanceledError as error:
                 raise unavailable("the database took too long") from error
             except BROKEN as error:

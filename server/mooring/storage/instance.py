@@ -17,7 +17,7 @@ from mooring.core.member import Member
 from mooring.core.operation import Operation
 from mooring.storage.app_version import COLUMNS as VERSION_COLUMNS
 from mooring.storage.app_version import version_of
-from mooring.storage.database import PLATFORM, Acting, Database
+from mooring.storage.database import PLATFORM, Acting, Database, Reader
 
 INSTANCE_NAMES: Final = tuple(field.name for field in fields(Instance))
 MEMBER_NAMES: Final = tuple(field.name for field in fields(Member))
@@ -147,7 +147,7 @@ async def page_members(
     return [member_of(row) for row in rows]
 
 
-async def members_of(database: Database, acting: Acting, instance_ids: Sequence[str]) -> dict[str, list[Member]]:
+async def members_of(database: Reader, acting: Acting, instance_ids: Sequence[str]) -> dict[str, list[Member]]:
     """The members of each instance that are not removed, by component and ordinal."""
     found: dict[str, list[Member]] = {each: [] for each in instance_ids}
     for row in await database.fetch(acting, MEMBERS_OF, list(instance_ids)):
@@ -172,9 +172,7 @@ async def page_operations(
     return [operation_of(row) for row in rows]
 
 
-async def open_operations(
-    database: Database, acting: Acting, instance_ids: Sequence[str]
-) -> dict[str, list[Operation]]:
+async def open_operations(database: Reader, acting: Acting, instance_ids: Sequence[str]) -> dict[str, list[Operation]]:
     """The operations of each instance that are not over, oldest first."""
     found: dict[str, list[Operation]] = {each: [] for each in instance_ids}
     for row in await database.fetch(acting, OPEN_OPERATIONS, list(instance_ids)):

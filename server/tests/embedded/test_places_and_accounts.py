@@ -26,7 +26,7 @@ def psql(account: Account, directory: Path, dsn: str) -> subprocess.CompletedPro
     """Try to come in as an account of the operating system."""
     layout = Layout(directory)
     programs = binaries.readable_by(binaries.find_installation(), account, Path("/"), layout.binaries)
-    return Launch(account, Path("/"), programs.program("psql"), [dsn, "-XAtc", "SELECT 1"]).run(timeout_seconds=20)
+    return Launch(account, Path("/"), programs.program("psql"), [dsn, "-XAtc", "SELECT 1"]).run(timeout_seconds=60)
 
 
 async def test_a_path_too_long_for_a_socket_gets_a_private_one_elsewhere(directory: Path, log: Remembered) -> None:

@@ -127,7 +127,7 @@ async def persist(caller: Caller, method: str, path: str, body: object = None, *
     connection and 503 `temporarily_unavailable` may come before it.
     """
     before: list[int] = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while True:
             try:
                 answer = await caller.call(method, path, body, {"Idempotency-Key": key})

@@ -67,7 +67,7 @@ class Load:
 
     async def until(self, reached: Callable[[], bool]) -> None:
         """Wait for progress."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while not reached():
                 self._progress.clear()
                 await self._progress.wait()

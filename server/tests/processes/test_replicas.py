@@ -101,7 +101,8 @@ async def follow_with_interruptions(replicas: Replicas, total: int) -> list[Told
         wanted = total * (leg + 1) // (RECONNECTS + 1)
         after = received[-1].cursor if received else "beginning"
         async with stream(replicas.url(leg), replicas.tenant.token, path, after=after) as opened:
-            received += await opened.take(wanted - len(received))
+            if wanted > len(received):  # a part comes in pieces that may be longer than it
+                received += await opened.take(wanted - len(received))
     return received
 
 
@@ -111,7 +112,7 @@ async def test_a_stream_that_is_cut_off_twenty_times_shows_ten_thousand_events_o
     projects = [await make_project(replicas.url(each), replicas.tenant, f"writer-{each}") for each in range(WRITERS)]
     there_already = len(await replicas.connection.fetch(ORDER, replicas.tenant.id))
     begun = time.monotonic()
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(600):
         following = asyncio.create_task(follow_with_interruptions(replicas, there_already + EVENTS))
         share = EVENTS // WRITERS
         writers = [write(replicas, number, project, share) for number, project in enumerate(projects)]
@@ -161,7 +162,7 @@ async def test_writers_that_race_on_one_row_never_show_a_generation_before_the_o
                     break
         return generations
 
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(600):
         following = [asyncio.create_task(follow(number)) for number in range(2)]
         path = f"{place}/service-accounts/{account_id}"
         won = await asyncio.gather(*(toggle(replicas, number, path, TRANSITIONS) for number in range(WRITERS)))

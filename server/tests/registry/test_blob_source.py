@@ -1,6 +1,7 @@
 """Blobs from where they lie: addresses that are put together, bounds, and files that cannot be escaped from."""
 
 import asyncio
+import gc
 import hashlib
 import os
 import tracemalloc
@@ -279,6 +280,7 @@ async def test_no_path_leads_out_of_the_directory(
 async def test_reading_a_file_ends_with_its_time_and_leaves_nothing_open(tmp_path: Path, dialer: Outbound) -> None:
     (tmp_path / "w").write_bytes(CONTENT)
     made = source(dialer, file_directory=str(tmp_path), patience=Patience(total_seconds=0.05))
+    gc.collect()  # what earlier tests left is not closed meanwhile
     before = len(os.listdir("/proc/self/fd"))
 
     async def stuck(_: bytes) -> None:

@@ -11,6 +11,7 @@ import pytest
 from mooring.core.adapter_report import Seen, Told, take_report
 from mooring.core.claim import Claim
 from mooring.core.operation import OperationKind
+from mooring.storage import instance as instances
 from mooring.storage.database import PLATFORM, Acting
 from mooring.storage.unit_of_work import StaleWrite, apply
 from server.tests.rows import context
@@ -302,6 +303,29 @@ async def test_two_reports_at_once_do_not_lose_each_others_words(floor: Floor) -
     assert sorted(each["name"] for each in seen_["steps"]) == sorted(f"start {each.name}" for each in members)
 
 
+async def test_what_is_committed_while_an_instance_is_read_is_seen_whole_or_not_at_all(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operation without what was written with it would be done as if somebody had asked for something else."""
+    adapter = floor.adapter()
+    instance_id, fence = await deployed(floor, adapter, 1)
+    worker = (await adapter.read(instance_id, fence))["members"][1]["id"]
+    members_of = instances.members_of
+
+    async def drained_meanwhile(*asked: Any) -> Any:
+        found = await members_of(*asked)
+        monkeypatch.setattr(instances, "members_of", members_of)
+        await floor.drain(instance_id, worker)
+        return found
+
+    monkeypatch.setattr(instances, "members_of", drained_meanwhile)
+    shown = [await adapter.read(instance_id, fence) for _ in range(2)]
+    assert [(each["members"][1]["status"], len(each["operations"])) for each in shown] == [
+        ("ready", 0),
+        ("draining", 1),
+    ]
+
+
 async def with_a_drain(floor: Floor, adapter: Adapter) -> tuple[str, int, list[str]]:
     """A running instance whose worker somebody asked to drain."""
     instance_id, fence = await deployed(floor, adapter, 1)
@@ -320,6 +344,7 @@ async def seen(floor: Floor, instance_id: str, fence: int, operation_id: str) ->
 
 async def blocked(floor: Floor) -> None:
     """Wait until somebody waits for a lock of somebody else."""
-    statement = "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
+    statement = """SELECT count(*) FROM pg_stat_activity
+                    WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"""
     while not await floor.fetch(statement):  # noqa: ASYNC110
         await asyncio.sleep(0.005)

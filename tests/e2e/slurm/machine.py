@@ -107,11 +107,13 @@ class Footprint:
         before, survey = ranges.given(self.registry), processes.survey()
         after = ranges.given(self.registry)
         own = [first for first, holder in self.users.items() if {before.get(first), after.get(first)} <= {holder, None}]
+        # So may the number of a namespace; somebody older may be inside of one for a moment.
+        given = {item for each in survey if each.start > self.taken_at for item in each.namespaces.items()}
         for each in survey:
             if any(first <= each.uid < first + UIDS for first in own):
                 found.append(f"process {each.pid} {each.name}")
             if each.start <= self.taken_at:
-                spaces = self.namespaces.intersection(each.namespaces.items())
+                spaces = (self.namespaces - given).intersection(each.namespaces.items())
                 found += [f"namespace {kind}:{number} of {each.pid} {each.name}" for kind, number in spaces]
         return [*found, *self._left_in_networks()]
 

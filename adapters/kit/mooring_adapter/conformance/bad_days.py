@@ -261,6 +261,7 @@ def tells_why(platform: PlatformUnderTest) -> None:
 @promise("node_loss", "A node that is lost while a member joins fails the deployment as node_lost.",
          needs=("node_loss",), among=BAD)  # fmt: skip
 def survives_node_loss(platform: PlatformUnderTest) -> None:
+    platform.hold_tasks(lambda task: True)
     instance_id = platform.create_instance("lost")
     first = platform.members(instance_id)[0]
     platform.hold_tasks(lambda task: task.member_id == first.id)

@@ -269,8 +269,8 @@ def decommissions(platform: PlatformUnderTest) -> None:
     instance_id = deployed(platform, "ends")
     succeeded(platform, instance_id, platform.stop(instance_id))
     expect(platform.instance(instance_id).status == "stopped", "the instance is not stopped")
-    early = platform.create_instance("ends-early")
     platform.hold_tasks(lambda task: True)
+    early = platform.create_instance("ends-early")
     deploy = platform.open_operation(early, "deploy").id
     platform.wait_for("a first task", lambda: platform.tasks(early))
     stop = platform.stop(early)
@@ -281,8 +281,8 @@ def decommissions(platform: PlatformUnderTest) -> None:
 
 @promise("cancel", "What is cancelled ends, and begins nothing new.")
 def cancels(platform: PlatformUnderTest) -> None:
-    instance_id = platform.create_instance("cancelled")
     platform.hold_tasks(lambda task: True)
+    instance_id = platform.create_instance("cancelled")
     deploy = platform.open_operation(instance_id, "deploy").id
     platform.wait_for("a first task", lambda: platform.tasks(instance_id))
     platform.cancel(instance_id, deploy)

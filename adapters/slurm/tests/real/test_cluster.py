@@ -42,6 +42,8 @@ async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene
             await asyncio.gather(gate, *workers)
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await made.accepted.wait()
+            for each in (made.first, made.second):
+                await cluster.done(each, "await-node", "--node", each.name, "--seconds", "60")
         finally:
             hammering.cancel()
             await asyncio.gather(hammering, return_exceptions=True)

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -48,11 +48,20 @@ class Sight:
     held: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
-def find_processes(holding: Holding, table: dict[int, proc.Process]) -> tuple[proc.Process, ...]:
-    """The living ones, by the tree, by the mark in the environment, and supervisors of the sandbox by their title."""
+def find_processes(
+    holding: Holding, table: dict[int, proc.Process], known: Iterable[proc.Process] = ()
+) -> tuple[proc.Process, ...]:
+    """The living ones, by the tree, by the mark in the environment, and supervisors of the sandbox by their title.
+
+    One that is `known` to be of it counts as long as it lives: who dies loses its environment a while before its end.
+    """
     sandbox = holding.sandbox
     # By its start too: its number may be somebody else's by now.
-    roots = {each.pid for each in holding.supervisors if each.pid in table and table[each.pid].started == each.started}
+    roots = {
+        each.pid
+        for each in (*holding.supervisors, *known)
+        if each.pid in table and table[each.pid].started == each.started
+    }
     for pid in table:
         variables = proc.environment(pid)
         if variables.get(SANDBOX_VARIABLE) == sandbox.mark:
@@ -66,7 +75,7 @@ def find_processes(holding: Holding, table: dict[int, proc.Process]) -> tuple[pr
 def see(holding: Holding, before: Sight | None = None) -> Sight:
     """Look at everything. Afterwards (`before` is given) also whether anybody at all holds what was seen before."""
     table = proc.processes()
-    found = find_processes(holding, table)
+    found = find_processes(holding, table, () if before is None else before.processes)
     things = {
         ("processes", f"{each.pid}/{each.started}"): Thing("processes", f"{each.pid} {each.name}") for each in found
     }

@@ -191,8 +191,9 @@ async def _if_it_answers(asked: Awaitable[Answer]) -> Answer | None:
 
 async def _kill(holding: Holding) -> None:
     """What the supervisor did not end because it is gone itself; looked for again as long as there is some."""
+    found: tuple[proc.Process, ...] = ()
     for _ in range(_ROUNDS_MAX):
-        found = await asyncio.to_thread(lambda: look.find_processes(holding, proc.processes()))
+        found = await asyncio.to_thread(lambda known: look.find_processes(holding, proc.processes(), known), found)
         if not found:
             return
         for process in found:

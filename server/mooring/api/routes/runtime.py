@@ -141,7 +141,10 @@ async def release_instances(call: Call, body: ReleaseInstances) -> ReleasedInsta
 
 @route("GET", ONE, Scope.RUNTIME, Declared("runtime", "get", "runtime.claim", answer=RuntimeWhole, errors=FENCED))
 async def get_runtime_instance(call: Call, instance_id: str, query: FenceQuery) -> RuntimeWhole:
-    """Read a held instance with all that its adapter goes on from: manifest, members, open operations, their tasks."""
+    """Read a held instance with all that its adapter goes on from: manifest, members, open operations, their tasks.
+
+    All of it is as it was at one moment: an operation is never shown without what was written with it.
+    """
     claimed = _under(call, instance_id, query.fence)
     return runtime_whole(await commands.whole(call.services, call.acting, claimed))
 
@@ -225,7 +228,7 @@ async def get_member_task(call: Call, instance_id: str, task_id: str, query: Mem
     claimed = _under(call, instance_id, query.fence)
 
     async def read() -> RuntimeTask:
-        await commands.held(call.services, call.acting, claimed)
+        await commands.held(call.services.database, call.acting, claimed)
         row = await claims.find_task(call.services.database, call.acting, *claimed.place, task_id)
         return runtime_task(found(row, "task"))
 
