@@ -135,13 +135,16 @@ def _end_of(child: "subprocess.Popen[bytes]") -> int:
     """Wait for the child's end, and let each signal's handler run at once.
 
     A handler runs between two steps of the interpreter: a signal that comes after the last of these and before the
-    kernel has put a plain `wait` to sleep would be kept until the child ended by itself. The kernel's side of the
-    handler writes into a pipe, which is looked at here beside the child.
+    kernel has put a plain `wait` to sleep would be kept until the child ended by itself. The interpreter is told to
+    write into a pipe when a signal comes, and the pipe is looked at here beside the child.
     """
+    try:
+        ended = os.pidfd_open(child.pid)
+    except ProcessLookupError:  # it has ended, and a handler has heard of it
+        return child.wait()
     heard, hears = os.pipe()
     os.set_blocking(heard, False)
     os.set_blocking(hears, False)
-    ended = os.pidfd_open(child.pid)
     earlier = signal.set_wakeup_fd(hears, warn_on_full_buffer=False)
     try:
         while True:

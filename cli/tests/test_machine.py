@@ -88,9 +88,22 @@ sys.exit(up.run([sys.executable, "-c", "import signal; signal.pause()"]))
 """
 """A program that is told to end when its child was just started, and nobody knows of it yet."""
 
+TWICE = """
+import os, signal, subprocess, sys
+from mooring_cli import up
+wait = up._end_of
+def told_again(child):
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return wait(child)
+up._end_of = told_again
+"""
+"""And told again when the child has ended by that, so that the handler is who hears of its end."""
 
-def test_a_signal_that_comes_while_the_child_is_started_is_handed_on_too() -> None:
-    done = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, timeout=180, check=False)
+
+@pytest.mark.parametrize("program", [EARLY, TWICE + EARLY], ids=["once", "twice"])
+def test_a_signal_that_comes_while_the_child_is_started_is_handed_on_too(program: str) -> None:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

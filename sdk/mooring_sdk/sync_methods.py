@@ -2805,7 +2805,8 @@ class SyncMethods:
     ) -> models.RuntimeWhole:
         """Read a held instance with all that its adapter goes on from: manifest, members, open operations, their tasks.
 
-        All of it is as it was at one moment: an operation is never shown without what was written with it.
+        All but what is told of nodes is as it was at one moment: an operation is never shown without what was written with
+        it.
 
         Needs the action `runtime.claim`.
         """

@@ -8,17 +8,17 @@ from typing import TypeVar
 
 Seen = TypeVar("Seen")
 SECONDS_MAX = 240.0
-FIRST_PAUSE, LONGEST_PAUSE, LONGER = 0.05, 1.0, 1.2
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, LONGER = 0.05, 1.0, 1.2
 
 
 def pauses() -> Iterator[float]:
     """How long to wait between one look and the next, for ever: who waits for long looks rarely, since a look costs
     the machine time that what is waited for needs.
     """
-    pause = FIRST_PAUSE
+    pause = FIRST_PAUSE_SECONDS
     while True:
         yield pause
-        pause = min(pause * LONGER, LONGEST_PAUSE)
+        pause = min(pause * LONGER, LONGEST_PAUSE_SECONDS)
 
 
 def eventually(look: Callable[[], Seen], is_so: Callable[[Seen], object], said: Callable[[], str] = str) -> Seen:

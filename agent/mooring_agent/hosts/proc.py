@@ -11,7 +11,7 @@ from typing import Final
 
 ENVIRONMENT_MAX_BYTES: Final = 2_097_152
 KERNEL_THREAD: Final = 0x0020_0000
-"""The flag, among those of /proc/<pid>/stat, of a thread of the kernel: it is in no sandbox and has nothing open."""
+"""The flag, among those of /proc/<pid>/stat, of a thread of the kernel: none runs a program, or has something open."""
 _LISTENING: Final = "0A"
 
 
@@ -56,7 +56,7 @@ def processes() -> dict[int, Process]:
 
 
 def find_process(pid: int) -> Process | None:
-    """One process, if it is there."""
+    """One process, if it is there and none of the kernel's own threads."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             before, _, after = file.read().rpartition(b")")

@@ -7,7 +7,8 @@ import signal
 import socket
 import subprocess
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,10 +31,10 @@ from agent.tests.process_host.place import (
 from agent.tests.supervisor.standing import DAEMON, daemon_pid, is_alive, kill, until
 from mooring_agent.hosts import proc
 from mooring_agent.hosts.contract import FileSpec, HostFailure, Look, Owner, Peer, ProcessSpec, Restart, Thing
-from mooring_agent.hosts.process import ProcessHost
+from mooring_agent.hosts.process import ProcessHost, teardown
 from mooring_agent.hosts.process.look import KINDS, Holding, find_processes
 from mooring_agent.hosts.process.sandbox import Sandbox
-from mooring_agent.supervisor.client import SupervisorClient
+from mooring_agent.supervisor.client import SupervisorClient, SupervisorGone
 
 
 @pytest.fixture
@@ -209,6 +210,35 @@ async def test_processes_that_hide_from_the_tree_are_found_by_their_mark(host: P
     assert is_alive(daemon)
     assert_clean(await host.close_owner(A))
     assert not is_alive(daemon)
+
+
+async def test_a_process_without_a_mark_is_killed_though_its_supervisor_is_gone_meanwhile(
+    host: ProcessHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen below its supervisor it is known; without the mark nobody would find it again."""
+    await host.start_service(A, "web", shell("exec env -i sleep 1000"), NEVER)
+    client = SupervisorClient(tmp_path / "host/sandboxes/alc_1/supervisor")
+    status = await client.status()
+    (unmarked,) = [each.pid for each in proc.processes().values() if each.parent == status.owners[A.label]]
+    await until(lambda: proc.title(unmarked).startswith("sleep"))
+
+    answers = teardown._if_it_answers
+
+    async def once(asked: Awaitable[object]) -> object:
+        monkeypatch.setattr(teardown, "_if_it_answers", gone)
+        return await answers(asked)
+
+    async def gone(asked: Awaitable[object]) -> None:
+        for pid in (status.pid, *status.owners.values()):
+            kill(pid, signal.SIGSTOP)
+        for pid in (status.pid, *status.owners.values()):
+            kill(pid)
+        with suppress(SupervisorGone):
+            await asked
+
+    monkeypatch.setattr(teardown, "_if_it_answers", once)
+    assert_clean(await host.close_owner(A))
+    assert not is_alive(unmarked)
 
 
 def test_who_was_seen_before_is_looked_for_by_its_number_and_its_start(node_id: str, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ while tree.kill_below(os.getpid(), {spared}):
     pass  # who is killed takes a moment to end
 _, status = os.waitpid(stranger, 0)
 seen["stranger"] = os.WTERMSIG(status)
-while tree.descendants(os.getpid(), ()):  # as long as the spared one lives
+while tree.descendants(os.getpid()):  # as long as the spared one lives
     tree.kill_below(os.getpid(), {spared})
 seen["killed"] = json.loads(os.read(heard, 100))
 print(json.dumps(seen))

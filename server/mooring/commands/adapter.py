@@ -74,8 +74,8 @@ async def held(database: Reader, acting: Acting, claimed: Under) -> tuple[Claim,
 
 
 async def whole(services: Services, acting: Acting, claimed: Under) -> Whole:
-    """All that the next holder goes on from, as it was at one moment: an operation is never seen without what was
-    written with it, such as its members or the reason that somebody gave.
+    """All that the next holder goes on from, at one moment but for the nodes: an operation is never seen without what
+    was written with it, such as its members or the reason that somebody gave.
     """
 
     async def read(database: Reader) -> Whole:

@@ -257,7 +257,10 @@ class Database:
         return await self._read(acting, Connection.fetchval, statement, arguments)
 
     async def at_one_moment(self, acting: Acting, read: Callable[[Reader], Awaitable[Result]]) -> Result:
-        """What is read by several statements that all see the same: none of what is committed between them."""
+        """What is read by several statements that all see the same: none of what is committed between them.
+
+        `read` may be called once more from its beginning, so it only reads.
+        """
 
         async def all_of_it(connection: Connection) -> Result:
             async with connection.transaction(isolation="repeatable_read", readonly=True):

@@ -7,7 +7,7 @@ given again.
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,9 +108,14 @@ class Footprint:
         after = ranges.given(self.registry)
         own = [first for first, holder in self.users.items() if {before.get(first), after.get(first)} <= {holder, None}]
         # So may the number of a namespace; somebody older may be inside of one for a moment.
-        given = {item for each in survey if each.start > self.taken_at for item in each.namespaces.items()}
+        given = {
+            item
+            for each in survey
+            if each.start > self.taken_at and not is_of(each, own)
+            for item in each.namespaces.items()
+        }
         for each in survey:
-            if any(first <= each.uid < first + UIDS for first in own):
+            if is_of(each, own):
                 found.append(f"process {each.pid} {each.name}")
             if each.start <= self.taken_at:
                 spaces = (self.namespaces - given).intersection(each.namespaces.items())
@@ -129,3 +134,8 @@ class Footprint:
                 if number in self.projects and begun <= self.taken_at and set(there) <= NO_CABLE:
                     yield f"network net:{number} without a cable"
                 yield from (f"socket {each} in net:{number}" for each in self.sockets & socket_numbers(way))
+
+
+def is_of(process: processes.Process, ranges_of_users: Sequence[int]) -> bool:
+    """Whether somebody of these ranges of users runs it."""
+    return any(first <= process.uid < first + UIDS for first in ranges_of_users)

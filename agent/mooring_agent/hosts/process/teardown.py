@@ -45,7 +45,7 @@ async def close_owner(sandbox: Sandbox, label: str) -> Look:
     holding = await holding_of(sandbox, label, paths)
     before = await asyncio.to_thread(look.see, holding)
     await _if_it_answers(SupervisorClient(sandbox.supervisor).close_owner(label))
-    await _kill(holding)
+    await _kill(holding, before)
     await asyncio.to_thread(files.remove, label)
     await asyncio.to_thread(_remove, sandbox.supervisor, sandbox.owner_directory(label).name)
     await asyncio.to_thread(look.remove_groups, before.held["cgroups"])
@@ -79,7 +79,7 @@ async def shut_down(work: Destroying) -> None:
 
 async def kill_rest(work: Destroying) -> None:
     """Whoever is left, because the supervisor is gone itself."""
-    await _kill(work.holding)
+    await _kill(work.holding, work.before)
 
 
 async def remove_groups(work: Destroying) -> None:
@@ -189,9 +189,9 @@ async def _if_it_answers(asked: Awaitable[Answer]) -> Answer | None:
         return None
 
 
-async def _kill(holding: Holding) -> None:
+async def _kill(holding: Holding, before: Sight) -> None:
     """What the supervisor did not end because it is gone itself; looked for again as long as there is some."""
-    found: tuple[proc.Process, ...] = ()
+    found = before.processes
     for _ in range(_ROUNDS_MAX):
         found = await asyncio.to_thread(lambda known: look.find_processes(holding, proc.processes(), known), found)
         if not found:

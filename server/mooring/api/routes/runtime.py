@@ -143,7 +143,8 @@ async def release_instances(call: Call, body: ReleaseInstances) -> ReleasedInsta
 async def get_runtime_instance(call: Call, instance_id: str, query: FenceQuery) -> RuntimeWhole:
     """Read a held instance with all that its adapter goes on from: manifest, members, open operations, their tasks.
 
-    All of it is as it was at one moment: an operation is never shown without what was written with it.
+    All but what is told of nodes is as it was at one moment: an operation is never shown without what was written with
+    it.
     """
     claimed = _under(call, instance_id, query.fence)
     return runtime_whole(await commands.whole(call.services, call.acting, claimed))
