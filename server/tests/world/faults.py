@@ -10,13 +10,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from asyncpg.prepared_stmt import PreparedStatement
 
-from mooring.storage.database import PLATFORM, Acting, Database, Lent, PoolSettings
+from mooring.storage.database import PLATFORM, Acting, Database, Lent, PoolSettings, Reader
 from mooring.storage.pool import Connection
 from server.tests.world.memory import Memory, writes_of
+
+Result = TypeVar("Result")
 
 
 class Died(BaseException):
@@ -143,6 +145,10 @@ class SimulatedDatabase(Database):
     def connection(self, acting: Acting) -> Any:
         """A connection for a write: whoever only reads asks `fetch` and its kin."""
         return _Guarded(_Speaking(self, acting))
+
+    async def at_one_moment(self, acting: Acting, read: Callable[[Reader], Awaitable[Result]]) -> Result:
+        """Nobody writes while somebody reads, so that whatever is read is of one moment."""
+        return await read(self)
 
     def wrote(self, statement: str, arguments: Sequence[object]) -> None:
         """Something was written: what was read of it is forgotten, and the world hears of it."""
