@@ -154,7 +154,7 @@ async def _run(command: str, settings: Settings, whom: tuple[str | None, str]) -
     async with AsyncExitStack() as stack:
         stack.callback(telemetry.close)
         url = settings.database_url or await stack.enter_async_context(_embedded(settings, joins=command != "up"))
-        await migrate(url)
+        await migrate(url, settings.database_connect_timeout_seconds)
         if command == "migrate":
             return 0
         if command == "rotate-master-key":

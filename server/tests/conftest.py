@@ -108,7 +108,7 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
     """Both pools on a database of the test's own."""
-    opened = Database(PoolSettings(database_url, 4))
+    opened = Database(PoolSettings(database_url, 4, acquire_timeout_seconds=60.0))
     await opened.open()
     yield opened
     await opened.close()
@@ -125,7 +125,7 @@ class Running:
 
     def client(self, token: str | None = None) -> httpx.AsyncClient:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, verify=NO_AUTHORITIES)
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=120, verify=NO_AUTHORITIES)
 
 
 class _Prompt(uvicorn.Server):
@@ -156,6 +156,8 @@ async def running_platform(settings: Settings, *, with_workers: bool = False) ->
     """A platform that listens on a free port of loopback, and has patience with a database that others keep busy."""
     settings, telemetry = replace(settings, database_connect_timeout_seconds=60.0), Telemetry()
     async with platform(settings, settings.database_url, telemetry) as opened:
+        database = opened.services.database
+        database._settings = replace(database._settings, acquire_timeout_seconds=60.0)
         fast = Passwords(hasher=PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
         object.__setattr__(opened.services, "passwords", fast)
         listening = socket.create_server(("127.0.0.1", 0))

@@ -186,7 +186,10 @@ async def test_nothing_of_another_tenant_is_named_by_a_body_a_query_or_a_correla
 
 
 async def test_guesses_that_are_sent_at_once_count_one_by_one(settings: Settings) -> None:
-    async with running_platform(replace(settings, sign_in_limit_per_minute=6)) as running, running.client() as client:
+    async with (
+        running_platform(replace(settings, sign_in_limit_per_minute=0.05)) as running,
+        running.client() as client,
+    ):
         passwords = running.platform.services.passwords
         verify_for_real, looked_at = passwords.verify, 0
         all_sent = asyncio.Event()
@@ -212,7 +215,7 @@ async def test_guesses_that_are_sent_at_once_count_one_by_one(settings: Settings
 
 
 async def test_the_current_password_is_not_guessed_without_a_limit_or_a_trace(settings: Settings) -> None:
-    async with running_platform(replace(settings, sign_in_limit_per_minute=6)) as running:
+    async with running_platform(replace(settings, sign_in_limit_per_minute=0.05)) as running:
         world = World(running, running.client())
         token = await world.sign_in("admin@mooring.local", running.code)
         client = world.client(token)

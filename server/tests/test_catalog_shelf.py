@@ -65,7 +65,7 @@ class Made:
 
 @pytest.fixture
 async def ground(database_url: str) -> AsyncIterator[Ground]:
-    opened = Database(PoolSettings(database_url, 8))
+    opened = Database(PoolSettings(database_url, 8, acquire_timeout_seconds=60.0))
     await opened.open()
     yield await make_ground(opened)
     await opened.close()

@@ -47,6 +47,7 @@ pytestmark = [pytest.mark.real_part("postgresql")]
 
 EXAMPLES: Final = 20
 """By chance, beside the fifty or so that cover each parameter's and each field's bounds; in the long form alone."""
+PATIENCE_SECONDS: Final = 300
 SHARE: Final = 1 if SOAK else 3
 """One in so many of all cases is asked; which ones, their content decides."""
 CHECKS: Final = [
@@ -123,7 +124,7 @@ def served(shared_database_url: str, tmp_path_factory: pytest.TempPathFactory) -
     ready, told = threading.Event(), list[Any]()
     thread = threading.Thread(target=_serve, args=(settings, ready, told), daemon=True)
     thread.start()
-    assert ready.wait(60)
+    assert ready.wait(PATIENCE_SECONDS)
     assert told, "the server did not come up"
     yield told[0]
     told[0].session.close()
@@ -180,7 +181,9 @@ def _answers(served: Served, case: "Case[Any]") -> None:
         if name == fitting or chance % 8 == 1:
             headers = {**dict(case.headers or {}), "Authorization": f"Bearer {token}"}
             checks = [*CHECKS, negative_data_rejection] if spoilt else CHECKS
-            case.call_and_validate(base_url=served.url, session=served.session, headers=headers, checks=checks)
+            case.call_and_validate(
+                base_url=served.url, session=served.session, headers=headers, checks=checks, timeout=PATIENCE_SECONDS
+            )
 
 
 @pytest.mark.parametrize("each", [each for each in ROUTES if each.name in STREAMS], ids=lambda each: each.name)

@@ -31,7 +31,7 @@ CLIENTS, ROUNDS, ROUNDS_MAX = 8, 12, 1_000
 
 @pytest.fixture(scope="module")
 async def database(shared_database_url: str) -> AsyncIterator[Database]:
-    opened = Database(PoolSettings(shared_database_url, CLIENTS))
+    opened = Database(PoolSettings(shared_database_url, CLIENTS, acquire_timeout_seconds=60.0))
     await opened.open()
     yield opened
     await opened.close()

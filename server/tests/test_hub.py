@@ -20,7 +20,7 @@ from server.tests.rows import context
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 ALL = Selection()
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 WRITE_BY_HAND = """
 INSERT INTO event (id, type, noun, subject_id, tenant_id, actor_kind, actor_id, correlation_id, trace_id, occurred_at)
 VALUES ($1, 'identity.tenant.updated', 'tenant', $1, $2, 'system', 'system', 'by-hand', 'by-hand', now())"""

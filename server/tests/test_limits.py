@@ -344,7 +344,7 @@ async def test_a_token_that_is_none_is_refused_and_never_given_back(world: World
 @pytest.fixture
 def few(settings: Settings) -> Settings:
     """Settings with which a caller is soon refused."""
-    return replace(settings, rate_limit_per_second=0.001, rate_limit_burst=5, sign_in_limit_per_minute=5)
+    return replace(settings, rate_limit_per_second=0.001, rate_limit_burst=5, sign_in_limit_per_minute=0.05)
 
 
 async def test_whoever_asks_too_often_is_told_when_to_come_back(few: Settings) -> None:

@@ -101,7 +101,7 @@ class Observer:
 @asynccontextmanager
 async def placers(running: Running, settings: Settings, count: int) -> AsyncIterator[Sequence[Runtime]]:
     """Workers with connections of their own."""
-    databases = [Database(PoolSettings(settings.database_url, 2)) for _ in range(count)]
+    databases = [Database(PoolSettings(settings.database_url, 2, acquire_timeout_seconds=60.0)) for _ in range(count)]
     try:
         for each in databases:
             await each.open()

@@ -10,6 +10,7 @@ import pytest
 from mooring.core.errors import Code, Refusal
 from mooring.gateways.telemetry import Telemetry
 from mooring.settings import Settings
+from mooring.storage import pool
 from mooring.storage.database import PLATFORM, WITH_KEPT_PLANS, Acting, Database, PoolSettings, Reader
 from mooring.wiring import platform
 
@@ -180,7 +181,10 @@ async def test_a_moment_is_for_one_tenant_writes_nothing_and_is_over_when_it_fai
     assert await small.fetchval(ONE, BACKEND) == before
 
 
-async def test_closing_waits_for_what_is_in_use_and_refuses_the_rest(database_url: str) -> None:
+async def test_closing_waits_for_what_is_in_use_and_refuses_the_rest(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "CLOSE_SECONDS_MAX", 60.0)
     database = Database(PoolSettings(database_url, 1))
     await database.open()
     async with database.connection(ONE) as connection:

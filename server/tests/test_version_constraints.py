@@ -37,7 +37,7 @@ SELECT count(*) FROM app_version v JOIN artifact_hold h ON h.version_id = v.id W
 
 @pytest.fixture(scope="module")
 async def database(shared_database_url: str) -> AsyncIterator[Database]:
-    opened = Database(PoolSettings(shared_database_url, 8))
+    opened = Database(PoolSettings(shared_database_url, 8, acquire_timeout_seconds=60.0))
     await opened.open()
     yield opened
     await opened.close()

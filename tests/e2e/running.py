@@ -31,6 +31,7 @@ GENEROUS = {
     "MOORING_RATE_LIMIT_BURST": "10000",
     "MOORING_SIGN_IN_LIMIT_PER_MINUTE": "10000",
     "MOORING_DATABASE_CONNECT_TIMEOUT_SECONDS": "60",
+    "MOORING_CHECK_WAIT_SECONDS": "60",
 }
 shared: Path | None = None
 """What all workers of one run of the tests share, a place that pytest clears; without it every start is a first one."""

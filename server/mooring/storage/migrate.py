@@ -80,9 +80,9 @@ def migrations() -> tuple[Migration, ...]:
     return tuple(found)
 
 
-async def migrate(url: str) -> tuple[str, ...]:
+async def migrate(url: str, connect_timeout_seconds: float = 60.0) -> tuple[str, ...]:
     """Bring the database to this program's version; returns the names of what was applied."""
-    connection = await asyncpg.connect(url, timeout=10)
+    connection = await asyncpg.connect(url, timeout=connect_timeout_seconds)
     try:
         await connection.execute("SELECT pg_advisory_lock($1)", LOCK_KEY)
         await _role(connection)

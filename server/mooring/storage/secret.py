@@ -8,6 +8,7 @@ import asyncpg
 from mooring.core.secret import Sealed
 from mooring.storage.database import PLATFORM, Acting, Database
 
+CONNECT_SECONDS_MAX: Final = 60.0
 _COLUMNS: Final = "id, tenant_id, purpose, master_key_id, wrapped_key, ciphertext"
 FIND: Final = f"SELECT {_COLUMNS} FROM secret WHERE id = $1"
 MASTER_KEYS: Final = "SELECT DISTINCT master_key_id FROM secret"
@@ -29,7 +30,7 @@ async def master_keys(database: Database) -> list[str]:
 
 async def rewrap_batch(url: str, key_id: str, rewrap: Callable[[Sealed], Sealed], limit: int) -> int:
     """Wrap the next secrets that another key wraps; each update is guarded by what was read."""
-    connection = await asyncpg.connect(url, timeout=10)
+    connection = await asyncpg.connect(url, timeout=CONNECT_SECONDS_MAX)
     try:
         rows = await connection.fetch(UNDER_OTHER_KEYS, key_id, limit)
         for row in rows:

@@ -137,7 +137,7 @@ class Port:
 
 @pytest.fixture
 async def port(settings: Settings, foe: Adversary) -> AsyncIterator[Port]:
-    settings = replace(settings, source_bucket_endpoint=foe.url, source_timeout_seconds=20.0)
+    settings = replace(settings, source_bucket_endpoint=foe.url, source_timeout_seconds=120.0)
     async with running_platform(settings) as running, AsyncExitStack() as stack:
         admin = World(running, running.client())
         token = await admin.sign_in("admin@mooring.local", running.code)

@@ -181,7 +181,7 @@ def test_a_lifetime_of_more_than_an_hour_is_not_given(signing_pair: SigningPair)
 
 
 async def test_without_a_token_the_registry_lets_nobody_in(token_registry: RunningRegistry) -> None:
-    async with httpx.AsyncClient(trust_env=False) as anybody:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as anybody:
         answer = await anybody.get(f"{token_registry.url}/v2/")
 
     assert answer.status_code == 401

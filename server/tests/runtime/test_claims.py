@@ -110,9 +110,7 @@ async def test_whoever_gives_back_is_not_given_it_again_by_a_poll_that_still_wai
     one, two = floor.adapter(), floor.adapter()
     fence = await one.claim(instance.id)
     held = [{"instance_id": instance.id, "fence": fence}]
-    cursor = (await one.poll(held=held))["cursor"]
-    waiting = asyncio.create_task(one.poll(held=held, after=cursor, wait_seconds=25))
-    await waits(floor, 1)
+    waiting, _ = await waiting_poll(floor, one, held, (await one.poll(held=held))["cursor"])
     await one.client.post(f"{RUNTIME}/releases", json={"holder": one.holder, "held": held})
     assert (await waiting)["claims"] == []
     assert await two.claim(instance.id) > fence
@@ -176,11 +174,7 @@ async def test_news_of_a_held_instance_end_the_wait_and_are_told_from_the_cursor
     held = [{"instance_id": instance_id, "fence": fence}]
     known = await adapter.poll(held=held)
     assert known["changed"] == [instance_id]  # without a cursor all counts as changed
-    cursor = known["cursor"]
-    while (quiet := await adapter.poll(held=held, after=cursor, wait_seconds=0.2))["changed"]:
-        cursor = quiet["cursor"]
-    waiting = asyncio.create_task(adapter.poll(held=held, after=cursor, wait_seconds=25))
-    await waits(floor, 1)
+    waiting, cursor = await waiting_poll(floor, adapter, held, known["cursor"])
     await adapter.report(instance_id, fence, instance={"health": "healthy"})
     assert (await waiting)["changed"] == [instance_id]
     missed = await adapter.poll(held=held, after=cursor)  # a cursor that is older than what happened meanwhile
@@ -260,5 +254,23 @@ def usage_record() -> dict[str, object]:
 
 async def waits(floor: Floor, count: int) -> None:
     """Wait until so many polls wait."""
-    while floor.world.running.platform.tools.claims.waiting < count:  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
+    async with asyncio.timeout(60):
+        while floor.world.running.platform.tools.claims.waiting < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def waiting_poll(
+    floor: Floor, adapter: Adapter, held: list[dict[str, Any]], cursor: str
+) -> tuple["asyncio.Task[dict[str, Any]]", str]:
+    """A poll that waits, behind all that happened before it, and the cursor that it goes on from.
+
+    What happened is told as soon as it is behind the horizon, which anybody's transaction holds back.
+    """
+    async with asyncio.timeout(120):
+        while True:
+            polling = asyncio.create_task(adapter.poll(held=held, after=cursor, wait_seconds=25))
+            while not polling.done() and not floor.world.running.platform.tools.claims.waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            if not polling.done():
+                return polling, cursor
+            cursor = (await polling)["cursor"]
