@@ -316,6 +316,8 @@ ARGUMENTS: Final[dict[str, type[Strict]]] = {
     "teardown.verify": TeardownVerify,
     "tunnel.open": TunnelOpen,
 }
+for _kind in ARGUMENTS.values():
+    msgspec.json.Decoder(_kind)  # finds out what it is made of: two threads that did that at once would crash (msgspec)
 
 
 def read_arguments(task: Task) -> Strict:

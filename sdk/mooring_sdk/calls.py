@@ -23,6 +23,7 @@ from mooring_sdk.errors import (
     error_from_answer,
 )
 from mooring_sdk.flow import Flow, Pause, Request, Response, authorize, send
+from mooring_sdk.reading import decode
 from mooring_sdk.secret import Secret
 from mooring_sdk.session import Session
 from mooring_sdk.settings import CallOptions
@@ -210,7 +211,7 @@ def read_answer(response: Response, model: type[Model]) -> Model:
     """
     body = response.body or b"null"
     try:
-        return msgspec.json.decode(body, type=model)
+        return decode(body, model)
     except msgspec.DecodeError as error:
         raise UnexpectedAnswer(
             f"the answer could not be read: {error}",

@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from mooring_sdk.reading import decode
+
 
 class MooringError(Exception):
     """A request did not succeed; `code` says why, `remedy` what to do about it."""
@@ -106,7 +108,7 @@ def error_from_answer(status: int, headers: dict[str, str], body: bytes) -> Moor
         error: MooringError = _unexpected(status, headers, correlation_id)
     else:
         try:
-            problem = msgspec.json.decode(body, type=_Problem)
+            problem = decode(body, _Problem)
         except msgspec.DecodeError:
             error = _unexpected(status, headers, correlation_id)
         else:

@@ -14,6 +14,7 @@ import msgspec
 from mooring_sdk.calls import Call, labels, target_of
 from mooring_sdk.errors import ConnectionFailed, MooringError, UnexpectedAnswer, error_from_answer
 from mooring_sdk.flow import Close, Emit, Flow, Pause, Request, Response, authorize, open_stream, read_piece
+from mooring_sdk.reading import decode
 from mooring_sdk.secret import Secret
 from mooring_sdk.session import Session
 
@@ -156,7 +157,7 @@ def _messages(position: Position, model: Any) -> Flow[None]:
 
 def _read(data: str, model: Any) -> Any:
     try:
-        return msgspec.json.decode(data.encode(), type=model)
+        return decode(data.encode(), model)
     except msgspec.DecodeError as error:
         raise UnexpectedAnswer(f"an event could not be read: {error}") from None
 

@@ -125,7 +125,7 @@ class Running:
 
     def client(self, token: str | None = None) -> httpx.AsyncClient:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=120, verify=NO_AUTHORITIES)
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=50, verify=NO_AUTHORITIES)
 
 
 class _Prompt(uvicorn.Server):

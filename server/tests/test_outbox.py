@@ -124,7 +124,7 @@ async def test_an_event_arrives_signed_and_as_the_api_shows_it(outbox: Outbox) -
     (got,) = good.received
     assert verifies(webhook["signing_key"], got)
     assert (got.headers["webhook-id"], delivery["attempts"], delivery["last_status"]) == (delivery["id"], 1, 204)
-    shown = (await outbox.client.get(f"/api/v1/projects/{project}/events?wait=60")).json()["items"][0]
+    shown = (await outbox.client.get(f"/api/v1/projects/{project}/events?wait=45")).json()["items"][0]
     assert msgspec.json.decode(got.body) == shown
     assert got.headers["x-correlation-id"] == shown["correlation_id"]
     assert re.fullmatch(rf"00-{shown['trace_id']}-[0-9a-f]{{16}}-01", got.headers["traceparent"])

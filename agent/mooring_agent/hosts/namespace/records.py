@@ -65,6 +65,11 @@ class Init:
     boot: str = ""
 
 
+# Made here: records are read in threads, and two that find out at once what one is made of would crash (msgspec).
+_RECORD: Final = msgspec.json.Decoder(Record)
+_INIT: Final = msgspec.json.Decoder(Init)
+
+
 @dataclass(frozen=True, slots=True)
 class Places:
     """Where one agent keeps its sandboxes, and the name that is on everything it makes on the machine."""
@@ -127,7 +132,7 @@ class Places:
             data = (self.sandbox(allocation_id) / "record.json").read_bytes()
         except FileNotFoundError:
             return None
-        return msgspec.json.decode(data, type=Record)
+        return _RECORD.decode(data)
 
     def store(self, record: Record) -> Record:
         """Have it on disk before anything follows from it."""
@@ -144,7 +149,7 @@ class Places:
             data = (self.owner(owner) / "init.json").read_bytes()
         except FileNotFoundError:
             return None
-        return msgspec.json.decode(data, type=Init)
+        return _INIT.decode(data)
 
     def note_killed(self, owner: Owner, ticks: int) -> None:
         """Remember when the last of an owner's processes was gone: what began later is somebody else's."""
