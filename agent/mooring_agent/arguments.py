@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from mooring_agent.verify import Refused
-from mooring_agent.wire import Task
+from mooring_agent.wire import Task, make_ready
 
 _PLAIN_PART: Final = r"/\.?[A-Za-z0-9_@+=~%-][A-Za-z0-9._@+=~%-]{0,253}"
 _PART: Final = r"/\.?[A-Za-z0-9_@+=:,~%-][A-Za-z0-9._@+=:,~%-]{0,253}"
@@ -316,8 +316,7 @@ ARGUMENTS: Final[dict[str, type[Strict]]] = {
     "teardown.verify": TeardownVerify,
     "tunnel.open": TunnelOpen,
 }
-for _kind in ARGUMENTS.values():
-    msgspec.json.Decoder(_kind)  # finds out what it is made of: two threads that did that at once would crash (msgspec)
+make_ready(*ARGUMENTS.values())
 
 
 def read_arguments(task: Task) -> Strict:

@@ -16,7 +16,7 @@ import msgspec
 
 from mooring_agent import VERSION
 from mooring_agent.keys import Identity, NodeKeys
-from mooring_agent.wire import Claimed, Enrolled, Held, Reported, encode
+from mooring_agent.wire import Claimed, Enrolled, Held, Reported, encode, make_ready
 
 ASSERTION_SECONDS: Final = 120
 ENROL_CONTEXT: Final = "mooring-enrol-v1"
@@ -48,6 +48,9 @@ class _Token(msgspec.Struct):
 
 class _Known(msgspec.Struct):
     allocations: tuple[str, ...] = ()
+
+
+make_ready(_Token, _Known)
 
 
 @dataclass(frozen=True, slots=True)

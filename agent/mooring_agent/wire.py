@@ -136,6 +136,18 @@ class Enrolled(msgspec.Struct, frozen=True):
     platform_keys: tuple[PlatformKey, ...]
 
 
+def make_ready(*kinds: Any) -> None:
+    """Let msgspec find out what these are made of.
+
+    It would do so at their first use, and two threads that did it at once would crash the program.
+    """
+    for each in kinds:
+        msgspec.json.Decoder(each)
+
+
+make_ready(Claimed, Reported, Enrolled)
+
+
 def encode(data: bytes) -> str:
     """Base64 as it goes into URLs, without padding."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")

@@ -65,7 +65,7 @@ class Init:
     boot: str = ""
 
 
-# Made here: records are read in threads, and two that find out at once what one is made of would crash (msgspec).
+# Made here, since records are read in threads (`wire.make_ready`).
 _RECORD: Final = msgspec.json.Decoder(Record)
 _INIT: Final = msgspec.json.Decoder(Init)
 
