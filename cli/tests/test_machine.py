@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from agent.tests.supervisor.standing import is_alive
 from cli.tests.platform_double import Given, Platform
 from mooring_cli import up
 
@@ -113,18 +114,9 @@ def test_a_child_does_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> Non
     out, _ = parent.communicate(timeout=180)
     assert out == "got SIGTERM\n", "the kernel asked the child to stop"
     until = time.monotonic() + 180
-    while runs(child):
+    while is_alive(child):
         assert time.monotonic() < until, "the child is still there"
         time.sleep(0.01)
-
-
-def runs(pid: int) -> bool:
-    """Whether a process is there; one that ended, and that nobody has asked about yet, is not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
 
 
 def test_a_program_that_fails_fails_up(tmp_path: Path) -> None:

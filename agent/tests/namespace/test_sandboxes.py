@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.tests.namespace.standing import Inside, namespaces_of, parsed, spec_of
+from agent.tests.supervisor.standing import DAEMON
 from mooring_agent.address import own_address
 from mooring_agent.hosts.contract import FileSpec, HostFailure, LogPart, LogWish, Owner, Peer, ProcessSpec, Restart
 from mooring_agent.hosts.namespace import NamespaceHost, births, network, processes
@@ -185,24 +186,6 @@ async def test_a_directory_that_two_owners_use_stays_with_the_second_and_is_not_
     assert (await host.close_owner(two)).clean
 
 
-DAEMON = """
-import os, time
-heard, tells = os.pipe()
-if os.fork():
-    os.read(heard, 1)
-    os._exit(0)
-os.setsid()
-middle = os.getpid()
-if os.fork():
-    os._exit(0)
-while os.getppid() == middle:
-    time.sleep(0.001)
-os.write(tells, b".")
-time.sleep(10**6)
-"""
-"""A program that ends once the one that it leaves behind is alone."""
-
-
 async def test_an_owner_goes_with_all_that_it_had_while_the_other_keeps_serving(host: NamespaceHost) -> None:
     await host.create(spec_of("alc_1"))
     one, two = Owner("alc_1", "one"), Owner("alc_1", "two")
@@ -210,7 +193,8 @@ async def test_an_owner_goes_with_all_that_it_had_while_the_other_keeps_serving(
     await host.write_files(two, [FileSpec("/etc/two/conf", b"x")])
     await start_server(host, one, 8001)
     await start_server(host, two, 8002)
-    await Inside(host, one).run("python3", "-c", DAEMON)
+    await Inside(host, one).run("python3", "-c", DAEMON, "/tmp/daemon")
+    await Inside(host, one).run("sh", "-c", "until [ -e /tmp/daemon.pid ]; do sleep 0.01; done")
     seen = await host.close_owner(one)
     assert (seen.clean, seen.remaining) == (True, ())
     kinds = {thing.kind for thing in seen.found}
