@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from mooring.core import allocation, allocation_group, allocation_run
-from mooring.core.decision import Context, Decision
-from mooring.core.ids import Prefix
-from mooring.core.policy import Rules
+from mooring.core.catalog.policy import Rules
+from mooring.core.fleet import allocation, allocation_group, allocation_reconcile
+from mooring.core.kernel.decision import Context, Decision
+from mooring.core.kernel.ids import Prefix
 from server.tests.core.allocation_rows import WISH, asking, network, node, pick, requested
 from server.tests.rows import context
 
@@ -27,7 +27,7 @@ def _every_release(now: Context) -> Iterator[Decision[Any]]:
 
 def _placed(now: Context) -> Decision[Any]:
     waits, there = requested(now, HOME), node(now)
-    return allocation_run.place_allocations(now, [(waits, pick(waits, there))], there, network(now, waits, there))
+    return allocation_reconcile.place_allocations(now, [(waits, pick(waits, there))], there, network(now, waits, there))
 
 
 DRIVEN_ALLOCATIONS: Final[dict[str, Callable[[Context], Decision[Any] | Iterator[Decision[Any]]]]] = {
@@ -40,5 +40,7 @@ DRIVEN_ALLOCATIONS: Final[dict[str, Callable[[Context], Decision[Any] | Iterator
         now, asking(HOME), allocation_group.GroupWish("cluster", 2, True, WISH)
     ),
     "allocation_run.place_allocations": _placed,
-    "allocation_run.give_up_placing": lambda now: allocation_run.give_up_placing(now, requested(now, HOME), "no room"),
+    "allocation_run.give_up_placing": lambda now: allocation_reconcile.give_up_placing(
+        now, requested(now, HOME), "no room"
+    ),
 }

@@ -6,12 +6,12 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Final
 
-from mooring.core import app, app_version, entitlement, policy_change
-from mooring.core.artifact_promotion import CheckResult, PromotionWish
-from mooring.core.decision import Actor, Context, Decision, PrincipalKind
-from mooring.core.ids import Prefix
-from mooring.core.policy import Rules
-from mooring.core.promotion import PROMOTION
+from mooring.core.catalog import app, app_version, entitlement, policy_change
+from mooring.core.catalog.artifact_promotion import CheckResult, PromotionWish
+from mooring.core.catalog.policy import Rules
+from mooring.core.catalog.promotion_lifecycle import PROMOTION
+from mooring.core.kernel.decision import Actor, Context, Decision, PrincipalKind
+from mooring.core.kernel.ids import Prefix
 from server.tests.core.catalog_rows import artifact
 from server.tests.core.manifests import digest, oci
 from server.tests.rows import context

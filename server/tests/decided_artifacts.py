@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from mooring.core import (
+from mooring.core.catalog import (
     artifact,
     artifact_check,
     artifact_evidence,
@@ -14,14 +14,14 @@ from mooring.core import (
     artifact_trust,
     signer_key,
 )
-from mooring.core.artifact_location import ArtifactSource
-from mooring.core.artifact_promotion import ArtifactFacts, CheckResult, Hold, PromotionWish
-from mooring.core.artifact_trust import Evidence, Trust
-from mooring.core.decision import Context, Decision
-from mooring.core.errors import Code, Refusal
-from mooring.core.ids import Prefix
-from mooring.core.promotion import PROMOTION
-from mooring.core.trust import TrustState
+from mooring.core.catalog.artifact_location import ArtifactSource
+from mooring.core.catalog.artifact_promotion import ArtifactFacts, CheckResult, Hold, PromotionWish
+from mooring.core.catalog.artifact_trust import Evidence, Trust
+from mooring.core.catalog.promotion_lifecycle import PROMOTION
+from mooring.core.catalog.trust_lifecycle import TrustState
+from mooring.core.kernel.decision import Context, Decision
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.ids import Prefix
 from server.tests.rows import context
 
 WHY: Final = "because the tests say so"

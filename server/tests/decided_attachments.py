@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from mooring.core import attachment_change
-from mooring.core.attachment import Attachment
-from mooring.core.attachment_change import Attaching, DetachWish
-from mooring.core.decision import Context, Decision
-from mooring.core.instance_change import Standing
-from mooring.core.project import Project
+from mooring.core.identity.project import Project
+from mooring.core.kernel.decision import Context, Decision
+from mooring.core.runtime import attachment_change
+from mooring.core.runtime.attachment import Attachment
+from mooring.core.runtime.attachment_change import Attaching, DetachWish
+from mooring.core.runtime.instance_change import Standing
 from server.tests.decided_instances import BOUNDS, running
 
 

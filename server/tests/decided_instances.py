@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from mooring.core import app_action, instance_change, instance_launch, member_change
-from mooring.core.decision import Context, Decision
-from mooring.core.instance import Instance
-from mooring.core.instance_change import Earlier, RepairScope, Standing
-from mooring.core.instance_launch import Bounds, Launched
-from mooring.core.launch import Launch, PlacementWish, Purpose, Spot
-from mooring.core.manifest import Manifest, read_manifest
-from mooring.core.member import Member
-from mooring.core.operation import Operation
-from mooring.core.promotion import PromotionState
+from mooring.core.catalog.manifest import Manifest, read_manifest
+from mooring.core.catalog.promotion_lifecycle import PromotionState
+from mooring.core.kernel.decision import Context, Decision
+from mooring.core.runtime import app_action, instance_change, instance_launch, member_change
+from mooring.core.runtime.instance import Instance
+from mooring.core.runtime.instance_change import Earlier, RepairScope, Standing
+from mooring.core.runtime.instance_launch import Bounds, Launched
+from mooring.core.runtime.launch import Launch, PlacementWish, Purpose, Spot
+from mooring.core.runtime.member import Member
+from mooring.core.runtime.operation import Operation
 from server.tests.core.catalog_rows import version
 from server.tests.core.launch_rows import launch, standing, wished
 from server.tests.core.manifests import LIFECYCLE, launchable

@@ -5,12 +5,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-from mooring.core import enrolment, inventory, node, platform_key, sku, slot
-from mooring.core.compatibility import CapacityShape
-from mooring.core.decision import Actor, Context, Decision, PrincipalKind
-from mooring.core.ids import Prefix
-from mooring.core.secret import Sealed
-from mooring.core.token import FreshToken
+from mooring.core.catalog.compatibility import CapacityShape
+from mooring.core.fleet import enrolment, inventory, node, sku, slot
+from mooring.core.identity import platform_key
+from mooring.core.identity.token import FreshToken
+from mooring.core.kernel.decision import Actor, Context, Decision, PrincipalKind
+from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.secret import Sealed
 from server.tests.rows import context
 
 WHY: Final = "because the tests say so"

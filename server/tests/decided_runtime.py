@@ -5,15 +5,17 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Final
 
-from mooring.core import adapter_report, app, operation_finish, operator_account, usage
-from mooring.core.adapter_report import FailureTold, InstanceTold, MemberTold, ReportableState, StepTold, Told
-from mooring.core.artifact_hold import take_holds
-from mooring.core.artifact_promotion import Hold
-from mooring.core.decision import Context, Decision
-from mooring.core.instance import Health
-from mooring.core.operation import OperationFailure, OperationKind, StepState
-from mooring.core.operation_finish import Ending, Finishing, FinishOutcome
-from mooring.core.operator_account import Operated, Rekeyed
+from mooring.core.catalog import app, operator_account
+from mooring.core.catalog.artifact_hold import take_holds
+from mooring.core.catalog.artifact_promotion import Hold
+from mooring.core.catalog.operator_account import Operated, Rekeyed
+from mooring.core.kernel.decision import Context, Decision
+from mooring.core.money import usage
+from mooring.core.runtime import adapter_report, operation_finish
+from mooring.core.runtime.adapter_report import FailureTold, InstanceTold, MemberTold, ReportableState, StepTold, Told
+from mooring.core.runtime.instance import Health
+from mooring.core.runtime.operation import OperationFailure, OperationKind, StepState
+from mooring.core.runtime.operation_finish import Ending, Finishing, FinishOutcome
 from server.tests.core.manifests import digest
 from server.tests.core.runtime_rows import NEXT, instance, manifest, member, operation, seen
 from server.tests.decided_apps import an_app

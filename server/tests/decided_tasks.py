@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from mooring.core import member_log
-from mooring.core.decision import Context, Decision
-from mooring.core.receipt import Receipt, digest_of
-from mooring.core.runtime_secret import RuntimeSecret, SecretWish, destroy_all, keep_secret
-from mooring.core.secret import Sealed
-from mooring.core.task import Task
-from mooring.core.task_family import RefusalReason
-from mooring.core.task_making import TaskWish, make_task
-from mooring.core.task_moves import Ended, Outcome, add_receipt, cancel, finish, lapse, refuse
+from mooring.core.fleet.receipt import Receipt, digest_of
+from mooring.core.fleet.runtime_secret import RuntimeSecret, SecretWish, destroy_all, keep_secret
+from mooring.core.fleet.task import Task
+from mooring.core.fleet.task_creation import TaskWish, make_task
+from mooring.core.fleet.task_family import RefusalReason
+from mooring.core.fleet.task_transitions import Ended, Outcome, add_receipt, cancel, finish, lapse, refuse
+from mooring.core.kernel.decision import Context, Decision
+from mooring.core.kernel.secret import Sealed
+from mooring.core.runtime import member_log
 from server.tests.core.test_why import allocation, member
 
 TENANT, PROJECT = "ten_1", "prj_1"

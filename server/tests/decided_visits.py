@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from mooring.core.allocation import Allocation
-from mooring.core.decision import Actor, Context, Decision, PrincipalKind
-from mooring.core.visit import (
+from mooring.core.fleet.allocation import Allocation
+from mooring.core.kernel.decision import Actor, Context, Decision, PrincipalKind
+from mooring.core.runtime.visit import (
     CommandWish,
     Endpoint,
     Visit,

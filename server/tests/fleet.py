@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from mooring.core.decision import Audited, Decision, Insert, Move, Write
-from mooring.core.ids import Prefix
-from mooring.core.node import NODE, NodeState, NodeTrigger
-from mooring.core.task import TASK, TaskState, TaskTrigger
-from mooring.storage.database import PLATFORM, Database
-from mooring.storage.unit_of_work import apply
+from mooring.core.fleet.node import NODE, NodeState, NodeTrigger
+from mooring.core.fleet.task import TASK, TaskState, TaskTrigger
+from mooring.core.kernel.decision import Audited, Decision, Insert, Move, Write
+from mooring.core.kernel.ids import Prefix
+from mooring.storage.kernel.database import PLATFORM, Database
+from mooring.storage.kernel.unit_of_work import apply
 from server.tests.rows import CLOCK, context, node_columns
 
 GIB: Final = 1 << 30

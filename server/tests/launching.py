@@ -6,14 +6,20 @@ from typing import Any, Final
 
 import httpx
 
-from mooring.core.decision import Decision
-from mooring.core.instance import InstanceTrigger
-from mooring.core.instance_moves import change_instance, change_member, move_instance, move_member, move_operation
-from mooring.core.member import MemberTrigger
-from mooring.core.operation import OperationTrigger
-from mooring.storage import instance as instances
-from mooring.storage.database import Acting
-from mooring.storage.unit_of_work import apply
+from mooring.core.kernel.decision import Decision
+from mooring.core.runtime.instance import InstanceTrigger
+from mooring.core.runtime.instance_transitions import (
+    change_instance,
+    change_member,
+    move_instance,
+    move_member,
+    move_operation,
+)
+from mooring.core.runtime.member import MemberTrigger
+from mooring.core.runtime.operation import OperationTrigger
+from mooring.storage.kernel.database import Acting
+from mooring.storage.kernel.unit_of_work import apply
+from mooring.storage.runtime import instance as instances
 from server.tests.conftest import World
 from server.tests.fleet import Fleet
 from server.tests.rows import context

@@ -3,19 +3,19 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mooring.core.allocation import ALLOCATION, AllocationState
-from mooring.core.attachment import ATTACHMENT, AttachmentState
-from mooring.core.decision import Insert, Move
-from mooring.core.ids import Prefix
-from mooring.core.instance import INSTANCE, InstanceState
-from mooring.core.manifest import manifest_digest
-from mooring.core.member import MEMBER, MemberState
-from mooring.core.permissions import Scope
-from mooring.core.promotion import PROMOTION, PromotionState
-from mooring.core.runtime_secret import SecretWish, keep_secret
-from mooring.core.trust import TRUST
-from mooring.storage.database import PLATFORM
-from mooring.storage.unit_of_work import apply
+from mooring.core.catalog.manifest import manifest_digest
+from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
+from mooring.core.catalog.trust_lifecycle import TRUST
+from mooring.core.fleet.allocation import ALLOCATION, AllocationState
+from mooring.core.fleet.runtime_secret import SecretWish, keep_secret
+from mooring.core.kernel.decision import Insert, Move
+from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.permissions import Scope
+from mooring.core.runtime.attachment import ATTACHMENT, AttachmentState
+from mooring.core.runtime.instance import INSTANCE, InstanceState
+from mooring.core.runtime.member import MEMBER, MemberState
+from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.kernel.unit_of_work import apply
 from server.tests.agents import joined
 from server.tests.nodes.endpoint_rows import an_endpoint
 from server.tests.nodes.task_rows import a_receipt, a_task

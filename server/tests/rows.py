@@ -15,19 +15,19 @@ from typing import Any, Final
 
 import asyncpg
 
-from mooring.core.app import AppCard, create_app
-from mooring.core.decision import Actor, Audited, Context, Decision, Insert, Move, PrincipalKind, Write
-from mooring.core.errors import Refusal
-from mooring.core.ids import Prefix
+from mooring.core.catalog.app import AppCard, create_app
+from mooring.core.catalog.semver import read_version
+from mooring.core.identity.project import create_project
+from mooring.core.identity.tenant import FirstAdmin, create_tenant
+from mooring.core.identity.user import OneTime
+from mooring.core.kernel.decision import Actor, Audited, Context, Decision, Insert, Move, PrincipalKind, Write
+from mooring.core.kernel.errors import Refusal
+from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.lifecycle import AnyMachine, Edge, Who
 from mooring.core.lifecycles import LIFECYCLES
-from mooring.core.machine import AnyMachine, Edge, Who
-from mooring.core.project import create_project
-from mooring.core.semver import read_version
-from mooring.core.tenant import FirstAdmin, create_tenant
-from mooring.core.user import OneTime
 from mooring.gateways.clock import SystemClock
-from mooring.storage.database import PLATFORM, Acting, Database
-from mooring.storage.unit_of_work import STATUS_COLUMNS, apply
+from mooring.storage.kernel.database import PLATFORM, Acting, Database
+from mooring.storage.kernel.unit_of_work import STATUS_COLUMNS, apply
 
 NOUNS_OF: Final = {"promotion": ("artifact", "app_version"), "trust": ("artifact",)}
 """Which nouns go through a machine, where they are not called by its name."""

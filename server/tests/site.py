@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx
 
-from mooring.storage.database import PLATFORM
-from mooring.workers.runtime import Runtime
+from mooring.storage.kernel.database import PLATFORM
+from mooring.workers.allocation_reconciler import Runtime
 from server.tests.conftest import Tenant, World
 from server.tests.fleet import Fleet
 from server.tests.later import ShiftedClock

@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from mooring.commands.instance_run import limits_of
-from mooring.core.decision import Context, Decision
-from mooring.core.ids import Prefix
-from mooring.core.instance import Instance, InstanceTrigger
-from mooring.core.instance_change import Standing, stop_instance
-from mooring.core.instance_launch import Bounds
-from mooring.core.instance_moves import (
+from mooring.commands.runtime.instance_reconcile import limits_of
+from mooring.core.fleet.task_creation import TaskWish, make_task
+from mooring.core.kernel.decision import Context, Decision
+from mooring.core.kernel.ids import Prefix
+from mooring.core.runtime.instance import Instance, InstanceTrigger
+from mooring.core.runtime.instance_change import Standing, stop_instance
+from mooring.core.runtime.instance_launch import Bounds
+from mooring.core.runtime.instance_reconcile import advance
+from mooring.core.runtime.instance_transitions import (
     change_member,
     change_operation,
     move_instance,
@@ -27,13 +29,12 @@ from mooring.core.instance_moves import (
     new_operation,
     together,
 )
-from mooring.core.instance_run import advance
-from mooring.core.member import Member, MemberTrigger
-from mooring.core.operation import Operation, OperationKind, OperationTrigger, Phase
-from mooring.core.task_making import TaskWish, make_task
-from mooring.storage import instance_run
-from mooring.storage.database import PLATFORM
-from mooring.storage.instance import (
+from mooring.core.runtime.member import Member, MemberTrigger
+from mooring.core.runtime.operation import Operation, OperationKind, OperationTrigger, Phase
+from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.kernel.unit_of_work import apply
+from mooring.storage.runtime import instance_reconcile
+from mooring.storage.runtime.instance import (
     INSTANCE_COLUMNS,
     MEMBER_COLUMNS,
     OPERATION_COLUMNS,
@@ -41,8 +42,7 @@ from mooring.storage.instance import (
     member_of,
     operation_of,
 )
-from mooring.storage.unit_of_work import apply
-from mooring.workers.instances import Instances
+from mooring.workers.instance_reconciler import Instances
 from server.tests.conftest import World
 from server.tests.rows import MANIFEST_DIGEST, Ground, context
 from server.tests.site import Site, make_site
@@ -83,7 +83,7 @@ class Stage:
         """What is found to be due is all that has a next step: the two are written down apart from each other."""
         rows = await self.services.database.fetch(PLATFORM, "SELECT id FROM instance")
         now = self.services.clock.now()
-        for each in await instance_run.seen(self.services.database, now, [row[0] for row in rows]):
+        for each in await instance_reconcile.seen(self.services.database, now, [row[0] for row in rows]):
             step = advance(replace(context(), now=now), limits_of(self.services.settings), each)
             assert step is None, f"{each.instance.id} has a next step, and is not due: {step}"
 

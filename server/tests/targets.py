@@ -20,11 +20,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mooring.api.openapi import document
 from mooring.api.route import Route
-from mooring.core.decision import Insert
-from mooring.core.permissions import Scope
-from mooring.gateways.cosign_keys import new_signing_key
-from mooring.gateways.signatures import new_key_pair
-from mooring.storage.database import PLATFORM
+from mooring.core.kernel.decision import Insert
+from mooring.core.kernel.permissions import Scope
+from mooring.gateways.signing.cosign_keys import new_signing_key
+from mooring.gateways.signing.signatures import new_key_pair
+from mooring.storage.kernel.database import PLATFORM
 from server.tests import making
 from server.tests.agents import Machine, joined
 from server.tests.conftest import PASSWORD, Tenant, World

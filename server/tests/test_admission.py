@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from mooring.api.admission import KEPT_MAX, Admissions
+from mooring.api.auth_cache import KEPT_MAX, Admissions
 from server.tests.conftest import World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mooring.storage.database import PLATFORM
+from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import World
 from server.tests.site import Site, make_site
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from mooring.core.decision import Change
-from mooring.core.node import WriteOff, write_off_node
-from mooring.core.slot import Slot
-from mooring.storage import node as nodes
-from mooring.storage.database import PLATFORM
-from mooring.storage.unit_of_work import apply
+from mooring.core.fleet.node import WriteOff, write_off_node
+from mooring.core.fleet.slot import Slot
+from mooring.core.kernel.decision import Change
+from mooring.storage.fleet import node as nodes
+from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.kernel.unit_of_work import apply
 from server.tests.conftest import World
 from server.tests.rows import context
 from server.tests.site import Site, make_site

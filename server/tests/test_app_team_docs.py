@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mooring.api.routes import ROUTES
-from mooring.core.permissions import ROLE_ACTIONS, SERVICE_ACCOUNT_CEILING, Role
+from mooring.core.kernel.permissions import ROLE_ACTIONS, SERVICE_ACCOUNT_CEILING, Role
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -6,14 +6,14 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from mooring.core.artifact_check import ARTIFACT_CHECK, CheckState
-from mooring.core.decision import Audited, Decision, Insert, Move
-from mooring.core.error_code import Code
-from mooring.core.ids import Prefix
-from mooring.core.promotion import PROMOTION, PromotionState
-from mooring.core.trust import TRUST
-from mooring.storage.database import PLATFORM, Acting
-from mooring.storage.unit_of_work import apply
+from mooring.core.catalog.artifact_check import ARTIFACT_CHECK, CheckState
+from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
+from mooring.core.catalog.trust_lifecycle import TRUST
+from mooring.core.kernel.decision import Audited, Decision, Insert, Move
+from mooring.core.kernel.error_code import Code
+from mooring.core.kernel.ids import Prefix
+from mooring.storage.kernel.database import PLATFORM, Acting
+from mooring.storage.kernel.unit_of_work import apply
 from server.tests.conftest import Tenant, World
 from server.tests.rows import CLOCK, artifact_columns, check_columns, context, path
 from server.tests.targets import a_manifest

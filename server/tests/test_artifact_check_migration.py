@@ -2,8 +2,8 @@
 
 import pytest
 
-from mooring.storage import migrate as migrating
-from mooring.storage.migrate import migrate, migrations
+from mooring.storage.kernel import migrate as migrating
+from mooring.storage.kernel.migrate import migrate, migrations
 from server.tests.test_migrations import empty_database, execute, fetch
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]

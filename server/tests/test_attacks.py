@@ -13,12 +13,12 @@ import httpx
 import pytest
 
 from mooring.api import connection as http
-from mooring.api.exchange import ANSWER
-from mooring.commands.master_key import rotate_master_key
+from mooring.api.request_cycle import ANSWER
+from mooring.commands.kernel.master_key import rotate_master_key
 from mooring.gateways.secrets import MasterKeyRefused
-from mooring.gateways.signatures import new_key_pair
+from mooring.gateways.signing.signatures import new_key_pair
 from mooring.settings import Settings
-from mooring.storage.database import PLATFORM
+from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import PASSWORD, Tenant, World, running_platform
 from server.tests.targets import assertion
 from server.tests.test_connection import serve

@@ -18,10 +18,10 @@ import pytest
 
 from mooring.api.route import PUBLIC_ACTION, ROUTES, Declared, Route, route, route_beside, route_in
 from mooring.api.routes import ROUTES as ALL_ROUTES
-from mooring.core.permissions import FAMILIES, ROLE_ACTIONS, SERVICE_ACCOUNT_CEILING, Role, Scope
-from mooring.gateways.signatures import new_key_pair
+from mooring.core.kernel.permissions import FAMILIES, ROLE_ACTIONS, SERVICE_ACCOUNT_CEILING, Role, Scope
+from mooring.gateways.signing.signatures import new_key_pair
 from mooring.settings import Settings
-from mooring.storage.database import PLATFORM
+from mooring.storage.kernel.database import PLATFORM
 from server.tests.agents import Machine, new_token
 from server.tests.conftest import PASSWORD, Tenant, World, running_platform
 from server.tests.runtime import asking

@@ -6,9 +6,9 @@ import asyncpg
 import httpx
 import pytest
 
-from mooring.core.channel import is_in_canary
-from mooring.core.permissions import Scope
-from mooring.storage.database import PLATFORM
+from mooring.core.catalog.channel import is_in_canary
+from mooring.core.kernel.permissions import Scope
+from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import World
 from server.tests.fleet import Fleet
 from server.tests.targets import Home, a_manifest, make_account

@@ -9,16 +9,16 @@ from typing import Final
 
 import pytest
 
-from mooring.core.app import App, AppCard, create_app, update_app
-from mooring.core.catalog import chosen_candidate, newest_candidate, search_words
-from mooring.core.channel import Candidate
-from mooring.core.decision import Insert, Move, Write
-from mooring.core.promotion import PROMOTION, PromotionState
-from mooring.core.semver import read_version
-from mooring.storage import catalog
-from mooring.storage.catalog import Sought
-from mooring.storage.database import PLATFORM, Acting, Database, PoolSettings
-from mooring.storage.unit_of_work import apply
+from mooring.core.catalog.app import App, AppCard, create_app, update_app
+from mooring.core.catalog.catalog import chosen_candidate, newest_candidate, search_words
+from mooring.core.catalog.channel import Candidate
+from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
+from mooring.core.catalog.semver import read_version
+from mooring.core.kernel.decision import Insert, Move, Write
+from mooring.storage.catalog import catalog
+from mooring.storage.catalog.catalog import Sought
+from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSettings
+from mooring.storage.kernel.unit_of_work import apply
 from server.tests.rows import Ground, context, make_ground, path, version_columns
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]

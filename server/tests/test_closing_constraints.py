@@ -7,16 +7,16 @@ from dataclasses import replace
 import asyncpg
 import pytest
 
-from mooring.core.decision import Insert
-from mooring.core.errors import Code
-from mooring.core.instance import INSTANCE, InstanceState, InstanceTrigger
-from mooring.core.machine import AnyMachine
-from mooring.core.member import MEMBER, MemberState, MemberTrigger
-from mooring.core.node import NODE, NodeState
-from mooring.core.render import closing_rows
-from mooring.core.task import TASK, TaskState, TaskTrigger
-from mooring.storage.constraints import REFUSALS
-from mooring.storage.database import PLATFORM, Database, PoolSettings
+from mooring.core.fleet.node import NODE, NodeState
+from mooring.core.fleet.task import TASK, TaskState, TaskTrigger
+from mooring.core.kernel.decision import Insert
+from mooring.core.kernel.errors import Code
+from mooring.core.kernel.lifecycle import AnyMachine
+from mooring.core.lifecycle_docs import closing_rows
+from mooring.core.runtime.instance import INSTANCE, InstanceState, InstanceTrigger
+from mooring.core.runtime.member import MEMBER, MemberState, MemberTrigger
+from mooring.storage.kernel.constraints import REFUSALS
+from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
 from server.tests.rows import HOMES, Ground, Subject, machines_of, make_ground, refused_by
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]

@@ -14,7 +14,7 @@ import uvicorn
 
 from mooring.api import connection as http
 from mooring.api.connection import Connection
-from mooring.api.exchange import ANSWER, BODY, BODY_BYTES_WAITING_MAX, Exchange
+from mooring.api.request_cycle import ANSWER, BODY, BODY_BYTES_WAITING_MAX, Exchange
 
 pytestmark = pytest.mark.anyio
 

@@ -1,6 +1,6 @@
 """The database's constraints against the program's table of them, both ways.
 
-A constraint that a caller's request can meet is an error of the catalogue (`storage/constraints.py`). Every other one
+A constraint that a caller's request can meet is an error of the catalogue (`storage/kernel/constraints.py`). Every other one
 stands here under the reason why no request meets it: a new constraint must be sorted into one or the other. And every
 reference from one thing of a tenant's to another carries the tenant, so that a reference across tenants cannot be
 written down.
@@ -12,10 +12,10 @@ from typing import Final
 
 import pytest
 
-from mooring.core.errors import CATALOGUE
-from mooring.storage.constraints import DECIDE_AGAIN, REFUSALS
-from mooring.storage.database import PLATFORM, Database, PoolSettings
-from mooring.storage.unit_of_work import BIRTH
+from mooring.core.kernel.errors import CATALOGUE
+from mooring.storage.kernel.constraints import DECIDE_AGAIN, REFUSALS
+from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
+from mooring.storage.kernel.unit_of_work import BIRTH
 from server.tests.rows import HOMES, columns_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]

@@ -36,7 +36,7 @@ from schemathesis.transport.requests import SameHostRedirectsSession
 
 from mooring.api.route import Route
 from mooring.api.routes import ROUTES
-from mooring.core.permissions import Scope
+from mooring.core.kernel.permissions import Scope
 from mooring.settings import Settings
 from server.tests.conftest import World, running_platform
 from server.tests.postgres import SOAK

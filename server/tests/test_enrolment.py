@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from mooring.core.ids import Prefix, is_id
-from mooring.storage.database import PLATFORM
+from mooring.core.kernel.ids import Prefix, is_id
+from mooring.storage.kernel.database import PLATFORM
 from server.tests.agents import ENROLMENTS, TOKENS, Machine, encoded, joined, new_token
 from server.tests.conftest import World
 from server.tests.targets import fresh_name

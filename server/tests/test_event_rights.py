@@ -9,7 +9,7 @@ import asyncpg
 import httpx
 import pytest
 
-from mooring.gateways.signatures import new_key_pair
+from mooring.gateways.signing.signatures import new_key_pair
 from mooring.settings import Settings
 from server.tests.conftest import Tenant, World, running_platform
 from server.tests.targets import assertion

@@ -9,7 +9,7 @@ import asyncpg
 import httpx
 import pytest
 
-from mooring.core.event import Position
+from mooring.core.kernel.event import Position
 from mooring.settings import Settings
 from server.tests.conftest import PASSWORD, Running, Tenant, World, running_platform
 from server.tests.processes.wire import BROKEN, Stream, Told, stream

@@ -13,14 +13,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mooring.api.problem import STATUS
 from mooring.api.routes import ROUTES
-from mooring.api.schemas.record import EventView
-from mooring.core.delivery import Message, message_headers
-from mooring.core.errors import CATALOGUE, Code
-from mooring.core.events import MEANING, EventType
-from mooring.core.permissions import ACTIONS, ROLE_ACTIONS, SERVICE_ACCOUNT_CEILING, Role
-from mooring.gateways.telemetry import PROBES, Telemetry
-from mooring.gateways.telemetry_log import Lines
-from mooring.gateways.telemetry_metrics import GAUGES
+from mooring.api.schemas.records.record import EventView
+from mooring.core.kernel.errors import CATALOGUE, Code
+from mooring.core.kernel.event_types import MEANING, EventType
+from mooring.core.kernel.permissions import ACTIONS, ROLE_ACTIONS, SERVICE_ACCOUNT_CEILING, Role
+from mooring.core.records.delivery import Message, message_headers
+from mooring.gateways.telemetry.instruments import PROBES, Telemetry
+from mooring.gateways.telemetry.log import Lines
+from mooring.gateways.telemetry.metrics import GAUGES
 from mooring.settings import PREFIX, Settings
 from tools import generate_docs
 

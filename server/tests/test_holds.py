@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from mooring.core.artifact_hold import drop_holds, take_holds
-from mooring.core.artifact_promotion import Hold
-from mooring.core.decision import Insert, Move
-from mooring.core.errors import Code, Refusal
-from mooring.core.ids import Prefix
-from mooring.core.promotion import PROMOTION, PromotionState, PromotionTrigger
-from mooring.storage import artifact as artifacts
-from mooring.storage.database import PLATFORM, Acting, Database, PoolSettings
-from mooring.storage.unit_of_work import StaleWrite, apply
+from mooring.core.catalog.artifact_hold import drop_holds, take_holds
+from mooring.core.catalog.artifact_promotion import Hold
+from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, PromotionTrigger
+from mooring.core.kernel.decision import Insert, Move
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.ids import Prefix
+from mooring.storage.catalog import artifact as artifacts
+from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSettings
+from mooring.storage.kernel.unit_of_work import StaleWrite, apply
 from server.tests.rows import CLOCK, Ground, context, machines_of, make_ground
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]

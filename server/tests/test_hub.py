@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import asyncpg
 import pytest
 
-from mooring.core.decision import Audited, Decision, Happened
-from mooring.core.event import BEGINNING, Event, Position
-from mooring.core.events import EventType
-from mooring.storage import event as events
-from mooring.storage import hub as hub_module
-from mooring.storage.database import PLATFORM, Database, PoolSettings
-from mooring.storage.event import Selection
-from mooring.storage.hub import Hub
-from mooring.storage.unit_of_work import apply
+from mooring.core.kernel.decision import Audited, Decision, Happened
+from mooring.core.kernel.event import BEGINNING, Event, Position
+from mooring.core.kernel.event_types import EventType
+from mooring.storage.kernel import event as events
+from mooring.storage.kernel import hub as hub_module
+from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
+from mooring.storage.kernel.event import Selection
+from mooring.storage.kernel.hub import Hub
+from mooring.storage.kernel.unit_of_work import apply
 from server.tests.rows import context
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]

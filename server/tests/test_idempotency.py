@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from mooring.api.routes import ROUTES
-from mooring.core.permissions import Scope
+from mooring.core.kernel.permissions import Scope
 from mooring.settings import Settings
-from mooring.storage.database import PLATFORM
+from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.janitor import Janitor
 from server.tests import making
 from server.tests.conftest import PASSWORD, World, running_platform

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from mooring.core.artifact_hold import take_holds
-from mooring.core.artifact_promotion import Hold
-from mooring.core.member import MEMBER, MemberState
-from mooring.storage.unit_of_work import apply
+from mooring.core.catalog.artifact_hold import take_holds
+from mooring.core.catalog.artifact_promotion import Hold
+from mooring.core.runtime.member import MEMBER, MemberState
+from mooring.storage.kernel.unit_of_work import apply
 from server.tests.rows import context
 from server.tests.targets import Home
 from server.tests.test_apps import DIGEST, Shop, shop

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from mooring.core.operation import OperationTrigger
-from mooring.storage.database import PLATFORM
+from mooring.core.runtime.operation import OperationTrigger
+from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import World
 from server.tests.launching import Launching, make_launching
 from server.tests.runtime.floor import make_operator

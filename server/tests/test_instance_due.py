@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from mooring.core.decision import Context
-from mooring.core.instance_run import advance
-from mooring.core.instance_seen import SeenInstance
-from mooring.core.operation import OperationKind
-from mooring.storage import instance_run
-from mooring.storage.database import PLATFORM, Database, PoolSettings
+from mooring.core.kernel.decision import Context
+from mooring.core.runtime.instance_reconcile import advance
+from mooring.core.runtime.instance_snapshot import SeenInstance
+from mooring.core.runtime.operation import OperationKind
+from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
+from mooring.storage.runtime import instance_reconcile
 from server.tests.core import instance_rows as rows
 from server.tests.core.given import NOW
 from server.tests.core.instance_rows import LIMITS
@@ -207,11 +207,11 @@ async def test_whatever_has_a_next_step_is_due_and_nothing_else(database: Databa
     for number in range(COUNT):
         heap.instance(number)
     await heap.store(database)
-    due = set(await instance_run.due(database, now, LIMITS, "ins_due", COUNT))
+    due = set(await instance_reconcile.due(database, now, LIMITS, "ins_due", COUNT))
     ids = [row["id"] for row in heap.tables["instance"]]
     missed, idle, steps = [], [], 0
     acting: Context = replace(context(), now=now)
-    for seen in await instance_run.seen(database, now, ids):
+    for seen in await instance_reconcile.seen(database, now, ids):
         step = advance(acting, LIMITS, seen)
         steps += step is not None
         if step is not None and seen.instance.id not in due:

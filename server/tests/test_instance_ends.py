@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from mooring.core.decision import Insert
-from mooring.core.ids import Prefix
-from mooring.core.task import TASK
-from mooring.storage.database import PLATFORM
-from mooring.workers.instances import Instances
+from mooring.core.fleet.task import TASK
+from mooring.core.kernel.decision import Insert
+from mooring.core.kernel.ids import Prefix
+from mooring.storage.kernel.database import PLATFORM
+from mooring.workers.instance_reconciler import Instances
 from server.tests.conftest import World
 from server.tests.launching import Launching, make_launching
 from server.tests.rows import CLOCK

@@ -7,11 +7,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from mooring.core.instance_moves import move_operation
-from mooring.core.operation import OperationKind, OperationTrigger
+from mooring.core.runtime.instance_transitions import move_operation
+from mooring.core.runtime.operation import OperationKind, OperationTrigger
 from mooring.settings import Settings
-from mooring.storage import instance_run
-from mooring.storage.database import PLATFORM, Acting, Database, PoolSettings
+from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSettings
+from mooring.storage.runtime import instance_reconcile
 from server.tests.conftest import World
 from server.tests.stage import Stage, make_stage
 
@@ -374,7 +374,7 @@ async def test_a_snapshot_of_many_instances_takes_as_many_statements_as_one_of_a
         taken = []
         for some in (ids[:1], ids):
             counted.reads = 0
-            assert len(await instance_run.seen(counted, stage.services.clock.now(), some)) == len(some)
+            assert len(await instance_reconcile.seen(counted, stage.services.clock.now(), some)) == len(some)
             taken.append(counted.reads)
     finally:
         await counted.close()

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from mooring.core.operation import OperationKind
+from mooring.core.runtime.operation import OperationKind
 from mooring.settings import Settings
-from mooring.storage.database import PLATFORM, Acting, Database, PoolSettings
-from mooring.workers.instances import Instances
+from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSettings
+from mooring.workers.instance_reconciler import Instances
 from server.tests.conftest import World
 from server.tests.stage import Stage, make_stage
 from server.tests.test_runtime_dies import Died, DyingDatabase

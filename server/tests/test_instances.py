@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from mooring.core.operation import OperationTrigger
-from mooring.core.permissions import Scope
-from mooring.storage.database import PLATFORM
-from mooring.workers.instances import Instances
+from mooring.core.kernel.permissions import Scope
+from mooring.core.runtime.operation import OperationTrigger
+from mooring.storage.kernel.database import PLATFORM
+from mooring.workers.instance_reconciler import Instances
 from mooring.workers.janitor import Janitor
 from server.tests.conftest import World
 from server.tests.launching import LIFECYCLE, Launching, make_launching

@@ -8,12 +8,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from mooring.core.artifact_check import ARTIFACT_CHECK, CheckState
-from mooring.core.member import MEMBER, MemberState
-from mooring.core.task import TASK, TaskState
+from mooring.core.catalog.artifact_check import ARTIFACT_CHECK, CheckState
+from mooring.core.fleet.task import TASK, TaskState
+from mooring.core.runtime.member import MEMBER, MemberState
 from mooring.settings import Settings
-from mooring.storage.database import PLATFORM
-from mooring.storage.retention import LOCK_KEY, Rule, delete
+from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.records.retention import LOCK_KEY, Rule, delete
 from mooring.workers.janitor import Janitor
 from server.tests.conftest import Tenant, World
 from server.tests.later import ShiftedClock

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pytest
 
-from mooring.core.operation import OperationTrigger
-from mooring.core.permissions import Scope
-from mooring.storage.database import PLATFORM
+from mooring.core.kernel.permissions import Scope
+from mooring.core.runtime.operation import OperationTrigger
+from mooring.storage.kernel.database import PLATFORM
 from server.tests import making
 from server.tests.conftest import World
 from server.tests.launching import Launching, make_launching

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from mooring.core.decision import Insert, Move
-from mooring.core.errors import Code, Refusal
-from mooring.core.machine import AnyMachine, Edge, Who
-from mooring.storage.constraints import REFUSALS
-from mooring.storage.database import PLATFORM, Database, PoolSettings
-from mooring.storage.unit_of_work import BIRTH, PLATFORM_OWNER
+from mooring.core.kernel.decision import Insert, Move
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.lifecycle import AnyMachine, Edge, Who
+from mooring.storage.kernel.constraints import REFUSALS
+from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
+from mooring.storage.kernel.unit_of_work import BIRTH, PLATFORM_OWNER
 from server.tests.rows import (
     CLOCK,
     HOMES,

@@ -12,9 +12,9 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from mooring.core.errors import CATALOGUE, Code
+from mooring.core.kernel.errors import CATALOGUE, Code
 from mooring.settings import Settings
-from mooring.storage.database import PLATFORM
+from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import World, running_platform
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]

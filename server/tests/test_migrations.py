@@ -14,14 +14,14 @@ import asyncpg
 import pytest
 import structlog
 
+from mooring.core.lifecycle_docs import edge_rows
 from mooring.core.lifecycles import LIFECYCLES
-from mooring.core.render import edge_rows
 from mooring.embedded import BinariesMissing, EmbeddedPostgres
 from mooring.embedded.binaries import find_installation
 from mooring.settings import Settings
-from mooring.storage import migrate as migrating
-from mooring.storage.database import TENANT_ROLE, Acting
-from mooring.storage.migrate import Migration, MigrationRefused, migrate, migrations
+from mooring.storage.kernel import migrate as migrating
+from mooring.storage.kernel.database import TENANT_ROLE, Acting
+from mooring.storage.kernel.migrate import Migration, MigrationRefused, migrate, migrations
 from server.tests.conftest import World, running_platform
 from server.tests.postgres import SETTINGS as FAST
 from server.tests.postgres import make_or_drop, test_cluster_dsn
@@ -182,7 +182,7 @@ async def test_a_gap_in_the_numbers_is_refused(monkeypatch: pytest.MonkeyPatch) 
         def read_text(self, encoding: str) -> str:
             return ""
 
-    monkeypatch.setattr("mooring.storage.migrate.resources.files", lambda _: Folder())
+    monkeypatch.setattr("mooring.storage.kernel.migrate.resources.files", lambda _: Folder())
     with pytest.raises(MigrationRefused, match="without gaps"):
         migrations()
 

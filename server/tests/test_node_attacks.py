@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pytest
 
-from mooring.core.allocation import ALLOCATION, AllocationState
-from mooring.core.decision import Insert
-from mooring.core.ids import Prefix
+from mooring.core.fleet.allocation import ALLOCATION, AllocationState
+from mooring.core.kernel.decision import Insert
+from mooring.core.kernel.ids import Prefix
 from server.tests.conftest import World
 from server.tests.nodes.site import Site, a_site
 from server.tests.rows import CLOCK, artifact_columns, machines_of

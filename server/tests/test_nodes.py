@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from mooring.storage.database import PLATFORM
+from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.nodes import NodeWatch
 from server.tests.agents import INVENTORY, Machine, an_inventory, joined
 from server.tests.conftest import World

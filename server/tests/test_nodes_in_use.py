@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-from mooring.core.decision import Change
-from mooring.core.errors import Refusal
-from mooring.storage.database import PLATFORM
+from mooring.core.kernel.decision import Change
+from mooring.core.kernel.errors import Refusal
+from mooring.storage.kernel.database import PLATFORM
+from mooring.workers.allocation_reconciler import Runtime
 from mooring.workers.nodes import NodeWatch
-from mooring.workers.runtime import Runtime
 from server.tests.agents import Machine, joined
 from server.tests.conftest import World
 from server.tests.fleet import Fleet

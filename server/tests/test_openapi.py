@@ -19,8 +19,8 @@ import schemathesis
 from mooring.api.openapi import document
 from mooring.api.problem import MEDIA_TYPE, STATUS
 from mooring.api.routes import ROUTES
-from mooring.core.errors import CATALOGUE, Code
-from mooring.core.permissions import ACTIONS, Scope
+from mooring.core.kernel.errors import CATALOGUE, Code
+from mooring.core.kernel.permissions import ACTIONS, Scope
 from tools import generate_openapi
 
 ROOT: Final = Path(__file__).resolve().parents[2]

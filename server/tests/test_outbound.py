@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from mooring.core.address import Address, Reach, read_networks
-from mooring.core.errors import Code, Refusal
-from mooring.gateways.outbound import Failure, Outbound, OutboundFailed, OutboundRequest, ascii_url, is_this_machine
-from mooring.gateways.outbound import _own_hosts as own_hosts
+from mooring.core.kernel.address import Address, Reach, read_networks
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.gateways.egress import Failure, Outbound, OutboundFailed, OutboundRequest, ascii_url, is_this_machine
+from mooring.gateways.egress import _own_hosts as own_hosts
 from mooring.settings import SettingRefused, read_settings
 from server.tests.receiver import Received, answer, http, never, receiver
 

@@ -16,12 +16,12 @@ import httpx
 import msgspec
 import pytest
 
-from mooring.commands.work import Services
-from mooring.gateways.telemetry import Telemetry
+from mooring.commands.services import Services
+from mooring.gateways.telemetry.instruments import Telemetry
 from mooring.settings import Settings
-from mooring.storage import delivery as deliveries
-from mooring.storage import event as events
-from mooring.storage.database import PLATFORM
+from mooring.storage.kernel import event as events
+from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.records import delivery as deliveries
 from mooring.wiring import workers
 from mooring.workers.loop import Loop
 from mooring.workers.outbox import OutboxRelay

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from argon2 import PasswordHasher, Type
 
-from mooring.core.errors import Code, Refusal
-from mooring.core.token import TOKEN_PREFIX, TokenKind
+from mooring.core.identity.token import TOKEN_PREFIX, TokenKind
+from mooring.core.kernel.errors import Code, Refusal
 from mooring.gateways.passwords import WAITING_MAX, Passwords, digest, new_one_time_code, new_token
 
 QUICK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)

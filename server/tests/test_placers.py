@@ -14,8 +14,10 @@ from typing import Final
 import asyncpg
 import pytest
 
-from mooring.commands.work import Services
-from mooring.core.allocation import (
+from mooring.commands.services import Services
+from mooring.core.catalog.compatibility import CapacityShape
+from mooring.core.catalog.policy import Chain
+from mooring.core.fleet.allocation import (
     ALLOCATION,
     AllocationState,
     AllocationTrigger,
@@ -25,19 +27,17 @@ from mooring.core.allocation import (
     release_allocation,
     request_allocations,
 )
-from mooring.core.allocation_run import place_allocations
-from mooring.core.compatibility import CapacityShape
-from mooring.core.decision import Change, Move, Write
-from mooring.core.errors import Refusal
-from mooring.core.placement import Board, Request
-from mooring.core.policy import Chain
-from mooring.core.project_network import plan_network, pool_of
+from mooring.core.fleet.allocation_reconcile import place_allocations
+from mooring.core.fleet.placement import Board, Request
+from mooring.core.fleet.project_network import plan_network, pool_of
+from mooring.core.kernel.decision import Change, Move, Write
+from mooring.core.kernel.errors import Refusal
 from mooring.settings import Settings
-from mooring.storage import allocation as allocations
-from mooring.storage import placement
-from mooring.storage.database import PLATFORM, Acting, Database, PoolSettings
-from mooring.storage.unit_of_work import StaleWrite, apply
-from mooring.workers.runtime import Runtime
+from mooring.storage.fleet import allocation as allocations
+from mooring.storage.fleet import placement
+from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSettings
+from mooring.storage.kernel.unit_of_work import StaleWrite, apply
+from mooring.workers.allocation_reconciler import Runtime
 from server.tests.conftest import Running, World
 from server.tests.fleet import Fleet
 from server.tests.rows import CLOCK, context

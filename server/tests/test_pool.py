@@ -7,11 +7,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from mooring.core.errors import Code, Refusal
-from mooring.gateways.telemetry import Telemetry
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.gateways.telemetry.instruments import Telemetry
 from mooring.settings import Settings
-from mooring.storage import pool
-from mooring.storage.database import PLATFORM, WITH_KEPT_PLANS, Acting, Database, PoolSettings, Reader
+from mooring.storage.kernel import pool
+from mooring.storage.kernel.database import PLATFORM, WITH_KEPT_PLANS, Acting, Database, PoolSettings, Reader
 from mooring.wiring import platform
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from mooring.commands.node import BATCH
-from mooring.storage.database import PLATFORM
-from mooring.storage.presence import Presence
+from mooring.commands.fleet.node import BATCH
+from mooring.storage.fleet.node_presence import Presence
+from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.nodes import NodeWatch
 from server.tests.agents import Machine, joined
 from server.tests.conftest import World

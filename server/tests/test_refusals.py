@@ -1,6 +1,6 @@
 """A node that refuses without end fills no audit trail, and what was left out is told."""
 
-from mooring.commands.refusals import BURST, NODES_MAX, SECONDS_PER_ROW, Refusals
+from mooring.commands.live.refusal_limit import BURST, NODES_MAX, SECONDS_PER_ROW, Refusals
 
 
 def test_rows_of_one_node_are_bounded_and_what_was_left_out_is_told() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from mooring.settings import Settings
-from mooring.storage.database import PLATFORM, Acting, Database, Lent, PoolSettings
-from mooring.storage.pool import Connection
-from mooring.workers.runtime import Runtime
+from mooring.storage.kernel.database import PLATFORM, Acting, Database, Lent, PoolSettings
+from mooring.storage.kernel.pool import Connection
+from mooring.workers.allocation_reconciler import Runtime
 from server.tests.conftest import World
 from server.tests.site import Site, make_site
 from server.tests.test_placers import UNTRUE

@@ -13,14 +13,14 @@ from unittest.mock import patch
 import asyncpg
 import pytest
 
-from mooring.api.homes import Homes
+from mooring.api.project_tenant_cache import Homes
 from mooring.api.routes import ROUTES
-from mooring.core.decision import Insert
-from mooring.core.ids import Prefix
-from mooring.core.permissions import Access, Authority, Scope
-from mooring.core.promotion import PROMOTION, PromotionState
+from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
+from mooring.core.kernel.decision import Insert
+from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.permissions import Access, Authority, Scope
 from mooring.settings import Settings
-from mooring.storage.database import PLATFORM, TENANT_ROLE, WITH_KEPT_PLANS, Acting, Database
+from mooring.storage.kernel.database import PLATFORM, TENANT_ROLE, WITH_KEPT_PLANS, Acting, Database
 from server.tests.conftest import World, running_platform
 from server.tests.nodes.endpoint_rows import a_visit, an_endpoint
 from server.tests.nodes.task_rows import every_row

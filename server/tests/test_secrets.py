@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mooring.core.secret import Sealed
+from mooring.core.kernel.secret import Sealed
 from mooring.gateways.secrets import (
     CannotUnseal,
     MasterKeyRefused,

@@ -5,7 +5,7 @@ import asyncio
 import asyncpg
 import pytest
 
-from mooring.storage.database import PLATFORM
+from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]

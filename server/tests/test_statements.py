@@ -20,19 +20,20 @@ import pytest
 import mooring.commands
 import mooring.core
 import mooring.storage
-from mooring.core import break_glass, delivery, membership, project, service_account, tenant, token, user, webhook
-from mooring.core.decision import Context, Decision, Insert
-from mooring.core.delivery import Delivery, Outcome
-from mooring.core.ids import Prefix
-from mooring.core.permissions import Authority, Binding, Place, Role, Scope, authority_of
-from mooring.core.secret import Sealed
-from mooring.core.service_account import AccountWish, ServiceAccountTrigger
-from mooring.core.token import FreshToken
-from mooring.core.user import OneTime, User, UserChange
-from mooring.core.webhook import NewKey, WebhookWish
-from mooring.storage import unit_of_work
-from mooring.storage.database import PLATFORM, Database, PoolSettings
-from mooring.storage.unit_of_work import Answer, Origin
+from mooring.core.identity import break_glass, membership, project, service_account, tenant, token, user
+from mooring.core.identity.service_account import AccountWish, ServiceAccountTrigger
+from mooring.core.identity.token import FreshToken
+from mooring.core.identity.user import OneTime, User, UserChange
+from mooring.core.kernel.decision import Context, Decision, Insert
+from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.permissions import Authority, Binding, Place, Role, Scope, authority_of
+from mooring.core.kernel.secret import Sealed
+from mooring.core.records import delivery, webhook
+from mooring.core.records.delivery import Delivery, Outcome
+from mooring.core.records.webhook import NewKey, WebhookWish
+from mooring.storage.kernel import unit_of_work
+from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
+from mooring.storage.kernel.unit_of_work import Answer, Origin
 from server.tests.decided_allocations import DRIVEN_ALLOCATIONS
 from server.tests.decided_apps import DRIVEN_APPS
 from server.tests.decided_artifacts import DRIVEN_ARTIFACTS
@@ -50,7 +51,7 @@ STATEMENT: Final = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\s")
 NOW: Final = context()
 TENANT, PROJECT, USER = (NOW.mint(each) for each in (Prefix.TENANT, Prefix.PROJECT, Prefix.USER))
 PLACE: Final = Place(Scope.PROJECT, TENANT, PROJECT)
-EVERYTHING: Final = frozenset().union(*mooring.core.permissions.ROLE_ACTIONS.values())
+EVERYTHING: Final = frozenset().union(*mooring.core.kernel.permissions.ROLE_ACTIONS.values())
 ANYBODY: Final[Authority] = authority_of(
     TENANT, [Binding(Scope.TENANT, EVERYTHING), Binding(Scope.PLATFORM, EVERYTHING)]
 )

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from mooring.commands.task_blob import roles_carried
-from mooring.core.address import Reach
-from mooring.core.artifact import ArtifactKind
-from mooring.core.artifact_location import read_location
-from mooring.core.errors import Code, Refusal
-from mooring.gateways.artifact_reader import ArtifactReader
-from mooring.gateways.outbound import Outbound
+from mooring.commands.fleet.task_blob import roles_carried
+from mooring.core.catalog.artifact import ArtifactKind
+from mooring.core.catalog.artifact_location import read_location
+from mooring.core.kernel.address import Reach
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.gateways.egress import Outbound
+from mooring.gateways.registry.artifact_reader import ArtifactReader
 from mooring.settings import Settings
 
 pytestmark = pytest.mark.anyio

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mooring.api.trace import Traced
-from mooring.core.caller import ANONYMOUS, Caller
-from mooring.core.decision import Actor, PrincipalKind
-from mooring.core.permissions import Authority, Place, Scope
-from mooring.gateways.telemetry import Telemetry, bound, configure_logging
-from mooring.gateways.telemetry_log import MASK, Lines, is_sensitive, mask
+from mooring.core.identity.caller import ANONYMOUS, Caller
+from mooring.core.kernel.decision import Actor, PrincipalKind
+from mooring.core.kernel.permissions import Authority, Place, Scope
+from mooring.gateways.telemetry.instruments import Telemetry, bound, configure_logging
+from mooring.gateways.telemetry.log import MASK, Lines, is_sensitive, mask
 
 BODY = "01m7gkb3xcnvwxkmhw0gsmppk2"
 TENANT, PROJECT, USER, TOKEN = f"ten_{BODY}", f"prj_{BODY}", f"usr_{BODY}", f"tok_{BODY}"

@@ -7,8 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mooring.api.trace import Traced
-from mooring.gateways.telemetry import METRICS_MEDIA_TYPE, Telemetry
-from mooring.gateways.telemetry_log import Lines
+from mooring.gateways.telemetry.instruments import METRICS_MEDIA_TYPE, Telemetry
+from mooring.gateways.telemetry.log import Lines
 
 TRACED = Traced("cor_1", "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", None)
 ROUTE = "GET /api/v1/projects/{project_id}/service-accounts"
@@ -76,7 +76,7 @@ def test_what_is_under_way_is_counted_while_it_lasts(telemetry: Telemetry) -> No
 
 def test_a_stream_is_measured_to_its_beginning(telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([10.0, 10.5, 4000.0])
-    monkeypatch.setattr("mooring.gateways.telemetry.perf_counter", lambda: next(times))
+    monkeypatch.setattr("mooring.gateways.telemetry.instruments.perf_counter", lambda: next(times))
     with telemetry.request("GET", TRACED) as observed:
         observed.begin_stream()
 

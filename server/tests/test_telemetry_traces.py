@@ -14,12 +14,12 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.sdk.trace import SpanProcessor
 
 from mooring.api.trace import Traced
-from mooring.core.caller import Caller
-from mooring.core.decision import Actor, PrincipalKind
-from mooring.core.permissions import Authority, Place, Scope
-from mooring.gateways.telemetry import Telemetry, bound, span, wants_traces
-from mooring.gateways.telemetry_log import MASK, Lines
-from mooring.gateways.telemetry_otlp import Tracing
+from mooring.core.identity.caller import Caller
+from mooring.core.kernel.decision import Actor, PrincipalKind
+from mooring.core.kernel.permissions import Authority, Place, Scope
+from mooring.gateways.telemetry.instruments import Telemetry, bound, span, wants_traces
+from mooring.gateways.telemetry.log import MASK, Lines
+from mooring.gateways.telemetry.otlp import Tracing
 
 BODY = "01m7gkb3xcnvwxkmhw0gsmppk2"
 TRACE, SPAN, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "00f067aa0ba902b7"
@@ -216,7 +216,7 @@ def test_traces_are_made_only_where_an_endpoint_is_set(
 def test_without_an_endpoint_the_sdk_is_not_even_loaded() -> None:
     program = (
         "import sys\n"
-        "from mooring.gateways.telemetry import Telemetry, span\n"
+        "from mooring.gateways.telemetry.instruments import Telemetry, span\n"
         "telemetry = Telemetry()\n"
         "assert telemetry.tracing is None and span('x') is span('y')\n"
         "telemetry.close()\n"

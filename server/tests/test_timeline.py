@@ -8,14 +8,14 @@ import asyncpg
 import httpx
 import pytest
 
-from mooring.core.decision import Audited, Decision, Happened
-from mooring.core.event import BEGINNING
-from mooring.core.events import EventType
-from mooring.storage import timeline as timelines
-from mooring.storage.database import Database
-from mooring.storage.migrate import migrate
-from mooring.storage.timeline import Story
-from mooring.storage.unit_of_work import apply
+from mooring.core.kernel.decision import Audited, Decision, Happened
+from mooring.core.kernel.event import BEGINNING
+from mooring.core.kernel.event_types import EventType
+from mooring.storage.kernel.database import Database
+from mooring.storage.kernel.migrate import migrate
+from mooring.storage.kernel.unit_of_work import apply
+from mooring.storage.records import timeline as timelines
+from mooring.storage.records.timeline import Story
 from server.tests.conftest import World
 from server.tests.processes.wire import stream
 from server.tests.rows import Ground, context, make_ground

@@ -13,14 +13,14 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
-from mooring.core.artifact_promotion import NEEDS
-from mooring.core.decision import Change, Insert
-from mooring.core.errors import Refusal
-from mooring.core.ids import Prefix
-from mooring.core.promotion import PROMOTION, PromotionState
-from mooring.core.trust import TRUST
-from mooring.storage.database import PLATFORM, Database, PoolSettings
-from mooring.storage.unit_of_work import StaleWrite
+from mooring.core.catalog.artifact_promotion import NEEDS
+from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
+from mooring.core.catalog.trust_lifecycle import TRUST
+from mooring.core.kernel.decision import Change, Insert
+from mooring.core.kernel.errors import Refusal
+from mooring.core.kernel.ids import Prefix
+from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
+from mooring.storage.kernel.unit_of_work import StaleWrite
 from server.tests.rows import CLOCK, MANIFEST_DIGEST, Ground, Subject, make_ground, path, refused_by
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from mooring.settings import Settings
-from mooring.storage.database import PLATFORM
+from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import Tenant, World
 from server.tests.receiver import NOBODY as URL
 from server.tests.receiver import answer, made, never, receiver, verifies

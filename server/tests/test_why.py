@@ -6,12 +6,12 @@ from datetime import timedelta
 import click
 import pytest
 
-from mooring.core.operation import OperationKind
-from mooring.core.why import why_instance, why_operation
-from mooring.core.why_next import again
-from mooring.storage import instance as instances
-from mooring.storage.database import Database
-from mooring.storage.why import facts
+from mooring.core.runtime.next_steps import again
+from mooring.core.runtime.operation import OperationKind
+from mooring.core.runtime.why import why_instance, why_operation
+from mooring.storage.kernel.database import Database
+from mooring.storage.runtime import instance as instances
+from mooring.storage.runtime.why import facts
 from mooring_cli.main import mooring
 from server.tests.core import test_why
 from server.tests.rows import CLOCK, Ground, make_ground

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mooring.core.event import BEGINNING, Event
-from mooring.core.events import EventType
-from mooring.core.ids import Prefix, made_at_milliseconds
+from mooring.core.kernel.event import BEGINNING, Event
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.ids import Prefix, made_at_milliseconds
 from mooring.gateways.clock import SystemClock
-from mooring.gateways.telemetry import Telemetry
+from mooring.gateways.telemetry.instruments import Telemetry
 from mooring.workers.loop import QUICK_LOOKS, QUIET_SECONDS, Loop, Pace, is_of_app
 
 

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import pytest
 import uvloop
 
-from mooring.commands.task import lapse_tasks
-from mooring.core.task import Task
-from mooring.core.task_report import ReportCode
-from mooring.storage.database import PLATFORM
+from mooring.commands.fleet.task import lapse_tasks
+from mooring.core.fleet.task import Task
+from mooring.core.fleet.task_report import ReportCode
+from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import copied_database
 from server.tests.postgres import SOAK
 from server.tests.world.checks import wrong_at_the_end

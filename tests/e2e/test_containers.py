@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from agent.tests.containers.images import BUSYBOX, busybox_image, push
-from mooring.core.decision import Insert
-from mooring.core.ids import Prefix
+from mooring.core.kernel.decision import Insert
+from mooring.core.kernel.ids import Prefix
 from mooring.embedded.cluster import Layout
-from mooring.storage.database import Database, PoolSettings
+from mooring.storage.kernel.database import Database, PoolSettings
 from mooring_agent.podman import Podman
 from mooring_sdk import errors
 from server.tests.registry.registry_process import RunningRegistry, running_registry

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from typing import Any, Final
 
-from mooring.core.allocation import Allocation, AllocationWish, Asking, Holding, Terms, request_allocation
-from mooring.core.allocation_run import NodeFacts
-from mooring.core.compatibility import CapacityShape
-from mooring.core.decision import Context
-from mooring.core.ids import Prefix
-from mooring.core.placement import Pick, Request, SlotSeen
-from mooring.core.policy import Chain, Layer, Rules
-from mooring.core.project_network import NetworkPlan, Networks, plan_network, pool_of
+from mooring.core.catalog.compatibility import CapacityShape
+from mooring.core.catalog.policy import Chain, Layer, Rules
+from mooring.core.fleet.allocation import Allocation, AllocationWish, Asking, Holding, Terms, request_allocation
+from mooring.core.fleet.allocation_reconcile import NodeFacts
+from mooring.core.fleet.placement import Pick, Request, SlotSeen
+from mooring.core.fleet.project_network import NetworkPlan, Networks, plan_network, pool_of
+from mooring.core.kernel.decision import Context
+from mooring.core.kernel.ids import Prefix
 
 TERMS: Final = Terms("sku_1", "h100", "gpu_slice", "h100-80g", ["eu-1", "us-1"], [1, 2, 4, 8], 250, "EUR", 3, "offered")
 WISH: Final = AllocationWish(CapacityShape.GPU_SLICE, "h100", 2)

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from mooring.core.app import App
-from mooring.core.app_version import AppVersion, VersionPart
-from mooring.core.artifact import Artifact
-from mooring.core.artifact_location import read_location
-from mooring.core.ids import Prefix
-from mooring.core.manifest import manifest_digest, read_manifest
-from mooring.core.promotion import PromotionState
-from mooring.core.semver import read_version
+from mooring.core.catalog.app import App
+from mooring.core.catalog.app_version import AppVersion, VersionPart
+from mooring.core.catalog.artifact import Artifact
+from mooring.core.catalog.artifact_location import read_location
+from mooring.core.catalog.manifest import manifest_digest, read_manifest
+from mooring.core.catalog.promotion_lifecycle import PromotionState
+from mooring.core.catalog.semver import read_version
+from mooring.core.kernel.ids import Prefix
 from server.tests.core.given import NOW, TENANT, minter
 from server.tests.core.manifests import digest, launchable
 

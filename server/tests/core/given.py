@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import count
 
-from mooring.core.caller import bindings_of
-from mooring.core.decision import Actor, Context, PrincipalKind
-from mooring.core.ids import Minter, Prefix, encode
-from mooring.core.permissions import Authority, authority_of
+from mooring.core.identity.caller import bindings_of
+from mooring.core.kernel.decision import Actor, Context, PrincipalKind
+from mooring.core.kernel.ids import Minter, Prefix, encode
+from mooring.core.kernel.permissions import Authority, authority_of
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from mooring.core.allocation import Allocation
-from mooring.core.allocation_run import TaskFacts
-from mooring.core.attachment import Attachment
-from mooring.core.circuit import CircuitFacts
-from mooring.core.decision import Change, Context, Decision, Guard, Insert, Move, Remove
-from mooring.core.instance import Instance
-from mooring.core.instance_run import advance
-from mooring.core.instance_seen import (
+from mooring.core.fleet.allocation import Allocation
+from mooring.core.fleet.allocation_reconcile import TaskFacts
+from mooring.core.fleet.task import Task, TaskState
+from mooring.core.kernel.decision import Change, Context, Decision, Guard, Insert, Move, Remove
+from mooring.core.runtime.attachment import Attachment
+from mooring.core.runtime.circuit_breaker import CircuitFacts
+from mooring.core.runtime.instance import Instance
+from mooring.core.runtime.instance_reconcile import advance
+from mooring.core.runtime.instance_snapshot import (
     COMING,
     Closed,
     Limits,
@@ -25,9 +26,8 @@ from mooring.core.instance_seen import (
     SeenMember,
     Watch,
 )
-from mooring.core.member import Member
-from mooring.core.operation import TEARDOWN_KINDS, Operation, OperationKind
-from mooring.core.task import Task, TaskState
+from mooring.core.runtime.member import Member
+from mooring.core.runtime.operation import TEARDOWN_KINDS, Operation, OperationKind
 from server.tests.core.allocation_rows import requested
 from server.tests.core.given import NOW, PROJECT, TENANT, context
 

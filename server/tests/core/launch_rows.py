@@ -3,17 +3,17 @@
 from dataclasses import replace
 from typing import Any, Final
 
-from mooring.core.allocation import Allocation, Terms
-from mooring.core.artifact_trust import Trust
-from mooring.core.circuit import CircuitFacts
-from mooring.core.compatibility import Capacity, CapacityShape
-from mooring.core.entitlement import Entitlement
-from mooring.core.launch import Launch, LaunchWish, PlacementWish
-from mooring.core.manifest import read_manifest
-from mooring.core.policy import Chain
-from mooring.core.promotion import PromotionState
-from mooring.core.service_account import ServiceAccount
-from mooring.core.trust import TrustState
+from mooring.core.catalog.artifact_trust import Trust
+from mooring.core.catalog.compatibility import Capacity, CapacityShape
+from mooring.core.catalog.entitlement import Entitlement
+from mooring.core.catalog.manifest import read_manifest
+from mooring.core.catalog.policy import Chain
+from mooring.core.catalog.promotion_lifecycle import PromotionState
+from mooring.core.catalog.trust_lifecycle import TrustState
+from mooring.core.fleet.allocation import Allocation, Terms
+from mooring.core.identity.service_account import ServiceAccount
+from mooring.core.runtime.circuit_breaker import CircuitFacts
+from mooring.core.runtime.launch import Launch, LaunchWish, PlacementWish
 from server.tests.core.allocation_rows import TERMS, requested
 from server.tests.core.catalog_rows import app, artifact, version
 from server.tests.core.given import ACCOUNT, NOW, PROJECT, TENANT, context

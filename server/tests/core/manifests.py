@@ -6,8 +6,8 @@ Their names stand here and not in the server, which knows none of them.
 import copy
 from typing import Any
 
-from mooring.core.compatibility import Compatibility
-from mooring.core.manifest import Manifest, read_manifest
+from mooring.core.catalog.compatibility import Compatibility
+from mooring.core.catalog.manifest import Manifest, read_manifest
 
 Plain = dict[str, Any]
 

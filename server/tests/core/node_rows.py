@@ -4,12 +4,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from mooring.core.decision import Context, PrincipalKind
-from mooring.core.enrolment import EnrolmentToken, Joining
-from mooring.core.ids import Prefix
-from mooring.core.inventory import Gpu, Inventory
-from mooring.core.node import HostKind, Node
-from mooring.core.slot import Slot
+from mooring.core.fleet.enrolment import EnrolmentToken, Joining
+from mooring.core.fleet.inventory import Gpu, Inventory
+from mooring.core.fleet.node import HostKind, Node
+from mooring.core.fleet.slot import Slot
+from mooring.core.kernel.decision import Context, PrincipalKind
+from mooring.core.kernel.ids import Prefix
 from server.tests.core.given import NOW, context, minter
 
 _mint = minter()

@@ -4,12 +4,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from mooring.core.adapter_report import Seen
-from mooring.core.claim import Claim
-from mooring.core.instance import Instance
-from mooring.core.manifest import Manifest, read_manifest
-from mooring.core.member import Member
-from mooring.core.operation import Operation, OperationKind
+from mooring.core.catalog.manifest import Manifest, read_manifest
+from mooring.core.runtime.adapter_report import Seen
+from mooring.core.runtime.claim import Claim
+from mooring.core.runtime.instance import Instance
+from mooring.core.runtime.member import Member
+from mooring.core.runtime.operation import Operation, OperationKind
 from server.tests.core.manifests import digest, oci
 
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from mooring.core.adapter_report import (
+from mooring.core.kernel.decision import Change, Decision, Guard, Move
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.runtime.adapter_report import (
     Blocking,
     FailureTold,
     HoldTold,
@@ -17,12 +19,10 @@ from mooring.core.adapter_report import (
     take_report,
     under,
 )
-from mooring.core.claim import Claim, require_fence
-from mooring.core.decision import Change, Decision, Guard, Move
-from mooring.core.errors import Code, Refusal
-from mooring.core.instance import Health
-from mooring.core.member import MEMBER, MemberState
-from mooring.core.operation import OperationFailure, OperationKind, StepState
+from mooring.core.runtime.claim import Claim, require_fence
+from mooring.core.runtime.instance import Health
+from mooring.core.runtime.member import MEMBER, MemberState
+from mooring.core.runtime.operation import OperationFailure, OperationKind, StepState
 from server.tests.core.given import context
 from server.tests.core.runtime_rows import ACCOUNT, NEXT, instance, member, operation, seen
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mooring.core.address import Reach, dialled, plain, read_networks, read_url, refused_because
-from mooring.core.errors import Code, Refusal
+from mooring.core.kernel.address import Reach, dialled, plain, read_networks, read_url, refused_because
+from mooring.core.kernel.errors import Code, Refusal
 
 INTERNET = Reach()
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from mooring.core.allocation import (
+from mooring.core.catalog.compatibility import CapacityShape
+from mooring.core.catalog.policy import Names, Rules
+from mooring.core.fleet.allocation import (
     OPEN_MAX,
     Allocation,
     AllocationState,
@@ -16,15 +18,13 @@ from mooring.core.allocation import (
     request_allocation,
     retry_release,
 )
-from mooring.core.allocation_group import GroupState, GroupWish, create_group, require_room, state_of
-from mooring.core.allocation_run import Seen, TaskFacts, advance, place_allocations, wait_for
-from mooring.core.compatibility import CapacityShape
-from mooring.core.decision import Change, Decision, Insert, Move
-from mooring.core.errors import Code, Refusal
-from mooring.core.events import EventType
-from mooring.core.policy import Names, Rules
-from mooring.core.slot import Slot
-from mooring.core.task import Task
+from mooring.core.fleet.allocation_group import GroupState, GroupWish, create_group, require_room, state_of
+from mooring.core.fleet.allocation_reconcile import Seen, TaskFacts, advance, place_allocations, wait_for
+from mooring.core.fleet.slot import Slot
+from mooring.core.fleet.task import Task
+from mooring.core.kernel.decision import Change, Decision, Insert, Move
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
 from server.tests.core.allocation_rows import TERMS, WISH, asking, network, node, pick, requested
 from server.tests.core.given import NOW, PROJECT, TENANT, context
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mooring.core.app import AppCard, create_app, read_category, update_app
-from mooring.core.app_version import (
+from mooring.core.catalog.app import AppCard, create_app, read_category, update_app
+from mooring.core.catalog.app_version import (
     AppVersion,
     VersionFacts,
     VersionPart,
@@ -17,16 +17,16 @@ from mooring.core.app_version import (
     replace_manifest,
     set_canary_percentage,
 )
-from mooring.core.artifact import Artifact
-from mooring.core.artifact_promotion import GRACE_PERIOD, NEEDS, CheckResult, Hold, PromotionWish
-from mooring.core.artifact_trust import Doubt, Trust
-from mooring.core.decision import Change, Insert, Move
-from mooring.core.errors import Code, Refusal
-from mooring.core.events import EventType
-from mooring.core.ids import Prefix, is_id
-from mooring.core.machine import IllegalTransition
-from mooring.core.promotion import PROMOTION, PromotionState, PromotionTrigger
-from mooring.core.trust import TrustState
+from mooring.core.catalog.artifact import Artifact
+from mooring.core.catalog.artifact_promotion import GRACE_PERIOD, NEEDS, CheckResult, Hold, PromotionWish
+from mooring.core.catalog.artifact_trust import Doubt, Trust
+from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, PromotionTrigger
+from mooring.core.catalog.trust_lifecycle import TrustState
+from mooring.core.kernel.decision import Change, Insert, Move
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.ids import Prefix, is_id
+from mooring.core.kernel.lifecycle import IllegalTransition
 from server.tests.core.catalog_rows import REASON, app, artifact, parts, version
 from server.tests.core.given import NOW, OTHER_TENANT, PROJECT, TENANT, context
 from server.tests.core.manifests import controller, digest, launchable

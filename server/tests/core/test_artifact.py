@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooring.core.artifact import (
+from mooring.core.catalog.artifact import (
     SOURCES_OF,
     Artifact,
     ArtifactKind,
@@ -22,7 +22,7 @@ from mooring.core.artifact import (
     register_artifact,
     serves_owner,
 )
-from mooring.core.artifact_location import (
+from mooring.core.catalog.artifact_location import (
     ArtifactSource,
     SourceTier,
     SourceType,
@@ -31,12 +31,12 @@ from mooring.core.artifact_location import (
     read_pattern,
     source_of,
 )
-from mooring.core.decision import Insert
-from mooring.core.errors import Code, Refusal
-from mooring.core.events import EventType
-from mooring.core.ids import Prefix, is_id
-from mooring.core.promotion import PROMOTION
-from mooring.core.trust import TRUST
+from mooring.core.catalog.promotion_lifecycle import PROMOTION
+from mooring.core.catalog.trust_lifecycle import TRUST
+from mooring.core.kernel.decision import Insert
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.ids import Prefix, is_id
 from server.tests.core.catalog_rows import artifact
 from server.tests.core.given import NOW, OTHER_PROJECT, OTHER_TENANT, PROJECT, TENANT, context
 from server.tests.core.manifests import digest

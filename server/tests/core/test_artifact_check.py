@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from mooring.core.artifact_check import (
+from mooring.core.catalog.artifact_check import (
     ATTEMPTS_MAX,
     SMOKE_COUNTS_FOR,
     UNDER_WAY_MAX,
@@ -22,12 +22,12 @@ from mooring.core.artifact_check import (
     running,
     start_check,
 )
-from mooring.core.artifact_evidence import add_evidence, measured
-from mooring.core.artifact_trust import Trust
-from mooring.core.decision import Change, Decision, Move
-from mooring.core.errors import Code, Refusal
-from mooring.core.machine import IllegalTransition
-from mooring.core.trust import TrustState
+from mooring.core.catalog.artifact_evidence import add_evidence, measured
+from mooring.core.catalog.artifact_trust import Trust
+from mooring.core.catalog.trust_lifecycle import TrustState
+from mooring.core.kernel.decision import Change, Decision, Move
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.lifecycle import IllegalTransition
 from server.tests.decided_artifacts import NOW, an_artifact
 
 LATER = NOW.now + timedelta(seconds=30)

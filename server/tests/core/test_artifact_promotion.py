@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mooring.core.artifact_promotion import (
+from mooring.core.catalog.artifact_promotion import (
     GRACE_PERIOD,
     NAMED_MAX,
     NEEDS,
@@ -17,11 +17,11 @@ from mooring.core.artifact_promotion import (
     VersionUse,
     move_artifact,
 )
-from mooring.core.decision import Move
-from mooring.core.errors import Code, Refusal
-from mooring.core.events import EventType
-from mooring.core.machine import IllegalTransition
-from mooring.core.promotion import PROMOTION, PromotionState, PromotionTrigger
+from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, PromotionTrigger
+from mooring.core.kernel.decision import Move
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.lifecycle import IllegalTransition
 from server.tests.core.catalog_rows import REASON, artifact
 from server.tests.core.given import NOW, OTHER_TENANT, context
 from server.tests.core.manifests import digest

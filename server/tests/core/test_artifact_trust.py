@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mooring.core.artifact_trust import (
+from mooring.core.catalog.artifact_trust import (
     CODE_OF_FAULT,
     Evidence,
     EvidenceKind,
@@ -17,12 +17,12 @@ from mooring.core.artifact_trust import (
     revoke_artifact,
     trust_step,
 )
-from mooring.core.decision import Move
-from mooring.core.errors import Code, Refusal
-from mooring.core.events import EventType
-from mooring.core.machine import IllegalTransition
-from mooring.core.policy import Chain, Layer, Names, Rules, Signatures
-from mooring.core.trust import TRUST, TrustState, TrustTrigger
+from mooring.core.catalog.policy import Chain, Layer, Names, Rules, Signatures
+from mooring.core.catalog.trust_lifecycle import TRUST, TrustState, TrustTrigger
+from mooring.core.kernel.decision import Move
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.lifecycle import IllegalTransition
 from server.tests.core.catalog_rows import REASON, REPOSITORY, artifact
 from server.tests.core.given import NOW, OTHER_TENANT, TENANT, context
 from server.tests.core.manifests import digest

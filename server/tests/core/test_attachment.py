@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 
-from mooring.core.attachment import (
-    ACCOUNT_NAME_PATTERN,
-    ATTACHMENTS_MAX,
-    LIVE,
-    AttachmentState,
-    account_name,
-)
-from mooring.core.attachment_change import (
+from mooring.core.kernel.decision import Decision, Insert, Move, Write
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.lifecycle import IllegalTransition
+from mooring.core.runtime.attachment import ACCOUNT_NAME_PATTERN, ATTACHMENTS_MAX, LIVE, AttachmentState, account_name
+from mooring.core.runtime.attachment_change import (
     OPEN_MAX,
     Attaching,
     DetachWish,
@@ -23,12 +20,9 @@ from mooring.core.attachment_change import (
     detach_project,
     require_active,
 )
-from mooring.core.decision import Decision, Insert, Move, Write
-from mooring.core.errors import Code, Refusal
-from mooring.core.instance_change import cancel_operation
-from mooring.core.machine import IllegalTransition
-from mooring.core.operation import OperationKind
-from mooring.core.operation_finish import Ending, Finishing, FinishOutcome, finish_operation
+from mooring.core.runtime.instance_change import cancel_operation
+from mooring.core.runtime.operation import OperationKind
+from mooring.core.runtime.operation_finish import Ending, Finishing, FinishOutcome, finish_operation
 from server.tests.core.given import NOW, context
 from server.tests.core.instance_rows import Theatre, attachment, operation, theatre
 from server.tests.core.runtime_rows import manifest as pinned

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mooring.core.artifact_trust import Doubt, Trust
-from mooring.core.catalog import (
+from mooring.core.catalog.artifact_trust import Doubt, Trust
+from mooring.core.catalog.catalog import (
     CatalogEntry,
     Needed,
     Obstacle,
@@ -16,13 +16,13 @@ from mooring.core.catalog import (
     chosen_version,
     search_words,
 )
-from mooring.core.channel import is_in_canary
-from mooring.core.compatibility import Capacity, CapacityShape, Compatibility
-from mooring.core.entitlement import Entitled, Entitlement, EntitlementWish, Overlay, create_entitlement
-from mooring.core.errors import Code, Refusal
-from mooring.core.policy import Chain, Layer, Names, Rules
-from mooring.core.promotion import PromotionState as S
-from mooring.core.trust import TrustState
+from mooring.core.catalog.channel import is_in_canary
+from mooring.core.catalog.compatibility import Capacity, CapacityShape, Compatibility
+from mooring.core.catalog.entitlement import Entitled, Entitlement, EntitlementWish, Overlay, create_entitlement
+from mooring.core.catalog.policy import Chain, Layer, Names, Rules
+from mooring.core.catalog.promotion_lifecycle import PromotionState as S
+from mooring.core.catalog.trust_lifecycle import TrustState
+from mooring.core.kernel.errors import Code, Refusal
 from server.tests.core.catalog_rows import REASON, app, artifact, version
 from server.tests.core.given import PROJECT, TENANT, context
 

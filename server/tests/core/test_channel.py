@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooring.core.channel import (
+from mooring.core.catalog.channel import (
     BUCKETS,
     Candidate,
     bucket,
@@ -18,9 +18,9 @@ from mooring.core.channel import (
     stable,
     why_not_offered,
 )
-from mooring.core.errors import Code, Refusal
-from mooring.core.promotion import PromotionState as S
-from mooring.core.semver import read_version
+from mooring.core.catalog.promotion_lifecycle import PromotionState as S
+from mooring.core.catalog.semver import read_version
+from mooring.core.kernel.errors import Code, Refusal
 
 PROJECTS = [f"prj_{number:026d}" for number in range(2_000)]
 

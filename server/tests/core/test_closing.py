@@ -4,7 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mooring.core.closing import (
+from mooring.core.fleet.node import NodeState
+from mooring.core.fleet.task import TaskState
+from mooring.core.kernel.errors import Code
+from mooring.core.runtime.closing_record import (
     CLOSING_KIND_MEANING,
     CLOSING_REASON_MEANING,
     TEARDOWN_PROOF_MEANING,
@@ -26,10 +29,7 @@ from mooring.core.closing import (
     why_not_removed,
     why_not_stopped,
 )
-from mooring.core.errors import Code
-from mooring.core.instance import INSTANCE, InstanceState
-from mooring.core.node import NodeState
-from mooring.core.task import TaskState
+from mooring.core.runtime.instance import INSTANCE, InstanceState
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WRITE_OFF_FIELDS = {

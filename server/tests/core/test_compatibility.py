@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooring.core.compatibility import (
+from mooring.core.catalog.compatibility import (
     NETWORK,
     BlockedBy,
     Capacity,
@@ -28,7 +28,7 @@ from mooring.core.compatibility import (
     fit,
     topology_of,
 )
-from mooring.core.errors import Code
+from mooring.core.kernel.errors import Code
 from server.tests.core.manifests import (
     JUPYTER,
     KUBERNETES,

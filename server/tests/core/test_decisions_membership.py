@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from mooring.core.decision import Insert, Remove
-from mooring.core.errors import Code, Refusal
-from mooring.core.events import EventType
-from mooring.core.membership import Membership, create_membership, delete_membership, place_of
-from mooring.core.permissions import ROLE_ACTIONS, ROLE_SCOPE, Authority, Place, Role, Scope
+from mooring.core.identity.membership import Membership, create_membership, delete_membership, place_of
+from mooring.core.kernel.decision import Insert, Remove
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.permissions import ROLE_ACTIONS, ROLE_SCOPE, Authority, Place, Role, Scope
 from server.tests.core.given import (
     NOW,
     OTHER_PROJECT,

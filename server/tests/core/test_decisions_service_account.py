@@ -7,18 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooring.core.decision import Change, Insert, Move, PrincipalKind
-from mooring.core.errors import Code, Refusal
-from mooring.core.events import EventType
-from mooring.core.permissions import (
-    ACTIONS,
-    SERVICE_ACCOUNT_CEILING,
-    Authority,
-    Place,
-    Scope,
-    is_app_action,
-)
-from mooring.core.service_account import (
+from mooring.core.identity.service_account import (
     ACCOUNTS_MAX,
     KEYS_MAX,
     SERVICE_ACCOUNT,
@@ -32,7 +21,11 @@ from mooring.core.service_account import (
     revoke_key,
     update_service_account,
 )
-from mooring.core.token import ACTIONS_MAX
+from mooring.core.identity.token import ACTIONS_MAX
+from mooring.core.kernel.decision import Change, Insert, Move, PrincipalKind
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.permissions import ACTIONS, SERVICE_ACCOUNT_CEILING, Authority, Place, Scope, is_app_action
 from server.tests.core.given import ACCOUNT, NOW, OTHER_PROJECT, PROJECT, TENANT, USER, authority, context
 
 HERE = Place(Scope.PROJECT, TENANT, PROJECT)

@@ -5,13 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from mooring.core.decision import Change, Insert
-from mooring.core.errors import Code, Refusal
-from mooring.core.events import EventType
-from mooring.core.ids import Prefix, is_id
-from mooring.core.project import Project, ProjectContents, create_project, delete_project, update_project
-from mooring.core.tenant import FirstAdmin, Tenant, create_tenant, update_tenant
-from mooring.core.user import (
+from mooring.core.identity.project import Project, ProjectContents, create_project, delete_project, update_project
+from mooring.core.identity.tenant import FirstAdmin, Tenant, create_tenant, update_tenant
+from mooring.core.identity.user import (
     OneTime,
     User,
     UserChange,
@@ -21,6 +17,10 @@ from mooring.core.user import (
     new_user,
     set_password,
 )
+from mooring.core.kernel.decision import Change, Insert
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.ids import Prefix, is_id
 from server.tests.core.given import NOW, OTHER_USER, PROJECT, TENANT, USER, context
 
 ONE_TIME = OneTime(b"\x01" * 32, NOW + timedelta(days=7))

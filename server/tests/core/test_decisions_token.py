@@ -7,22 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooring.core.break_glass import ROLES, open_break_glass
-from mooring.core.caller import ANONYMOUS, Caller, TokenFacts, caller_of
-from mooring.core.decision import Change, Insert, PrincipalKind
-from mooring.core.errors import Code, Refusal
-from mooring.core.events import EventType
-from mooring.core.permissions import (
-    ACTIONS,
-    ROLE_ACTIONS,
-    SELF_ACTIONS,
-    SERVICE_ACCOUNT_CEILING,
-    Access,
-    Place,
-    Role,
-    Scope,
-)
-from mooring.core.token import (
+from mooring.core.identity.break_glass import ROLES, open_break_glass
+from mooring.core.identity.caller import ANONYMOUS, Caller, TokenFacts, caller_of
+from mooring.core.identity.token import (
     ACTIONS_MAX,
     BREAK_GLASS_LIFETIME,
     PERSONAL_LIFETIME_MAX,
@@ -38,6 +25,19 @@ from mooring.core.token import (
     revoke_token,
     service_account_token,
     session_token,
+)
+from mooring.core.kernel.decision import Change, Insert, PrincipalKind
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.permissions import (
+    ACTIONS,
+    ROLE_ACTIONS,
+    SELF_ACTIONS,
+    SERVICE_ACCOUNT_CEILING,
+    Access,
+    Place,
+    Role,
+    Scope,
 )
 from server.tests.core.given import (
     ACCOUNT,

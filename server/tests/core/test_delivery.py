@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mooring.core.decision import Change, PrincipalKind
-from mooring.core.delivery import (
+from mooring.core.kernel.decision import Change, PrincipalKind
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.ids import Prefix
+from mooring.core.records.delivery import (
     REPLAY_BATCH,
     RETRY_MAX_SECONDS,
     Delivery,
@@ -25,9 +28,6 @@ from mooring.core.delivery import (
     retry_seconds,
     signature,
 )
-from mooring.core.errors import Code, Refusal
-from mooring.core.events import EventType
-from mooring.core.ids import Prefix
 from server.tests.core.given import NOW, PROJECT, TENANT, context, minter
 
 MINT = minter()

@@ -5,8 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from mooring.core.decision import Change, Insert
-from mooring.core.enrolment import (
+from mooring.core.fleet.enrolment import (
     TOKENS_OPEN_MAX,
     Known,
     check_labels,
@@ -15,8 +14,9 @@ from mooring.core.enrolment import (
     proof_of,
     revoke_enrolment_token,
 )
-from mooring.core.errors import Code, Refusal
-from mooring.core.token import FreshToken
+from mooring.core.identity.token import FreshToken
+from mooring.core.kernel.decision import Change, Insert
+from mooring.core.kernel.errors import Code, Refusal
 from server.tests.core.given import NOW, context
 from server.tests.core.node_rows import NODE_ID, OTHER_NODE, a_node, a_token, as_node, joining
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from mooring.core.decision import Change, Insert, PrincipalKind
-from mooring.core.entitlement import (
+from mooring.core.catalog.entitlement import (
     Entitled,
     Entitlement,
     EntitlementWish,
@@ -16,11 +15,12 @@ from mooring.core.entitlement import (
     switched,
     why_not_entitled,
 )
-from mooring.core.errors import Code, Refusal
-from mooring.core.events import EventType
-from mooring.core.permissions import ACTIONS, Role
-from mooring.core.policy import Chain, Layer, Names, Request, Rules
-from mooring.core.semver import read_version
+from mooring.core.catalog.policy import Chain, Layer, Names, Request, Rules
+from mooring.core.catalog.semver import read_version
+from mooring.core.kernel.decision import Change, Insert, PrincipalKind
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.permissions import ACTIONS, Role
 from server.tests.core.given import ACCOUNT, NOW, PROJECT, TENANT, context
 
 REASON = "the tests ask for it"

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from mooring.api.problem import STATUS, problem
-from mooring.core.errors import CATALOGUE, Code, Refusal
-from mooring.core.events import MEANING, EventType
+from mooring.core.kernel.errors import CATALOGUE, Code, Refusal
+from mooring.core.kernel.event_types import MEANING, EventType
 
 
 @pytest.mark.parametrize("code", Code)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooring.core.errors import Code, Refusal
-from mooring.core.event import BEGINNING, Position, read_cursor
-from mooring.core.ids import (
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event import BEGINNING, Position, read_cursor
+from mooring.core.kernel.ids import (
     ALPHABET,
     BODY_LENGTH,
     CHANCE_BYTES,

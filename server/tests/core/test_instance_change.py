@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from mooring.core import app_action, instance_change, member_change
-from mooring.core.app_action import check_output, may_act, start_action
-from mooring.core.artifact_trust import Doubt, Trust
-from mooring.core.decision import Change, Insert, Move, PrincipalKind
-from mooring.core.errors import Code, Refusal
-from mooring.core.instance_change import Earlier, RepairScope, Standing
-from mooring.core.launch import Purpose
-from mooring.core.manifest import Drain
-from mooring.core.member_change import TELLING, RemoveWish, ReplaceWish, surges, takes_over
-from mooring.core.operation import Operation
-from mooring.core.permissions import FAMILIES, Place, Scope, categories_of, holds_family
-from mooring.core.promotion import PromotionState
-from mooring.core.topology import free_ordinals
-from mooring.core.trust import TrustState
+from mooring.core.catalog.artifact_trust import Doubt, Trust
+from mooring.core.catalog.manifest import Drain
+from mooring.core.catalog.promotion_lifecycle import PromotionState
+from mooring.core.catalog.trust_lifecycle import TrustState
+from mooring.core.kernel.decision import Change, Insert, Move, PrincipalKind
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.permissions import FAMILIES, Place, Scope, categories_of, holds_family
+from mooring.core.runtime import app_action, instance_change, member_change
+from mooring.core.runtime.app_action import check_output, may_act, start_action
+from mooring.core.runtime.instance_change import Earlier, RepairScope, Standing
+from mooring.core.runtime.launch import Purpose
+from mooring.core.runtime.member_change import TELLING, RemoveWish, ReplaceWish, surges, takes_over
+from mooring.core.runtime.operation import Operation
+from mooring.core.runtime.topology import free_ordinals
 from server.tests.core.catalog_rows import version
 from server.tests.core.given import ACCOUNT, NOW, PROJECT, TENANT, authority, context
 from server.tests.core.manifests import launchable

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from mooring.core.artifact_hold import ArtifactHold
-from mooring.core.circuit import CircuitFacts, Deployed
-from mooring.core.decision import Insert, Move, Remove
-from mooring.core.instance_run import advance
-from mooring.core.instance_seen import NodeStanding, Watch, idle_holds
-from mooring.core.instance_teardown import evidence_of
-from mooring.core.operation import TEARDOWN_KINDS, WHOLE_KINDS, OperationFailure, OperationKind
-from mooring.core.operation_advice import advice_of
+from mooring.core.catalog.artifact_hold import ArtifactHold
+from mooring.core.kernel.decision import Insert, Move, Remove
+from mooring.core.runtime.circuit_breaker import CircuitFacts, Deployed
+from mooring.core.runtime.instance_reconcile import advance
+from mooring.core.runtime.instance_snapshot import NodeStanding, Watch, idle_holds
+from mooring.core.runtime.instance_teardown import evidence_of
+from mooring.core.runtime.operation import TEARDOWN_KINDS, WHOLE_KINDS, OperationFailure, OperationKind
+from mooring.core.runtime.operation_advice import advice_of
 from server.tests.core.given import NOW
 from server.tests.core.instance_rows import (
     LIMITS,

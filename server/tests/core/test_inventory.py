@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from mooring.core.compatibility import CapacityShape, Compatibility, Need, NeedKind, fit
-from mooring.core.decision import Change, Insert, Move, Remove
-from mooring.core.errors import Code, Refusal
-from mooring.core.inventory import Inventory, capacity_of, facts_of, reconcile_slots, report_inventory
-from mooring.core.node import HostKind
+from mooring.core.catalog.compatibility import CapacityShape, Compatibility, Need, NeedKind, fit
+from mooring.core.fleet.inventory import Inventory, capacity_of, facts_of, reconcile_slots, report_inventory
+from mooring.core.fleet.node import HostKind
+from mooring.core.kernel.decision import Change, Insert, Move, Remove
+from mooring.core.kernel.errors import Code, Refusal
 from server.tests.core.given import NOW
 from server.tests.core.node_rows import ALLOCATION, GPU, INVENTORY, NODE_ID, a_node, a_slot, as_node
 

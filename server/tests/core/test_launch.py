@@ -8,16 +8,16 @@ from typing import Any, Final
 
 import pytest
 
-from mooring.core.allocation import Holding
-from mooring.core.artifact_trust import Doubt, Trust
-from mooring.core.circuit import CircuitFacts, Deployed
-from mooring.core.decision import Insert
-from mooring.core.errors import Code, Refusal
-from mooring.core.expectation import Basis, Measured, expect
-from mooring.core.instance_launch import Bounds, create_instance, plan_launch
-from mooring.core.launch import Launch, PlacementWish, Spot, judge
-from mooring.core.policy import Chain, Layer, Names, Rules
-from mooring.core.trust import TrustState
+from mooring.core.catalog.artifact_trust import Doubt, Trust
+from mooring.core.catalog.policy import Chain, Layer, Names, Rules
+from mooring.core.catalog.trust_lifecycle import TrustState
+from mooring.core.fleet.allocation import Holding
+from mooring.core.kernel.decision import Insert
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.runtime.circuit_breaker import CircuitFacts, Deployed
+from mooring.core.runtime.instance_launch import Bounds, create_instance, plan_launch
+from mooring.core.runtime.launch import Launch, PlacementWish, Spot, judge
+from mooring.core.runtime.launch_estimate import Basis, Measured, expect
 from server.tests.core.given import NOW, OTHER_TENANT, TENANT, context
 from server.tests.core.launch_rows import account, entitlement, launch, standing, wished
 from server.tests.core.manifests import digest

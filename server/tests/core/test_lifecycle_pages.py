@@ -6,12 +6,12 @@ from types import ModuleType
 
 import pytest
 
-from mooring.core.closing import ClosingKind, ClosingReason, TeardownProof
+from mooring.core.fleet.node import NODE
+from mooring.core.identity.service_account import SERVICE_ACCOUNT
+from mooring.core.kernel.lifecycle import WHO_MEANING, AnyMachine, Who
+from mooring.core.lifecycle_docs import closing_rows, matrix, mermaid, page, states
 from mooring.core.lifecycles import LIFECYCLES
-from mooring.core.machine import WHO_MEANING, AnyMachine, Who
-from mooring.core.node import NODE
-from mooring.core.render import closing_rows, matrix, mermaid, page, states
-from mooring.core.service_account import SERVICE_ACCOUNT
+from mooring.core.runtime.closing_record import ClosingKind, ClosingReason, TeardownProof
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "lifecycles.md"

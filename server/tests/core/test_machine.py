@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mooring.core.machine import AnyMachine, BrokenTable, Edge, Machine, TableProblem, TableRule, Who
+from mooring.core.kernel.lifecycle import AnyMachine, BrokenTable, Edge, Machine, TableProblem, TableRule, Who
 
 
 class DoorState(StrEnum):
@@ -189,8 +189,8 @@ def test_a_table_without_edges_is_refused() -> None:
 def test_the_check_does_not_vanish_under_optimization() -> None:
     program = (
         "from dataclasses import replace\n"
-        "from mooring.core.instance import INSTANCE\n"
-        "from mooring.core.machine import BrokenTable\n"
+        "from mooring.core.runtime.instance import INSTANCE\n"
+        "from mooring.core.kernel.lifecycle import BrokenTable\n"
         "try:\n"
         "    replace(INSTANCE, edges=INSTANCE.edges[1:])\n"
         "except BrokenTable as broken:\n"

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooring.core.compatibility import Need, NeedKind, ShapeWanted
-from mooring.core.finding import FINDINGS_MAX, Severity
-from mooring.core.json_schema import KEYWORDS, UnknownKeyword, findings_of, type_of
-from mooring.core.manifest import (
+from mooring.core.catalog.compatibility import Need, NeedKind, ShapeWanted
+from mooring.core.catalog.manifest import (
     DEPTH_MAX,
     Component,
     Connect,
@@ -26,8 +24,10 @@ from mooring.core.manifest import (
     read_manifest,
     stored_manifest,
 )
-from mooring.core.manifest_schema import MANIFEST_SCHEMA
-from mooring.core.operating_mode import DEFAULT_MODE, ControlPlaneScope, OperatingMode
+from mooring.core.catalog.manifest_schema import MANIFEST_SCHEMA
+from mooring.core.catalog.operating_mode import DEFAULT_MODE, ControlPlaneScope, OperatingMode
+from mooring.core.kernel.finding import FINDINGS_MAX, Severity
+from mooring.core.kernel.json_schema import KEYWORDS, UnknownKeyword, findings_of, type_of
 from server.tests.core.manifests import EVERY_APP, Plain, controller, digest, launchable, oci, read
 
 PUBLISHED: Plain = dict(MANIFEST_SCHEMA)

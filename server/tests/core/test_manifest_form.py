@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooring.core.finding import Finding
-from mooring.core.form_schema import (
+from mooring.core.kernel.finding import Finding
+from mooring.core.kernel.form_schema import (
     FIELDS_MAX,
     FORM_DEFINITION,
     HINTS_DEFINITION,
@@ -18,7 +18,7 @@ from mooring.core.form_schema import (
     read_form,
     value_findings,
 )
-from mooring.core.pattern import PATTERN_LENGTH_MAX, why_not_taken
+from mooring.core.kernel.safe_regex import PATTERN_LENGTH_MAX, why_not_taken
 from server.tests.core.manifests import FORM
 
 Plain = dict[str, Any]

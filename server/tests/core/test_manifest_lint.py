@@ -4,9 +4,7 @@ from typing import Any
 
 import pytest
 
-from mooring.core.errors import Code, Refusal
-from mooring.core.finding import Severity
-from mooring.core.manifest_lint import (
+from mooring.core.catalog.manifest_lint import (
     FAMILIES,
     RESERVED_CATEGORIES,
     RULES,
@@ -17,8 +15,10 @@ from mooring.core.manifest_lint import (
     why_not_permission,
     why_not_required,
 )
-from mooring.core.operating_mode import MODES, ControlPlaneScope, OperatingMode, why_incoherent
-from mooring.core.permissions import ACTIONS, SERVICE_ACCOUNT_CEILING
+from mooring.core.catalog.operating_mode import MODES, ControlPlaneScope, OperatingMode, why_incoherent
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.finding import Severity
+from mooring.core.kernel.permissions import ACTIONS, SERVICE_ACCOUNT_CEILING
 from server.tests.core.manifests import (
     EVERY_APP,
     FORM,

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from mooring.core.errors import Code, Refusal
-from mooring.core.member_log import (
+from mooring.core.fleet.task import SYSTEM_MAKER, Task
+from mooring.core.fleet.task_report import Resulted, counted, why_no_result
+from mooring.core.fleet.task_transitions import Ended, Outcome, cancel, finish, lapse
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.runtime.member_log import (
     READS_OF_MEMBER,
     READS_OF_NODE,
     READS_OF_PROJECT,
@@ -21,9 +24,6 @@ from mooring.core.member_log import (
     known_of,
     outcome,
 )
-from mooring.core.task import SYSTEM_MAKER, Task
-from mooring.core.task_moves import Ended, Outcome, cancel, finish, lapse
-from mooring.core.task_report import Resulted, counted, why_no_result
 from server.tests.core.test_why import BEFORE, allocation, member, task
 from server.tests.rows import context
 

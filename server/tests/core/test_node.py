@@ -5,10 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from mooring.core.decision import Change, Decision, Move
-from mooring.core.errors import Code, Refusal
-from mooring.core.machine import IllegalTransition
-from mooring.core.node import (
+from mooring.core.fleet.node import (
     NODE,
     Node,
     NodeState,
@@ -24,6 +21,9 @@ from mooring.core.node import (
     why_no_work,
     write_off_node,
 )
+from mooring.core.kernel.decision import Change, Decision, Move
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.lifecycle import IllegalTransition
 from server.tests.core.given import NOW, context
 from server.tests.core.node_rows import ALLOCATION, NODE_ID, a_node, a_slot
 

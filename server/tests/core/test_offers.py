@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from mooring.core.allocation import Terms
-from mooring.core.compatibility import (
+from mooring.core.catalog.compatibility import (
     Capacity,
     CapacityShape,
     Compatibility,
@@ -14,8 +13,15 @@ from mooring.core.compatibility import (
     ShapeWanted,
     best_fit,
 )
-from mooring.core.offers import TOGETHER_MAX, Held, MachineKind, ProjectCapacity, offers_for, possible_for
-from mooring.core.policy import Chain, Layer, Names, Rules
+from mooring.core.catalog.policy import Chain, Layer, Names, Rules
+from mooring.core.fleet.allocation import Terms
+from mooring.core.fleet.capacity_offers import (
+    TOGETHER_MAX,
+    Held,
+    MachineKind,
+    ProjectCapacity,
+    possible_for,
+)
 
 
 def terms(slug: str = "slice", shape: str = "gpu_slice", **other: Any) -> Terms:
@@ -51,7 +57,7 @@ RDMA = Need("rdma", NeedKind.EQUALS, True)
     ],
 )
 def test_an_app_fits_what_could_be_asked_for(app: Compatibility, fits: bool) -> None:
-    found = best_fit(app, offers_for(app, had(kind())))
+    found = best_fit(app, had(kind()).offers_for(app))
     assert found is not None
     assert found.fits is fits
 
@@ -60,11 +66,11 @@ def test_whole_machines_are_joined_for_an_app_of_several_nodes() -> None:
     whole = had(kind(machines=3), skus=(terms("whole", "baremetal", allowed_gpu_counts=[8]),))
     for gpus, fits in ((24, True), (25, False)):
         app = Compatibility(min_gpu_count=gpus, multi_node=True, members_max=16)
-        found = best_fit(app, offers_for(app, whole))
+        found = best_fit(app, whole.offers_for(app))
         assert found is not None
         assert found.fits is fits
     alone = Compatibility(min_gpu_count=16, members_max=16)
-    assert not any(len(offer) > 1 for offer in offers_for(alone, whole))
+    assert not any(len(offer) > 1 for offer in whole.offers_for(alone))
 
 
 def test_a_whole_machine_is_sold_whole_or_not_at_all() -> None:
@@ -77,19 +83,19 @@ def test_a_whole_machine_is_sold_whole_or_not_at_all() -> None:
 def test_only_what_policy_allows_could_be_had() -> None:
     layer = (Layer.PROJECT, Rules(skus=Names(deny=("slice",))))
     app = Compatibility()
-    assert offers_for(app, had(kind(), chain=Chain((layer,)))) == ()
+    assert had(kind(), chain=Chain((layer,))).offers_for(app) == ()
     elsewhere = (Layer.TENANT, Rules(regions=Names(allow=("south",))))
-    assert offers_for(app, had(kind(), chain=Chain((elsewhere,)))) == ()
+    assert had(kind(), chain=Chain((elsewhere,))).offers_for(app) == ()
     assert best_fit(app, ()) is None
 
 
 def test_a_fleet_of_many_kinds_is_as_few_offers_as_the_app_can_tell_apart() -> None:
     fleet = had(*(kind(machines=1, serial=number, rdma=number % 2 == 0) for number in range(1000)))
     plain = Compatibility()
-    assert len(offers_for(plain, fleet)) == 1
+    assert len(fleet.offers_for(plain)) == 1
     asking = Compatibility(needs=(RDMA,))
-    assert len(offers_for(asking, fleet)) == 2
-    found = best_fit(asking, offers_for(asking, fleet))
+    assert len(fleet.offers_for(asking)) == 2
+    found = best_fit(asking, fleet.offers_for(asking))
     assert found is not None
     assert found.fits
 
@@ -97,21 +103,21 @@ def test_a_fleet_of_many_kinds_is_as_few_offers_as_the_app_can_tell_apart() -> N
 def test_what_the_project_has_is_offered_alone_together_and_not_where_somebody_stands_in_it() -> None:
     one, two, far = (Capacity(CapacityShape.BAREMETAL, 4, node) for node in ("a", "a", "b"))
     capacity = ProjectCapacity((Held(one), Held(two), Held(far)))
-    assert offers_for(Compatibility(), capacity) == ((one,), (two,), (far,))
+    assert capacity.offers_for(Compatibility()) == ((one,), (two,), (far,))
     spread = Compatibility(multi_node=True, members_max=3)
-    assert offers_for(spread, capacity) == ((one,), (two,), (far,), (one, two), (one, two, far))
+    assert capacity.offers_for(spread) == ((one,), (two,), (far,), (one, two), (one, two, far))
     taken = ProjectCapacity((Held(one, occupied=True),))
-    assert offers_for(Compatibility(), taken) == ()
-    assert offers_for(Compatibility(shares_allocation=True), taken) == ((one,),)
+    assert taken.offers_for(Compatibility()) == ()
+    assert taken.offers_for(Compatibility(shares_allocation=True)) == ((one,),)
     many = ProjectCapacity(tuple(Held(one) for _ in range(TOGETHER_MAX * 2)))
-    assert max(len(offer) for offer in offers_for(spread, many)) == TOGETHER_MAX
+    assert max(len(offer) for offer in many.offers_for(spread)) == TOGETHER_MAX
 
 
 def test_one_sku_alone_may_be_asked_about() -> None:
     capacity = had(kind(), skus=(terms("small", allowed_gpu_counts=[1]), terms("large", allowed_gpu_counts=[8])))
     app = Compatibility(min_gpu_count=8)
     for sku, fits in (("small", False), ("large", True)):
-        found = best_fit(app, offers_for(app, capacity, sku))
+        found = best_fit(app, capacity.offers_for(app, sku))
         assert found is not None
         assert found.fits is fits
-    assert offers_for(app, capacity, "none") == ()
+    assert capacity.offers_for(app, "none") == ()

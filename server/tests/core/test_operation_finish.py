@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from mooring.core.adapter_report import FailureTold
-from mooring.core.artifact_hold import ArtifactHold
-from mooring.core.decision import Decision, Guard, Remove
-from mooring.core.errors import Code, Refusal
-from mooring.core.member import Member
-from mooring.core.operation import OperationFailure, OperationKind
-from mooring.core.operation_finish import Ending, Finishing, FinishOutcome, finish_operation
+from mooring.core.catalog.artifact_hold import ArtifactHold
+from mooring.core.kernel.decision import Decision, Guard, Remove
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.runtime.adapter_report import FailureTold
+from mooring.core.runtime.member import Member
+from mooring.core.runtime.operation import OperationFailure, OperationKind
+from mooring.core.runtime.operation_finish import Ending, Finishing, FinishOutcome, finish_operation
 from server.tests.core.given import context
 from server.tests.core.manifests import digest
 from server.tests.core.runtime_rows import NEXT, NOW, PIN, PLACE, instance, manifest, member, operation, seen

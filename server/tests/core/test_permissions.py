@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooring.core.caller import bindings_of
-from mooring.core.permissions import (
+from mooring.core.identity.caller import bindings_of
+from mooring.core.kernel.permissions import (
     ACTIONS,
     ROLE_ACTIONS,
     ROLE_SCOPE,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooring.core.compatibility import CapacityShape, Need, NeedKind
-from mooring.core.placement import Board, NodeSeen, Plan, Request, SlotSeen
-from mooring.core.placement_explanation import Choices, explain
+from mooring.core.catalog.compatibility import CapacityShape, Need, NeedKind
+from mooring.core.fleet.placement import Board, NodeSeen, Plan, Request, SlotSeen
+from mooring.core.fleet.placement_explanation import Choices, explain
 
 SLICE, WHOLE = CapacityShape.GPU_SLICE, CapacityShape.BAREMETAL
 

@@ -2,17 +2,10 @@
 
 import pytest
 
-from mooring.core.decision import Change, Insert
-from mooring.core.errors import Code, Refusal
-from mooring.core.platform_key import (
-    KEYS_MAX,
-    NextKey,
-    PlatformKey,
-    announcement,
-    audience_of,
-    rotate_key,
-)
-from mooring.core.secret import Sealed
+from mooring.core.identity.platform_key import KEYS_MAX, NextKey, PlatformKey, announcement, audience_of, rotate_key
+from mooring.core.kernel.decision import Change, Insert
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.secret import Sealed
 from server.tests.core.given import NOW, context
 
 CURRENT = PlatformKey("key_1", b"k" * 32, None, None, 4, NOW)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooring.core.errors import Code, Refusal
-from mooring.core.policy import (
+from mooring.core.catalog.policy import (
     LISTS,
     Chain,
     Layer,
@@ -21,6 +20,7 @@ from mooring.core.policy import (
     refuse_widening,
     widenings,
 )
+from mooring.core.kernel.errors import Code, Refusal
 
 G, T, P, E = Layer
 

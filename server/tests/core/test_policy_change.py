@@ -8,11 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooring.core.decision import Change, Insert
-from mooring.core.errors import Code, Refusal
-from mooring.core.events import EventType
-from mooring.core.policy import Chain, Layer, Names, Request, Rules, Signatures
-from mooring.core.policy_change import (
+from mooring.core.catalog.policy import Chain, Layer, Names, Request, Rules, Signatures
+from mooring.core.catalog.policy_change import (
     NAMES_MAX,
     Policy,
     PolicyWish,
@@ -24,6 +21,9 @@ from mooring.core.policy_change import (
     plain_rules,
     read_rules,
 )
+from mooring.core.kernel.decision import Change, Insert
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
 from server.tests.core.given import NOW, PROJECT, TENANT, context
 
 REASON = "the tests ask for it"

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mooring.core.decision import Change, Insert
-from mooring.core.project_network import Neighbour, NetworkPlan, Networks, ProjectNetwork, plan_network, pool_of
+from mooring.core.fleet.project_network import Neighbour, NetworkPlan, Networks, ProjectNetwork, plan_network, pool_of
+from mooring.core.kernel.decision import Change, Insert
 from server.tests.core.given import NOW, TENANT, context
 
 HERE = context()

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooring.core.errors import Code, Refusal
-from mooring.core.json_schema import compiled
-from mooring.core.semver import VERSION_PATTERN, SemVer, read_range, read_version
+from mooring.core.catalog.semver import VERSION_PATTERN, SemVer, read_range, read_version
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.json_schema import compiled
 
 # The order that the specification gives as its example, and some that are easily mistaken.
 IN_ORDER = [

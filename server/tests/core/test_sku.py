@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from mooring.core.compatibility import CapacityShape
-from mooring.core.decision import Change, Insert
-from mooring.core.errors import Code, Refusal
-from mooring.core.sku import SKUS_MAX, Price, Sku, SkuChange, SkuStatus, SkuWish, create_sku, update_sku
+from mooring.core.catalog.compatibility import CapacityShape
+from mooring.core.fleet.sku import SKUS_MAX, Price, Sku, SkuChange, SkuStatus, SkuWish, create_sku, update_sku
+from mooring.core.kernel.decision import Change, Insert
+from mooring.core.kernel.errors import Code, Refusal
 from server.tests.core.given import USER, context
 
 WISH = SkuWish("slice", "A slice", CapacityShape.GPU_SLICE, "made-up", ("b-1", "a-1"), (4, 1), Price(250, "EUR"))

@@ -4,9 +4,17 @@ from collections.abc import Callable
 
 import pytest
 
-from mooring.core.decision import Change
-from mooring.core.errors import Code, Refusal
-from mooring.core.slot import SLOT_MEANING, Slot, SlotStatus, block_slots, claim_slots, free_slots, quarantine_slots
+from mooring.core.fleet.slot import (
+    SLOT_MEANING,
+    Slot,
+    SlotStatus,
+    block_slots,
+    claim_slots,
+    free_slots,
+    quarantine_slots,
+)
+from mooring.core.kernel.decision import Change
+from mooring.core.kernel.errors import Code, Refusal
 from server.tests.core.node_rows import ALLOCATION, a_slot
 
 LEGAL = {

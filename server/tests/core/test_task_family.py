@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from mooring.core.json_schema import findings_of
-from mooring.core.task_family import FAMILIES, argument_findings, published, result_findings, secret_names
-from mooring.core.task_schema import ARGV_MAX, FILES_MAX
+from mooring.core.fleet.task_family import FAMILIES, argument_findings, published, result_findings, secret_names
+from mooring.core.fleet.task_schema import ARGV_MAX, FILES_MAX
+from mooring.core.kernel.json_schema import findings_of
 from tools import generate_task_schemas
 
 DIGEST = "sha256:" + "a" * 64

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from mooring.core.decision import Insert, Move
-from mooring.core.errors import Code, Refusal
-from mooring.core.machine import IllegalTransition
-from mooring.core.task import TASK, Task, TaskState
-from mooring.core.task_family import RefusalReason
-from mooring.core.task_making import TaskWish, make_task
-from mooring.core.task_moves import AWAITED_FOR, Ended, Outcome, cancel, cancel_all, finish, lapse, refuse
+from mooring.core.fleet.task import TASK, Task, TaskState
+from mooring.core.fleet.task_creation import TaskWish, make_task
+from mooring.core.fleet.task_family import RefusalReason
+from mooring.core.fleet.task_transitions import AWAITED_FOR, Ended, Outcome, cancel, cancel_all, finish, lapse, refuse
+from mooring.core.kernel.decision import Insert, Move
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.lifecycle import IllegalTransition
 from server.tests.rows import context
 
 NOW = context()

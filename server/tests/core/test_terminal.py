@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from mooring.core.adapter_report import EndpointTold, InstanceTold, Told, take_report
-from mooring.core.errors import Code, Refusal
-from mooring.core.manifest import Manifest, read_manifest
-from mooring.core.terminal import Terminal, choose
+from mooring.core.catalog.manifest import Manifest, read_manifest
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.runtime.adapter_report import EndpointTold, InstanceTold, Told, take_report
+from mooring.core.runtime.terminal import Terminal, choose
 from server.tests.core.given import context
 from server.tests.core.runtime_rows import instance, member, seen
 from server.tests.making import manifest_of

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from mooring.core.event import Position
-from mooring.core.events import EventType
-from mooring.core.timeline import AUDIT, Entry, text_of
+from mooring.core.kernel.event import Position
+from mooring.core.kernel.event_types import EventType
+from mooring.core.records.timeline import AUDIT, Entry, text_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from mooring.core.decision import Change, Insert
-from mooring.core.errors import Code, Refusal
-from mooring.core.events import EventType
-from mooring.core.visit import (
+from mooring.core.kernel.decision import Change, Insert
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.runtime.visit import (
     ARGUMENTS_BYTES_MAX,
     COMMAND_LIFETIME,
     CONNECT_LIFETIME,

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from mooring.core.decision import Change, Insert, Remove
-from mooring.core.errors import Code, Refusal
-from mooring.core.events import EventType
-from mooring.core.secret import Sealed
-from mooring.core.webhook import (
+from mooring.core.kernel.decision import Change, Insert, Remove
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.secret import Sealed
+from mooring.core.records.webhook import (
     KEY_OVERLAP,
     WEBHOOKS_MAX,
     NewKey,

@@ -7,16 +7,23 @@ from typing import Any
 
 import pytest
 
-from mooring.core.allocation import Allocation, AllocationState, FailureReason
-from mooring.core.instance import Instance
-from mooring.core.instance_run import NO_CAPACITY
-from mooring.core.instance_seen import NodeStanding, SeenInstance, SeenMember, Watch
-from mooring.core.member import Member, MemberState
-from mooring.core.operation import Operation, OperationFailure, OperationKind, OperationState
-from mooring.core.task import Task
-from mooring.core.task_family import FailureCode
-from mooring.core.why import Facts, Why, why_instance, why_member, why_operation
-from mooring.core.why_next import NEXT_OF_BLOCKER, VAGUE, Unblocker, again, next_of_allocation, next_of_failure
+from mooring.core.fleet.allocation import Allocation, AllocationState, FailureReason
+from mooring.core.fleet.task import Task
+from mooring.core.fleet.task_family import FailureCode
+from mooring.core.runtime.instance import Instance
+from mooring.core.runtime.instance_reconcile import NO_CAPACITY
+from mooring.core.runtime.instance_snapshot import NodeStanding, SeenInstance, SeenMember, Watch
+from mooring.core.runtime.member import Member, MemberState
+from mooring.core.runtime.next_steps import (
+    NEXT_OF_BLOCKER,
+    VAGUE,
+    Unblocker,
+    again,
+    next_of_allocation,
+    next_of_failure,
+)
+from mooring.core.runtime.operation import Operation, OperationFailure, OperationKind, OperationState
+from mooring.core.runtime.why import Facts, Why, why_instance, why_member, why_operation
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BEFORE = NOW - timedelta(minutes=10)

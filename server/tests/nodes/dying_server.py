@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from mooring import __main__ as program
-from mooring.storage import task_claim
+from mooring.storage.fleet import task_claim
 from server.tests.processes.served import end_with_parent
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from mooring.core.allocation import ALLOCATION, AllocationState
-from mooring.core.decision import Insert
-from mooring.core.ids import Prefix
-from mooring.core.task import TASK, TaskState
+from mooring.core.fleet.allocation import ALLOCATION, AllocationState
+from mooring.core.fleet.task import TASK, TaskState
+from mooring.core.kernel.decision import Insert
+from mooring.core.kernel.ids import Prefix
 from server.tests.rows import CLOCK, Ground, Subject, path
 
 PORT = 8_080

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 import httpx
 
-from mooring.commands import task as commands
-from mooring.commands.first_start import system_context
-from mooring.commands.work import Services, Work
-from mooring.core.permissions import Authority
-from mooring.core.runtime_secret import GrantWish
-from mooring.core.task import Task
-from mooring.core.task_making import TaskWish
-from mooring.storage import task as tasks
-from mooring.storage.database import PLATFORM
+from mooring.commands.fleet import task as commands
+from mooring.commands.kernel.work import Work, system_context
+from mooring.commands.services import Services
+from mooring.core.fleet.runtime_secret import GrantWish
+from mooring.core.fleet.task import Task
+from mooring.core.fleet.task_creation import TaskWish
+from mooring.core.kernel.permissions import Authority
+from mooring.storage.fleet import task as tasks
+from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.tasks import TaskWatch
 from server.tests.conftest import Tenant, World
 from server.tests.later import ShiftedClock

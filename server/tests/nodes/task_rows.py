@@ -5,9 +5,9 @@ import json
 import time
 from dataclasses import replace
 
-from mooring.core.decision import Insert
-from mooring.core.ids import Prefix
-from mooring.storage.database import PLATFORM
+from mooring.core.kernel.decision import Insert
+from mooring.core.kernel.ids import Prefix
+from mooring.storage.kernel.database import PLATFORM
 from server.tests.rows import CLOCK, Ground
 
 KINDS = (

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from mooring.commands.dispatch import Ask, Dispatcher
-from mooring.core.errors import Code, Refusal
-from mooring.core.task_envelope import Envelope
-from mooring.core.task_making import make_task
-from mooring.storage.database import PLATFORM
-from mooring.storage.pool import Connection
+from mooring.commands.live.task_dispatcher import Ask, Dispatcher
+from mooring.core.fleet.task_creation import make_task
+from mooring.core.fleet.task_envelope import Envelope
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.kernel.pool import Connection
 from server.tests.nodes.agent_double import CLAIMS, held
 from server.tests.nodes.site import RUN, Site
 from server.tests.rows import context

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from mooring.commands.refusals import BURST
-from mooring.core.node import WriteOff, write_off_node
-from mooring.storage import node as nodes
-from mooring.storage.database import PLATFORM
-from mooring.storage.unit_of_work import apply
+from mooring.commands.live.refusal_limit import BURST
+from mooring.core.fleet.node import WriteOff, write_off_node
+from mooring.storage.fleet import node as nodes
+from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.kernel.unit_of_work import apply
 from server.tests.agents import encoded
 from server.tests.nodes.agent_double import agent_of
 from server.tests.nodes.site import Site

@@ -9,18 +9,17 @@ from typing import Any
 import pytest
 from cryptography.exceptions import InvalidTag
 
-from mooring.commands.first_start import system_context
-from mooring.commands.runtime_secret import Belongs, destroy, keep
-from mooring.commands.work import Work
-from mooring.core.decision import Insert
-from mooring.core.errors import Code, Refusal
-from mooring.core.permissions import Authority
-from mooring.core.runtime_secret import GrantWish, RuntimeSecret
-from mooring.core.task_making import make_task
-from mooring.gateways.artifact_reader import OwnRegistry
-from mooring.gateways.registry_token import RegistryTokenIssuer, new_signing_pair
-from mooring.storage import runtime_secret as runtime_secrets
-from mooring.storage.database import PLATFORM
+from mooring.commands.fleet.runtime_secret import Belongs, destroy, keep
+from mooring.commands.kernel.work import Work, system_context
+from mooring.core.fleet.runtime_secret import GrantWish, RuntimeSecret
+from mooring.core.fleet.task_creation import make_task
+from mooring.core.kernel.decision import Insert
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.permissions import Authority
+from mooring.gateways.registry.artifact_reader import OwnRegistry
+from mooring.gateways.registry.registry_token import RegistryTokenIssuer, new_signing_pair
+from mooring.storage.fleet import runtime_secret as runtime_secrets
+from mooring.storage.kernel.database import PLATFORM
 from server.tests.nodes.site import Site, pull_grant
 from server.tests.rows import context
 

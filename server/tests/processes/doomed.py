@@ -35,8 +35,8 @@ from mooring import wiring
 from mooring.api.app import Application, Receive, Scope_, Send
 from mooring.api.routes import ROUTES
 from mooring.gateways.passwords import Passwords
-from mooring.storage import database
-from mooring.storage.pool import Connection
+from mooring.storage.kernel import database
+from mooring.storage.kernel.pool import Connection
 from server.tests.processes.aftermath import SESSION_NAME
 from server.tests.processes.served import end_with_parent
 

@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from mooring.api.route import Route
-from mooring.core.attachment import ATTACHMENT, AttachmentState
-from mooring.core.decision import Insert
-from mooring.core.ids import Prefix
-from mooring.core.instance import INSTANCE, InstanceState
-from mooring.core.manifest import manifest_digest
-from mooring.core.member import MEMBER, MemberState
-from mooring.core.promotion import PROMOTION, PromotionState
-from mooring.core.runtime_secret import SecretWish, keep_secret
+from mooring.core.catalog.manifest import manifest_digest
+from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
+from mooring.core.fleet.runtime_secret import SecretWish, keep_secret
+from mooring.core.kernel.decision import Insert
+from mooring.core.kernel.ids import Prefix
+from mooring.core.runtime.attachment import ATTACHMENT, AttachmentState
+from mooring.core.runtime.instance import INSTANCE, InstanceState
+from mooring.core.runtime.member import MEMBER, MemberState
 from mooring.gateways.secrets import SecretBox
-from mooring.storage.database import PLATFORM, Database, PoolSettings
-from mooring.storage.unit_of_work import apply
+from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
+from mooring.storage.kernel.unit_of_work import apply
 from server.tests.making import DIGEST, OPERATOR, SECRET, VALUE, an_artifact, at_terminal, manifest_of
 from server.tests.rows import CLOCK, Ground, Subject, context, machines_of, path
 

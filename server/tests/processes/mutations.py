@@ -17,8 +17,8 @@ import httpx
 
 from mooring.api.route import Route
 from mooring.api.routes import ROUTES
-from mooring.core.ids import Prefix
-from mooring.core.permissions import Scope
+from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.permissions import Scope
 from mooring.gateways.clock import SystemClock
 from server.tests.agents import joined
 from server.tests.conftest import NO_AUTHORITIES

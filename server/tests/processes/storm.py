@@ -19,18 +19,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from mooring.commands import artifact_promotion as promotions
-from mooring.commands.work import Presented, Services, Work
-from mooring.core.artifact import ArtifactKind, ArtifactWish, Visibility, register_artifact
-from mooring.core.artifact_evidence import add_presence, presence
-from mooring.core.artifact_hold import ArtifactHold
-from mooring.core.artifact_promotion import Hold
-from mooring.core.errors import Refusal
-from mooring.core.ids import Prefix
-from mooring.core.permissions import Authority
-from mooring.core.promotion import PROMOTION, PromotionState, PromotionTrigger
-from mooring.storage.database import Acting
-from mooring.storage.unit_of_work import apply
+from mooring.commands.catalog import artifact_promotion as promotions
+from mooring.commands.kernel.work import Presented, Work
+from mooring.commands.services import Services
+from mooring.core.catalog.artifact import ArtifactKind, ArtifactWish, Visibility, register_artifact
+from mooring.core.catalog.artifact_evidence import add_presence, presence
+from mooring.core.catalog.artifact_hold import ArtifactHold
+from mooring.core.catalog.artifact_promotion import Hold
+from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, PromotionTrigger
+from mooring.core.kernel.errors import Refusal
+from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.permissions import Authority
+from mooring.storage.kernel.database import Acting
+from mooring.storage.kernel.unit_of_work import apply
 from server.tests.processes.served import Tenant
 from server.tests.processes.wire import BROKEN, Answer, Caller
 from server.tests.rows import CLOCK, context

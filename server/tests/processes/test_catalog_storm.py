@@ -14,7 +14,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from mooring.gateways.telemetry import Telemetry
+from mooring.gateways.telemetry.instruments import Telemetry
 from mooring.settings import Settings
 from mooring.wiring import platform
 from server.tests.postgres import SOAK

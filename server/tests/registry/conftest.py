@@ -6,12 +6,12 @@ from itertools import count
 
 import pytest
 
-from mooring.core.address import Reach, read_networks
-from mooring.gateways.outbound import Outbound
-from mooring.gateways.registry import RegistryClient, RegistryPlace
-from mooring.gateways.registry_push import RegistryPusher
-from mooring.gateways.registry_token import RegistryTokenIssuer, SigningPair, new_signing_pair
-from mooring.gateways.source_stream import Patience
+from mooring.core.kernel.address import Reach, read_networks
+from mooring.gateways.egress import Outbound
+from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
+from mooring.gateways.registry.registry_push import RegistryPusher
+from mooring.gateways.registry.registry_token import RegistryTokenIssuer, SigningPair, new_signing_pair
+from mooring.gateways.registry.source_stream import Patience
 from server.tests.registry.adversary import Adversary, adversary
 from server.tests.registry.registry_process import RunningRegistry, running_registry
 

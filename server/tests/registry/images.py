@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from mooring.gateways.registry_manifest import (
+from mooring.gateways.registry.image_manifest import (
     EMPTY_CONFIG,
     OCI_CONFIG,
     OCI_EMPTY,
@@ -22,7 +22,7 @@ from mooring.gateways.registry_manifest import (
     digest_of,
     read_manifest,
 )
-from mooring.gateways.registry_push import RegistryPusher
+from mooring.gateways.registry.registry_push import RegistryPusher
 
 PROGRAM = b"\x7fELF of a kind"
 

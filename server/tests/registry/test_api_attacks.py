@@ -19,10 +19,10 @@ import asyncpg
 import msgspec
 import pytest
 
-from mooring.gateways.cosign import SIGNATURE_ANNOTATION, SIMPLE_SIGNING_MEDIA_TYPE, signature_tag
-from mooring.gateways.cosign_keys import SigningKey, new_signing_key
-from mooring.gateways.cosign_sign import simple_signing_payload
-from mooring.gateways.registry_manifest import EMPTY_CONFIG, OCI_EMPTY, OCI_MANIFEST, read_manifest
+from mooring.gateways.registry.image_manifest import EMPTY_CONFIG, OCI_EMPTY, OCI_MANIFEST, read_manifest
+from mooring.gateways.signing.cosign import SIGNATURE_ANNOTATION, SIMPLE_SIGNING_MEDIA_TYPE, signature_tag
+from mooring.gateways.signing.cosign_keys import SigningKey, new_signing_key
+from mooring.gateways.signing.cosign_sign import simple_signing_payload
 from server.tests.processes.served import Fleet, Served, Tenant, make_tenant, sign_in_first_admin
 from server.tests.processes.wire import Caller
 from server.tests.registry.adversary import (

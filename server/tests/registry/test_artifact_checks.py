@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from mooring.commands.artifact_check import hand_back
+from mooring.commands.catalog.artifact_check import hand_back
 from mooring.settings import Settings
-from mooring.storage.database import PLATFORM
+from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.artifact_check import CheckReader
 from server.tests.conftest import Running, Tenant, World, running_platform
 from server.tests.registry.adversary import Adversary, Asked, head, serve, stalls_after, status

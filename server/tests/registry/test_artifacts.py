@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from mooring.core.errors import Refusal
-from mooring.gateways.cosign_keys import new_signing_key
-from mooring.gateways.cosign_sign import sign_as_tag
-from mooring.gateways.outbound import Outbound
-from mooring.gateways.registry import RegistryClient, RegistryPlace
-from mooring.gateways.registry_push import RegistryPusher
+from mooring.core.kernel.errors import Refusal
+from mooring.gateways.egress import Outbound
+from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
+from mooring.gateways.registry.registry_push import RegistryPusher
+from mooring.gateways.signing.cosign_keys import new_signing_key
+from mooring.gateways.signing.cosign_sign import sign_as_tag
 from mooring.settings import Settings
 from server.tests.conftest import Tenant, World, running_platform
 from server.tests.registry.conftest import BRIEF

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from mooring.core.address import Reach
-from mooring.core.errors import Code, Refusal
-from mooring.gateways.blob_source import (
+from mooring.core.kernel.address import Reach
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.gateways.egress import Outbound
+from mooring.gateways.registry.blob_source import (
     BlobPlace,
     BlobSource,
     BlobSourceSettings,
@@ -23,9 +24,8 @@ from mooring.gateways.blob_source import (
     S3Place,
     read_place,
 )
-from mooring.gateways.outbound import Outbound
-from mooring.gateways.registry_manifest import digest_of
-from mooring.gateways.source_stream import Patience
+from mooring.gateways.registry.image_manifest import digest_of
+from mooring.gateways.registry.source_stream import Patience
 from server.tests.registry.adversary import (
     Adversary,
     adversary,

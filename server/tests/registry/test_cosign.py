@@ -9,9 +9,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from mooring.core.errors import Code, Refusal
-from mooring.gateways import cosign_sign
-from mooring.gateways.cosign import (
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.gateways.registry.image_manifest import EMPTY_CONFIG, OCI_CONFIG, OCI_EMPTY, OCI_MANIFEST, Descriptor
+from mooring.gateways.registry.registry_push import RegistryPusher
+from mooring.gateways.registry.simulated_registry import SimulatedRegistry
+from mooring.gateways.signing import cosign_sign
+from mooring.gateways.signing.cosign import (
     BUNDLE_MEDIA_TYPE,
     REFERRERS_MAX,
     SIGNATURE_ANNOTATION,
@@ -22,18 +25,21 @@ from mooring.gateways.cosign import (
     still_counts,
     verify,
 )
-from mooring.gateways.cosign_claims import PAYLOAD_BYTES_MAX, Form, Reason, Subject
-from mooring.gateways.cosign_keys import SigningKey, TrustedKey, new_signing_key, read_signing_key, read_trusted_key
-from mooring.gateways.cosign_sign import (
+from mooring.gateways.signing.cosign_claims import PAYLOAD_BYTES_MAX, Form, Reason, Subject
+from mooring.gateways.signing.cosign_keys import (
+    SigningKey,
+    TrustedKey,
+    new_signing_key,
+    read_signing_key,
+    read_trusted_key,
+)
+from mooring.gateways.signing.cosign_sign import (
     bundle_bytes,
     sign_as_bundle,
     sign_as_tag,
     simple_signing_payload,
     statement_payload,
 )
-from mooring.gateways.registry_manifest import EMPTY_CONFIG, OCI_CONFIG, OCI_EMPTY, OCI_MANIFEST, Descriptor
-from mooring.gateways.registry_push import RegistryPusher
-from mooring.gateways.registry_simulated import SimulatedRegistry
 from server.tests.registry.images import About, image, index, push
 
 pytestmark = pytest.mark.anyio

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from mooring.core.errors import Code
-from mooring.gateways.cosign import verify
-from mooring.gateways.cosign_claims import Form, Reason
-from mooring.gateways.cosign_keys import new_signing_key, read_trusted_key
-from mooring.gateways.cosign_sign import sign_as_bundle, sign_as_tag
-from mooring.gateways.registry_push import RegistryPusher
+from mooring.core.kernel.errors import Code
+from mooring.gateways.registry.registry_push import RegistryPusher
+from mooring.gateways.signing.cosign import verify
+from mooring.gateways.signing.cosign_claims import Form, Reason
+from mooring.gateways.signing.cosign_keys import new_signing_key, read_trusted_key
+from mooring.gateways.signing.cosign_sign import sign_as_bundle, sign_as_tag
 from server.tests.registry.images import image, index, push
 from server.tests.registry.newer_cosign import newer_cosign, sources_for
 

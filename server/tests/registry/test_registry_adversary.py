@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from mooring.core.address import Reach
-from mooring.core.errors import Code, Refusal
-from mooring.gateways.outbound import Outbound
-from mooring.gateways.registry import RegistryClient, RegistryPlace
-from mooring.gateways.registry_auth import Password, read_challenges
-from mooring.gateways.registry_manifest import OCI_INDEX, OCI_MANIFEST, digest_of
-from mooring.gateways.registry_push import RegistryPusher
-from mooring.gateways.source_stream import Patience
+from mooring.core.kernel.address import Reach
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.gateways.egress import Outbound
+from mooring.gateways.registry.image_manifest import OCI_INDEX, OCI_MANIFEST, digest_of
+from mooring.gateways.registry.registry_auth import Password, read_challenges
+from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
+from mooring.gateways.registry.registry_push import RegistryPusher
+from mooring.gateways.registry.source_stream import Patience
 from server.tests.registry.adversary import (
     Adversary,
     Asked,

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from mooring.core.errors import Code, Refusal
-from mooring.gateways.outbound import Outbound
-from mooring.gateways.registry import RegistryClient, RegistryPlace
-from mooring.gateways.registry_auth import Password
-from mooring.gateways.registry_manifest import OCI_EMPTY, OCI_MANIFEST, digest_of
-from mooring.gateways.registry_push import RegistryPusher
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.gateways.egress import Outbound
+from mooring.gateways.registry.image_manifest import OCI_EMPTY, OCI_MANIFEST, digest_of
+from mooring.gateways.registry.registry_auth import Password
+from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
+from mooring.gateways.registry.registry_push import RegistryPusher
 from server.tests.registry.conftest import BRIEF
 from server.tests.registry.images import About, describe, image, index, payload, push
 from server.tests.registry.registry_process import RunningRegistry, running_registry

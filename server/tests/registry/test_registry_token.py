@@ -14,12 +14,12 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from mooring.core.errors import Code, Refusal
-from mooring.gateways.outbound import Outbound
-from mooring.gateways.registry import RegistryClient, RegistryPlace
-from mooring.gateways.registry_auth import Password
-from mooring.gateways.registry_push import RegistryPusher
-from mooring.gateways.registry_token import (
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.gateways.egress import Outbound
+from mooring.gateways.registry.registry_auth import Password
+from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
+from mooring.gateways.registry.registry_push import RegistryPusher
+from mooring.gateways.registry.registry_token import (
     Access,
     RegistryTokenIssuer,
     SigningPair,

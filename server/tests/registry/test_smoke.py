@@ -9,8 +9,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from mooring.core.errors import Code, Refusal
-from mooring.gateways.registry_layer import (
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.gateways.registry.image_layer import (
     ExpansionLimits,
     FileTree,
     LayerInspector,
@@ -18,11 +18,11 @@ from mooring.gateways.registry_layer import (
     Packing,
     packing_of,
 )
-from mooring.gateways.registry_manifest import Descriptor, digest_of
-from mooring.gateways.registry_push import RegistryPusher
-from mooring.gateways.registry_simulated import SimulatedRegistry
-from mooring.gateways.registry_smoke import Outcome, SmokeLimits, SmokeResult, smoke
-from mooring.gateways.source_stream import Received, Sink
+from mooring.gateways.registry.image_manifest import Descriptor, digest_of
+from mooring.gateways.registry.image_smoke import Outcome, SmokeLimits, SmokeResult, smoke
+from mooring.gateways.registry.registry_push import RegistryPusher
+from mooring.gateways.registry.simulated_registry import SimulatedRegistry
+from mooring.gateways.registry.source_stream import Received, Sink
 from server.tests.registry.images import PROGRAM, About, Artifact, Layer, archive, image, index, layer, payload, push
 
 pytestmark = pytest.mark.anyio

@@ -10,9 +10,9 @@ from typing import Final
 import httpx
 import pytest
 
-from mooring.core.errors import Code, Refusal
-from mooring.gateways.outbound import OpenAnswer, OutboundRequest
-from mooring.gateways.source_stream import Patience, SourceReader, Wanted
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.gateways.egress import OpenAnswer, OutboundRequest
+from mooring.gateways.registry.source_stream import Patience, SourceReader, Wanted
 
 PATIENCE: Final = Patience(window_seconds=30.0, window_bytes=1_000, silence_seconds=60.0, attempts=1)
 Gap = tuple[float, int]  # so long nothing comes, and then so many bytes

@@ -9,7 +9,7 @@ import h11
 import pytest
 
 from mooring.relay.frames import CLOSE, DATA, END
-from mooring.relay.heads import at_home, inward, is_platforms, outward
+from mooring.relay.header_policy import at_home, inward, is_platforms, outward
 from mooring.relay.proxy import Proxy
 from server.tests.nodes.endpoint_rows import an_endpoint
 from server.tests.relay.played import PAGE, Answer, Harbour, Inside, Line, Tunnel

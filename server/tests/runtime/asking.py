@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from mooring.api.route import Route
-from mooring.core.ids import Prefix
-from mooring.core.permissions import Scope
-from mooring.storage.database import PLATFORM
+from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.permissions import Scope
+from mooring.storage.kernel.database import PLATFORM
 from server.tests import making
 from server.tests.rows import CLOCK
 

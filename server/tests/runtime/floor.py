@@ -14,19 +14,19 @@ from typing import Any, Final
 
 import httpx
 
-from mooring.core.allocation import ALLOCATION, AllocationState
-from mooring.core.artifact_hold import take_holds
-from mooring.core.artifact_promotion import Hold
-from mooring.core.decision import Decision, Insert
-from mooring.core.ids import Prefix
-from mooring.core.instance import INSTANCE, Instance, InstanceState, InstanceTrigger
-from mooring.core.instance_moves import move_member, new_instance, new_member, new_operation, together
-from mooring.core.member import MEMBER, Member, MemberState, MemberTrigger
-from mooring.core.operation import Operation, OperationKind
-from mooring.gateways.signatures import new_key_pair
-from mooring.storage import instance as instances
-from mooring.storage.database import PLATFORM
-from mooring.storage.unit_of_work import apply
+from mooring.core.catalog.artifact_hold import take_holds
+from mooring.core.catalog.artifact_promotion import Hold
+from mooring.core.fleet.allocation import ALLOCATION, AllocationState
+from mooring.core.kernel.decision import Decision, Insert
+from mooring.core.kernel.ids import Prefix
+from mooring.core.runtime.instance import INSTANCE, Instance, InstanceState, InstanceTrigger
+from mooring.core.runtime.instance_transitions import move_member, new_instance, new_member, new_operation, together
+from mooring.core.runtime.member import MEMBER, Member, MemberState, MemberTrigger
+from mooring.core.runtime.operation import Operation, OperationKind
+from mooring.gateways.signing.signatures import new_key_pair
+from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.kernel.unit_of_work import apply
+from mooring.storage.runtime import instance as instances
 from server.tests.conftest import Tenant, World
 from server.tests.core import manifests
 from server.tests.later import ShiftedClock

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from mooring.core.app_action import check_output
-from mooring.core.errors import Refusal
-from mooring.core.manifest import read_manifest
-from mooring.core.operation import OperationKind
-from mooring.gateways.signatures import new_key_pair
-from mooring.storage.database import PLATFORM
+from mooring.core.catalog.manifest import read_manifest
+from mooring.core.kernel.errors import Refusal
+from mooring.core.runtime.app_action import check_output
+from mooring.core.runtime.operation import OperationKind
+from mooring.gateways.signing.signatures import new_key_pair
+from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.janitor import Janitor
 from server.tests.conftest import World
 from server.tests.core import manifests

@@ -7,12 +7,12 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from mooring.commands.instance_run import limits_of
-from mooring.core.instance_moves import new_instance, new_member, new_operation, together
-from mooring.core.instance_run import advance
-from mooring.storage import instance_run
-from mooring.storage.database import PLATFORM
-from mooring.workers.instances import Instances
+from mooring.commands.runtime.instance_reconcile import limits_of
+from mooring.core.runtime.instance_reconcile import advance
+from mooring.core.runtime.instance_transitions import new_instance, new_member, new_operation, together
+from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.runtime import instance_reconcile
+from mooring.workers.instance_reconciler import Instances
 from server.tests.core.manifests import LIFECYCLE
 from server.tests.rows import context
 from server.tests.runtime.floor import MANIFEST, Adapter, Floor, make_operator
@@ -77,7 +77,7 @@ class Shared:
         services = self.floor.services
         await Instances(services).advance()
         now = services.clock.now()
-        for each in await instance_run.seen(services.database, now, [self.instance_id]):
+        for each in await instance_reconcile.seen(services.database, now, [self.instance_id]):
             step = advance(replace(context(), now=now), limits_of(services.settings), each)
             assert step is None, f"{each.instance.id} has a next step, and is not due: {step}"
 

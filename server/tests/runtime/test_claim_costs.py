@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from mooring.storage.claim import CLAIM
-from mooring.storage.database import PLATFORM
+from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.runtime.claim import CLAIM
 from server.tests.runtime.floor import Floor
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mooring.core.operation import OperationKind
-from mooring.storage.database import PLATFORM
+from mooring.core.runtime.operation import OperationKind
+from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import running_platform
 from server.tests.runtime.floor import RUNTIME, Adapter, Floor, a_floor, make_operator
 

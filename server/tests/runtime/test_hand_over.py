@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from mooring.core.instance_change import Standing, stop_instance
-from mooring.core.instance_launch import Bounds
-from mooring.storage.database import PLATFORM
-from mooring.storage.instance import members_of, open_operations
-from mooring.workers.instances import Instances
+from mooring.core.runtime.instance_change import Standing, stop_instance
+from mooring.core.runtime.instance_launch import Bounds
+from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.runtime.instance import members_of, open_operations
+from mooring.workers.instance_reconciler import Instances
 from server.tests.rows import context
 from server.tests.runtime.floor import Floor
 

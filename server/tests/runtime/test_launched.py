@@ -4,8 +4,8 @@ import base64
 
 import pytest
 
-from mooring.core.operation import OperationKind
-from mooring.gateways.signatures import new_key_pair
+from mooring.core.runtime.operation import OperationKind
+from mooring.gateways.signing.signatures import new_key_pair
 from server.tests.conftest import World
 from server.tests.launching import Launching, make_launching
 from server.tests.runtime.floor import RUNTIME, Adapter

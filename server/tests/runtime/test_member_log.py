@@ -10,17 +10,17 @@ from typing import Any
 import httpx
 import pytest
 
-from mooring.commands.dispatch import Ask
-from mooring.commands.task_report import Desk
-from mooring.core.decision import Actor, PrincipalKind
-from mooring.core.member import MEMBER, MemberState, MemberTrigger
-from mooring.core.member_log import READS_OF_MEMBER
-from mooring.core.task_moves import Ended, Outcome
-from mooring.core.task_report import Resulted
-from mooring.storage import instance as instances
-from mooring.storage import task_report as reports
-from mooring.storage.database import PLATFORM
-from mooring.storage.unit_of_work import Origin
+from mooring.commands.fleet.task_report import Desk
+from mooring.commands.live.task_dispatcher import Ask
+from mooring.core.fleet.task_report import Resulted
+from mooring.core.fleet.task_transitions import Ended, Outcome
+from mooring.core.kernel.decision import Actor, PrincipalKind
+from mooring.core.runtime.member import MEMBER, MemberState, MemberTrigger
+from mooring.core.runtime.member_log import READS_OF_MEMBER
+from mooring.storage.fleet import task_report as reports
+from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.kernel.unit_of_work import Origin
+from mooring.storage.runtime import instance as instances
 from mooring.workers.janitor import Janitor
 from server.tests.rows import Subject, context
 from server.tests.runtime.floor import Floor

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from mooring.core.operation import OperationKind
-from mooring.storage.database import PLATFORM
+from mooring.core.runtime.operation import OperationKind
+from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import World
 from server.tests.core.manifests import digest
 from server.tests.runtime.floor import MANIFEST, Adapter, Floor, a_floor

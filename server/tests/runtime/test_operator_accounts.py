@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from mooring.gateways.signatures import new_key_pair
-from mooring.storage.database import PLATFORM
+from mooring.gateways.signing.signatures import new_key_pair
+from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import Tenant, World
 from server.tests.runtime.floor import RUNTIME
 from server.tests.targets import Account, assertion

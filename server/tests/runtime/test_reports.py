@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from mooring.core.adapter_report import Seen, Told, take_report
-from mooring.core.claim import Claim
-from mooring.core.operation import OperationKind
-from mooring.storage import instance as instances
-from mooring.storage.database import PLATFORM, Acting
-from mooring.storage.unit_of_work import StaleWrite, apply
+from mooring.core.runtime.adapter_report import Seen, Told, take_report
+from mooring.core.runtime.claim import Claim
+from mooring.core.runtime.operation import OperationKind
+from mooring.storage.kernel.database import PLATFORM, Acting
+from mooring.storage.kernel.unit_of_work import StaleWrite, apply
+from mooring.storage.runtime import instance as instances
 from server.tests.rows import context
 from server.tests.runtime.floor import Adapter, Floor
 from server.tests.runtime.test_claims import deployed, usage_record
