@@ -17,8 +17,8 @@ from mooring.gateways.signing.cosign_keys import new_signing_key
 from mooring.storage.catalog import artifact as artifacts
 from mooring.storage.kernel.database import Acting, Database, PoolSettings
 from mooring.storage.kernel.unit_of_work import apply
-from server.tests.postgres import SOAK
-from server.tests.rows import context
+from server.tests.support.lifecycle_rows import context
+from server.tests.support.postgres import SOAK
 from tests.e2e.workshop import WHY, Workshop, workshop
 
 pytestmark = [pytest.mark.real_part("registry"), pytest.mark.real_part("postgresql")]

@@ -15,8 +15,8 @@ from mooring.embedded.cluster import Layout
 from mooring.storage.kernel.database import Database, PoolSettings
 from mooring_agent.podman import Podman
 from mooring_sdk import errors
-from server.tests.registry.registry_process import RunningRegistry, running_registry
-from server.tests.rows import CLOCK, Ground, artifact_columns, machines_of
+from server.tests.support.lifecycle_rows import CLOCK, Ground, artifact_columns, machines_of
+from server.tests.support.registry_process import RunningRegistry, running_registry
 from tests.e2e.cloud import Cloud, cloud
 from tests.e2e.traces import eventually
 

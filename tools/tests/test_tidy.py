@@ -19,7 +19,7 @@ LONG_FUNCTION = "def long() -> None:\n" + "    pass\n" * FUNCTION_LINES_MAX
         (COMMAND, LONG_FUNCTION, "long() has 71 lines"),
         (COMMAND, "def f(a, b, c, d, e, g): ...\n", "f() takes 6 positional parameters"),
         (
-            "server/tests/test_node.py",
+            "server/tests/core/fleet/test_node.py",
             "def make(a, b, c, d, e, g): ...\n",
             "make() takes 6 positional parameters",
         ),
@@ -38,7 +38,7 @@ LONG_FUNCTION = "def long() -> None:\n" + "    pass\n" * FUNCTION_LINES_MAX
             "only storage/kernel/unit_of_work.py",
         ),
         (COMMAND, "def f() -> None:\n    import os\n", "hides a cycle"),
-        ("server/tests/test_node.py", "def f() -> None:\n    import os\n", "hides a cycle"),
+        ("server/tests/core/fleet/test_node.py", "def f() -> None:\n    import os\n", "hides a cycle"),
         (COMMAND, "kind = 'slurm_node'\n", "'slurm' is known by an adapter"),
     ],
 )
@@ -64,7 +64,7 @@ def test_a_module_without_a_docstring_is_reported() -> None:
         (CORE, "def f(now: int) -> int:\n    return now\n"),
         ("server/mooring/storage/kernel/unit_of_work.py", "connection.transaction()\n"),
         ("server/mooring/storage/kernel/database.py", "class DatabaseUrl: ...\n"),
-        ("server/tests/test_node.py", "def test_it(a, b, c, d, e, g) -> None: ...\n"),
+        ("server/tests/core/fleet/test_node.py", "def test_it(a, b, c, d, e, g) -> None: ...\n"),
         ("cli/mooring_cli/main.py", "def f() -> None:\n    import rich\n"),
     ],
 )

@@ -26,8 +26,8 @@ from mooring.relay.http import write
 from mooring.relay.listener import Relay
 from mooring.relay.tunnel_connection import ARRIVED_MAX, Carrier, Stream, failure_of
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.nodes.agent_double import joined_agent
-from server.tests.relay.played import Harbour
+from server.tests.support.agent_double import joined_agent
+from server.tests.support.relay_peers import Harbour
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 

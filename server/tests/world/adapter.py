@@ -26,6 +26,7 @@ from mooring.api.schemas.runtime.adapter import (
 from mooring.api.schemas.runtime.adapter_view import made_tasks, runtime_task, runtime_whole
 from mooring.commands.kernel.work import Answered, Presented, Work
 from mooring.commands.live.claim_broker import ClaimDesk, Poll
+from mooring.commands.money import usage as usage_commands
 from mooring.commands.runtime import adapter as commands
 from mooring.commands.runtime import adapter_secret, member_task
 from mooring.commands.runtime.adapter import Under
@@ -111,7 +112,7 @@ class SimulatedPlatform:
         body = msgspec.convert(plain, MakeSecret)
         wanted = adapter_secret.NewSecret(body.name, body.purpose, body.value, body.generate_bytes)
         work: Work[Any] = self._work()
-        await self._done(adapter_secret.keep(work, self._under(held), wanted))
+        await self._done(adapter_secret.store(work, self._under(held), wanted))
 
     async def report_usage(self, held: Held, usage: Sequence[Usage]) -> None:
         """Tell what was metered."""
@@ -122,7 +123,7 @@ class SimulatedPlatform:
             for each in usage
         ]
         work: Work[Any] = self._work()
-        await self._done(adapter_secret.report_usage(work, self._under(held), told))
+        await self._done(usage_commands.report_usage(work, self._under(held), told))
 
     def _under(self, held: Held) -> Under:
         return Under(self.ground.account_id, self.ground.project_id, held.instance_id, held.fence)
