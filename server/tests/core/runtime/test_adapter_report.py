@@ -17,7 +17,7 @@ from mooring.core.runtime.adapter_report import (
     ReportableState,
     StepReport,
     take_report,
-    under,
+    with_correlation,
 )
 from mooring.core.runtime.claim import InstanceClaim, require_fence
 from mooring.core.runtime.instance import InstanceHealth
@@ -173,9 +173,9 @@ def test_a_member_of_another_instance_is_not_there() -> None:
 
 
 def test_a_report_belongs_to_the_correlation_of_what_it_is_about() -> None:
-    assert under(context(), seen()).correlation_id == instance().correlation_id
+    assert with_correlation(context(), seen()).correlation_id == instance().correlation_id
     during = operation(OperationKind.ADD, correlation_id="cor_of_the_add")
-    assert under(context(), seen(during=during)).correlation_id == "cor_of_the_add"
+    assert with_correlation(context(), seen(during=during)).correlation_id == "cor_of_the_add"
 
 
 @pytest.mark.parametrize("detail", [{"a": "x" * 20_000}, {"a": "\0"}])

@@ -144,7 +144,7 @@ async def get_runtime_instance(request: RequestContext, instance_id: str, query:
     it.
     """
     claimed = under(request, instance_id, query.fence)
-    return runtime_whole(await commands.whole(request.services, request.acting, claimed))
+    return runtime_whole(await commands.load_for_adapter(request.services, request.acting, claimed))
 
 
 @route(
@@ -233,7 +233,7 @@ async def get_member_task(
     claimed = under(request, instance_id, query.fence)
 
     async def read() -> RuntimeTask:
-        await commands.held(request.services.database, request.acting, claimed)
+        await commands.require_claim(request.services.database, request.acting, claimed)
         row = await claims.find_task(request.services.database, request.acting, *claimed.place, task_id)
         return runtime_task(require(row, "task"))
 

@@ -14,7 +14,7 @@ from mooring.core.kernel.errors import Refusal
 from mooring.core.runtime.attachment import Attachment, AttachmentState
 from mooring.core.runtime.instance import Instance, InstanceState
 from mooring.core.runtime.member import Member, MemberState
-from mooring.core.runtime.member_task import TaskMaking
+from mooring.core.runtime.member_task import TaskCreationResult
 from mooring.core.runtime.operation import Operation, OperationKind, OperationState
 
 
@@ -390,7 +390,7 @@ def runtime_task(task: Task) -> RuntimeTask:
     )
 
 
-def made_tasks(outcomes: list[TaskMaking]) -> MadeTasks:
+def made_tasks(outcomes: list[TaskCreationResult]) -> MadeTasks:
     """What came of several tasks, as their adapter sees it."""
     return MadeTasks(
         tasks=[
