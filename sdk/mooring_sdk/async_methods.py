@@ -2081,7 +2081,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Health:
-        """Whether the process runs; it says nothing of what it depends on.
+        """Whether the process is alive; it does not check the services that it depends on.
 
         Needs no token.
         """
@@ -2231,7 +2231,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> dict[str, Any]:
-        """The API's description, OpenAPI 3.1.
+        """The description of this API as OpenAPI 3.1.
 
         Needs no token.
         """

@@ -1033,7 +1033,7 @@ class GroupState(StrEnum):
 
 
 class Health(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Whether it runs, or is ready, and if not, why."""
+    """Whether the process is alive, or ready, and the reasons if it is not."""
 
     status: str
     reasons: list[str] | None = None
@@ -1999,7 +1999,7 @@ class ReceiptPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Reference(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Every word of the contract."""
+    """Every error, action key, lifecycle and event type of the contract, with its meaning."""
 
     errors: list[ErrorReference]
     actions: list[ActionReference]

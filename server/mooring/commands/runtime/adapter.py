@@ -103,7 +103,7 @@ async def load_for_adapter(services: Services, acting: Acting, ref: ClaimRef) ->
             attachments=await attachments.live_of(database, acting, instance.id) if instance.is_shared else (),
         )
 
-    snapshot = await services.database.at_one_moment(acting, read)
+    snapshot = await services.database.in_snapshot(acting, read)
     nodes = {each.node_id for each in snapshot.allocations.values() if each.node_id is not None}
     return replace(snapshot, nodes=await claims.nodes(services.database, sorted(nodes)))
 

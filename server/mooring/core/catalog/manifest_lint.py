@@ -99,7 +99,7 @@ def refuse_errors(findings: tuple[Finding, ...]) -> None:
         raise Refusal(
             Code.MANIFEST_INVALID,
             f"{wrong[0].pointer or '/'}: {wrong[0].reason}; {wrong[0].fix}{more}",
-            {"findings": [each.told() for each in findings[:FINDINGS_MAX]]},
+            {"findings": [each.as_dict() for each in findings[:FINDINGS_MAX]]},
         )
 
 
