@@ -139,10 +139,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),
@@ -189,7 +186,7 @@ NOUNS: dict[str, Noun] = {
                             arguments=("allocation_id",),
                             body=(
                                 Field(("argv",), "list", True),
-                                Field(("user",), "text", False, "A user of the sandbox who is not root."),
+                                Field(("user",), "text", False, "A non-root user of the sandbox."),
                                 Field(("label",), "text", False, "The owner within the allocation."),
                                 Field(("columns",), "integer", False),
                                 Field(("rows",), "integer", False),
@@ -197,7 +194,7 @@ NOUNS: dict[str, Noun] = {
                                     ("terminal",),
                                     "boolean",
                                     False,
-                                    "Whether it has a terminal; else pipes, its errors apart.",
+                                    "Whether it has a terminal; otherwise it has pipes, with a separate one for errors.",
                                 ),
                             ),
                             takes_body=True,
@@ -301,10 +298,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),
@@ -317,10 +311,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),
@@ -521,7 +512,7 @@ NOUNS: dict[str, Noun] = {
                                             ("changed_from",),
                                             "text",
                                             False,
-                                            "The `etag` that was seen: wait until it is another.",
+                                            "The last known `etag`: wait until it changes.",
                                         ),
                                     ),
                                 ),
@@ -540,7 +531,7 @@ NOUNS: dict[str, Noun] = {
                                             ("changed_from",),
                                             "text",
                                             False,
-                                            "The `etag` that was seen: wait until it is another.",
+                                            "The last known `etag`: wait until it changes.",
                                         ),
                                     ),
                                 ),
@@ -923,10 +914,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),
@@ -939,10 +927,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),
@@ -955,10 +940,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),
@@ -1343,7 +1325,7 @@ NOUNS: dict[str, Noun] = {
                                             ("changed_from",),
                                             "text",
                                             False,
-                                            "The `etag` that was seen: wait until it is another.",
+                                            "The last known `etag`: wait until it changes.",
                                         ),
                                     ),
                                 ),
@@ -1362,7 +1344,7 @@ NOUNS: dict[str, Noun] = {
                                             ("changed_from",),
                                             "text",
                                             False,
-                                            "The `etag` that was seen: wait until it is another.",
+                                            "The last known `etag`: wait until it changes.",
                                         ),
                                     ),
                                 ),
@@ -1381,7 +1363,7 @@ NOUNS: dict[str, Noun] = {
                                             ("changed_from",),
                                             "text",
                                             False,
-                                            "The `etag` that was seen: wait until it is another.",
+                                            "The last known `etag`: wait until it changes.",
                                         ),
                                     ),
                                 ),
@@ -1433,7 +1415,7 @@ NOUNS: dict[str, Noun] = {
             (
                 Verb(
                     "list",
-                    "List what the project is attached to, the oldest first; those that are over stay readable",
+                    "List what the project is attached to, oldest first; ended attachments stay readable",
                     "Needs the action `attachment.read`.",
                     (
                         Endpoint(
@@ -1456,7 +1438,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "get",
-                    "Read an attachment: its account's name, how far it is, and what its end waits for",
+                    "Read an attachment: its account name, its state, and what its end waits for",
                     "Needs the action `attachment.read`.",
                     (
                         Endpoint(
@@ -1468,10 +1450,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),
@@ -1480,7 +1459,7 @@ NOUNS: dict[str, Noun] = {
                 Verb(
                     "create",
                     "Let the project use an instance of another project of the tenant",
-                    "The instance runs with `control_plane_scope` tenant, and its app lets projects attach. The attachment is `requested`\nuntil the app's adapter has made what the project needs there; it is then `active`, or `refused` with the reason.\n\nNeeds the action `attachment.create`.",
+                    "The instance must run with `control_plane_scope` tenant, and its app must support attachments. The attachment is\n`requested` until the app's adapter has set up the project's account; then it is `active`, or `refused` with the\nreason.\n\nNeeds the action `attachment.create`.",
                     (
                         Endpoint(
                             "create_attachment",
@@ -1497,7 +1476,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "delete",
-                    "End the project's use of the instance: the same as `detach`, with its defaults",
+                    "End the project's use of the instance: the same as `detach` with its defaults",
                     "Needs the action `attachment.delete`.",
                     (
                         Endpoint(
@@ -1507,8 +1486,8 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "detach",
-                    "End the project's use of the instance; it takes no new work from now on",
-                    "What the project has there may finish within `timeout_seconds`, or is cancelled; then its account is removed and the\nattachment is `detached`. Where that fails, `blocker` says why, and it is done again after a pause. Asked again with\n`cancel_work`, one that waits stops waiting.\n\nNeeds the action `attachment.delete`.",
+                    "End the project's use of the instance; it accepts no new work from now on",
+                    "The project's work may finish within `timeout_seconds`, or is cancelled; then the account is removed and the\nattachment is `detached`. If that fails, `blocker` says why, and it is retried after a pause. A repeated request\nwith `cancel_work` ends the waiting.\n\nNeeds the action `attachment.delete`.",
                     (
                         Endpoint(
                             "detach_attachment",
@@ -1520,9 +1499,9 @@ NOUNS: dict[str, Noun] = {
                                     ("cancel_work",),
                                     "boolean",
                                     False,
-                                    "Cancel what the project has there, and do not wait for it.",
+                                    "Cancel the project's work instead of waiting for it.",
                                 ),
-                                Field(("timeout_seconds",), "integer", False, "Seconds in which its work may finish."),
+                                Field(("timeout_seconds",), "integer", False, "Seconds that its work has to finish."),
                             ),
                             takes_body=True,
                         ),
@@ -1538,7 +1517,7 @@ NOUNS: dict[str, Noun] = {
                         Verb(
                             "act",
                             "Ask the instance that the project is attached to for an action of its app",
-                            "Who may is said by the action's own key, which counts in this project. With `wait` the answer is 200 and has the\noutcome if it is there in time; otherwise it is 202, and the operation is read until it is over.\n\nNeeds the action `attachment.read`.",
+                            "The caller needs the action's own key in this project. With `wait` the response is 200 with the outcome if it is\navailable in time; otherwise it is 202, and the caller reads the operation until it has ended.\n\nNeeds the action `attachment.read`.",
                             (
                                 Endpoint(
                                     "start_attachment_action",
@@ -1548,7 +1527,7 @@ NOUNS: dict[str, Noun] = {
                                         "attachment_id",
                                         "action_name",
                                     ),
-                                    query=(Field(("wait",), "number", False, "Seconds to wait until it is over."),),
+                                    query=(Field(("wait",), "number", False, "Seconds to wait for its end."),),
                                     body=(Field(("input",), "json", False, "At most 65536 bytes."),),
                                     takes_body=True,
                                 ),
@@ -1564,7 +1543,7 @@ NOUNS: dict[str, Noun] = {
                     (
                         Verb(
                             "list",
-                            "List what was done for the attachment, the newest first; actions that only read are not among it",
+                            "List the operations for the attachment, newest first, without read-only actions",
                             "Needs the action `attachment.read`.",
                             (
                                 Endpoint(
@@ -1614,7 +1593,7 @@ NOUNS: dict[str, Noun] = {
                                             ("changed_from",),
                                             "text",
                                             False,
-                                            "The `etag` that was seen: wait until it is another.",
+                                            "The last known `etag`: wait until it changes.",
                                         ),
                                     ),
                                 ),
@@ -1743,7 +1722,7 @@ NOUNS: dict[str, Noun] = {
                 Verb(
                     "open",
                     "Get a link that opens this endpoint in a browser",
-                    "The link counts once and for two minutes. It starts a session at this endpoint's own origin, and at no other.\n\nNeeds the action `instance.connect`.",
+                    "The link works once, within two minutes. It starts a session that is valid only at this endpoint's own origin.\n\nNeeds the action `instance.connect`.",
                     (
                         Endpoint(
                             "open_endpoint", "project", "project_id", arguments=("endpoint_id",), one_time_secret=True
@@ -1752,7 +1731,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "connect",
-                    "Get a ticket by which connections to this endpoint are opened through the relay",
+                    "Get a ticket that opens connections to this endpoint through the relay",
                     "Needs the action `instance.connect`.",
                     (
                         Endpoint(
@@ -1792,10 +1771,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),
@@ -2021,7 +1997,7 @@ NOUNS: dict[str, Noun] = {
             (
                 Verb(
                     "list",
-                    "List a project's instances, the oldest first; those that are over stay readable",
+                    "List a project's instances, oldest first; stopped ones stay readable",
                     "Needs the action `instance.read`.",
                     (
                         Endpoint(
@@ -2045,7 +2021,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "get",
-                    "Read an instance: its state, its health, its members in sum, what is under way, and where it listens",
+                    "Read an instance: its state, its health, a summary of its members, its open operation, and its endpoints",
                     "Needs the action `instance.read`.",
                     (
                         Endpoint(
@@ -2057,10 +2033,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),
@@ -2068,7 +2041,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "create",
-                    "Launch an app into allocations that are there, or into capacity that is asked for with it",
+                    "Launch an app into existing allocations, or into new capacity that is requested with it",
                     "Needs the action `instance.create`.",
                     (
                         Endpoint(
@@ -2097,7 +2070,7 @@ NOUNS: dict[str, Noun] = {
                                     ("placement", "keep_allocations"),
                                     "boolean",
                                     False,
-                                    "Keep what was asked for when its member goes.",
+                                    "Keep the new allocations when their members are removed.",
                                 ),
                                 Field(("version",), "text", False, "An exact version, such as `1.2.0`."),
                                 Field(("channel",), "json", False, "", ("canary", "stable")),
@@ -2106,7 +2079,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("service_account_id",), "reference", False),
                                 Field(("operating_mode",), "json", False, "", ("platform_managed", "tenant_dedicated")),
                                 Field(("control_plane_scope",), "json", False, "", ("platform", "project", "tenant")),
-                                Field(("topology_mode",), "text", False, "A label of the adapter's."),
+                                Field(("topology_mode",), "text", False, "A label that the adapter defines."),
                             ),
                             takes_body=True,
                             objects=("placement",),
@@ -2115,13 +2088,13 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "delete",
-                    "Stop an instance for ever: the same as `stop`",
+                    "Stop an instance for good: the same as `stop`",
                     "Needs the action `instance.delete`.",
                     (Endpoint("delete_instance", "project", "project_id", arguments=("instance_id",), deletes=True),),
                 ),
                 Verb(
                     "exec",
-                    "Get a ticket for one command at the app's terminal, as the user whom the app names there, who is never root",
+                    "Get a ticket for one command at the app's terminal, as the user that the app sets there, who is never root",
                     "Without a command it is a login shell. The command's arguments are in the audit trail.\n\nNeeds the action `instance.exec`.",
                     (
                         Endpoint(
@@ -2130,15 +2103,15 @@ NOUNS: dict[str, Noun] = {
                             "project_id",
                             arguments=("instance_id",),
                             body=(
-                                Field(("argv",), "list", False, "The command; none: a login shell."),
-                                Field(("endpoint",), "text", False, "Which terminal, where the app has several."),
+                                Field(("argv",), "list", False, "The command; without one it is a login shell."),
+                                Field(("endpoint",), "text", False, "Which terminal; required if the app has several."),
                                 Field(("columns",), "integer", False),
                                 Field(("rows",), "integer", False),
                                 Field(
                                     ("terminal",),
                                     "boolean",
                                     False,
-                                    "Whether it has a terminal; else pipes, its errors apart.",
+                                    "Whether it has a terminal; otherwise it has pipes, with a separate one for errors.",
                                 ),
                             ),
                             takes_body=True,
@@ -2148,8 +2121,8 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "plan",
-                    "Say what a launch would be, without launching",
-                    "Which version is meant, which shapes fit or the smallest change that would, what it costs, which layer of the policy\ndecides, how long it took before, and everything that stands in the way: a create is refused with the first of it.\n\nNeeds the action `instance.create`.",
+                    "Evaluate a launch without launching",
+                    "The plan says which version would run, which shapes fit or the smallest change that would help, the price, the\npolicy layer that decides, how long earlier launches took, and every refusal; a create would raise the first of\nthem.\n\nNeeds the action `instance.create`.",
                     (
                         Endpoint(
                             "plan_instance",
@@ -2181,12 +2154,12 @@ NOUNS: dict[str, Noun] = {
                                     ("placement", "keep_allocations"),
                                     "boolean",
                                     False,
-                                    "Keep what was asked for when its member goes.",
+                                    "Keep the new allocations when their members are removed.",
                                 ),
                                 Field(("service_account_id",), "reference", False),
                                 Field(("operating_mode",), "json", False, "", ("platform_managed", "tenant_dedicated")),
                                 Field(("control_plane_scope",), "json", False, "", ("platform", "project", "tenant")),
-                                Field(("topology_mode",), "text", False, "A label of the adapter's."),
+                                Field(("topology_mode",), "text", False, "A label that the adapter defines."),
                             ),
                             takes_body=True,
                         ),
@@ -2194,13 +2167,13 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "reconcile",
-                    "Let the adapter compare what is with what is wanted, and put it right",
+                    "Let the adapter compare actual with desired state and correct the difference",
                     "Needs the action `instance.update`.",
                     (Endpoint("reconcile_instance", "project", "project_id", arguments=("instance_id",)),),
                 ),
                 Verb(
                     "repair",
-                    "Let the adapter build again what is broken: all of it, what steers it, or one member",
+                    "Let the adapter rebuild what is broken: everything, the control plane, or one member",
                     "Needs the action `instance.update`.",
                     (
                         Endpoint(
@@ -2218,26 +2191,26 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "restart",
-                    "Begin anew with the same version, where the manifest allows it; otherwise `details.instead` says what does",
+                    "Restart with the same version, if the manifest allows it; otherwise `details.instead` names the alternative",
                     "Needs the action `instance.update`.",
                     (Endpoint("restart_instance", "project", "project_id", arguments=("instance_id",)),),
                 ),
                 Verb(
                     "rollback",
-                    "Go back to the version before, by the same digests",
+                    "Change back to the previous version, by the same digests",
                     "Needs the action `instance.update`.",
                     (Endpoint("rollback_instance", "project", "project_id", arguments=("instance_id",)),),
                 ),
                 Verb(
                     "stop",
-                    "Stop an instance for ever; asked again, the same operation is the answer",
-                    "Everything else that is open is cancelled. It is `stopped` when each of its members has a closing record.\n\nNeeds the action `instance.delete`.",
+                    "Stop an instance for good; repeating it returns the same operation",
+                    "All other open operations are cancelled. The instance is `stopped` when each of its members has a closing record.\n\nNeeds the action `instance.delete`.",
                     (Endpoint("stop_instance", "project", "project_id", arguments=("instance_id",)),),
                 ),
                 Verb(
                     "upgrade",
-                    "Go to another version, by its number or by a channel",
-                    "The pin moves when the upgrade succeeds. One that fails leaves it, and each member shows the version that it runs:\nupgrade again, or roll back.\n\nNeeds the action `instance.update`.",
+                    "Change to another version, by its number or by a channel",
+                    "The pin moves when the upgrade succeeds. If it fails, the pin stays, and each member shows the version that it runs:\nupgrade again, or roll back.\n\nNeeds the action `instance.update`.",
                     (
                         Endpoint(
                             "upgrade_instance",
@@ -2262,7 +2235,7 @@ NOUNS: dict[str, Noun] = {
                         Verb(
                             "act",
                             "Ask the app's adapter for an action of its manifest",
-                            "Who may is said by the action's own key. With `wait` the answer is 200 and has the outcome if it is there in time;\notherwise it is 202, and the operation is read until it is over.\n\nNeeds the action `instance.read`.",
+                            "The caller needs the action's own key. With `wait` the response is 200 with the outcome if it is available in time;\notherwise it is 202, and the caller reads the operation until it has ended.\n\nNeeds the action `instance.read`.",
                             (
                                 Endpoint(
                                     "start_instance_action",
@@ -2272,7 +2245,7 @@ NOUNS: dict[str, Noun] = {
                                         "instance_id",
                                         "action_name",
                                     ),
-                                    query=(Field(("wait",), "number", False, "Seconds to wait until it is over."),),
+                                    query=(Field(("wait",), "number", False, "Seconds to wait for its end."),),
                                     body=(
                                         Field(("input",), "json", False, "At most 65536 bytes."),
                                         Field(("member_id",), "reference", False),
@@ -2291,7 +2264,7 @@ NOUNS: dict[str, Noun] = {
                     (
                         Verb(
                             "list",
-                            "List which projects are attached to an instance of this one, each with its account's name and its state",
+                            "List the projects that are attached to an instance of this project, each with its account name and state",
                             "Needs the action `attachment.read`.",
                             (
                                 Endpoint(
@@ -2323,7 +2296,7 @@ NOUNS: dict[str, Noun] = {
                     (
                         Verb(
                             "list",
-                            "List by what the end of each member is known: a receipt, that nothing was started, or a write-off",
+                            "List the proof that each member is gone: a receipt, that nothing was started, or a write-off",
                             "Needs the action `instance.read`.",
                             (
                                 Endpoint(
@@ -2346,7 +2319,7 @@ NOUNS: dict[str, Noun] = {
                     (
                         Verb(
                             "list",
-                            "List the members of an instance, those that were removed among them",
+                            "List the members of an instance, including removed ones",
                             "Needs the action `member.read`.",
                             (
                                 Endpoint(
@@ -2381,7 +2354,7 @@ NOUNS: dict[str, Noun] = {
                         ),
                         Verb(
                             "get",
-                            "Read a member: where it is, which version it runs, who holds it, and how it does",
+                            "Read a member: its node, its version, its holds, and its health",
                             "Needs the action `member.read`.",
                             (
                                 Endpoint(
@@ -2399,7 +2372,7 @@ NOUNS: dict[str, Noun] = {
                                             ("changed_from",),
                                             "text",
                                             False,
-                                            "The `etag` that was seen: wait until it is another.",
+                                            "The last known `etag`: wait until it changes.",
                                         ),
                                     ),
                                 ),
@@ -2407,7 +2380,7 @@ NOUNS: dict[str, Noun] = {
                         ),
                         Verb(
                             "add",
-                            "Add members of a component; each is bound to a place before the adapter sees it",
+                            "Add members to a component; each gets an allocation before the adapter sees it",
                             "Needs the action `member.add`.",
                             (
                                 Endpoint(
@@ -2437,7 +2410,7 @@ NOUNS: dict[str, Noun] = {
                                             ("placement", "keep_allocations"),
                                             "boolean",
                                             False,
-                                            "Keep what was asked for when its member goes.",
+                                            "Keep the new allocations when their members are removed.",
                                         ),
                                     ),
                                     takes_body=True,
@@ -2446,7 +2419,7 @@ NOUNS: dict[str, Noun] = {
                         ),
                         Verb(
                             "drain",
-                            "Ask a member to finish its work and take no more; drained is what is observed to be quiet",
+                            "Ask a member to finish its work and accept no more; it is drained once it is observed idle",
                             "Needs the action `member.drain`.",
                             (
                                 Endpoint(
@@ -2462,7 +2435,7 @@ NOUNS: dict[str, Noun] = {
                                             ("timeout_seconds",),
                                             "integer",
                                             False,
-                                            "Seconds in which its work must be finished; without it, as its manifest or configuration says.",
+                                            "Seconds that its work has to finish; the default is the manifest's or the configuration's.",
                                         ),
                                         Field(("reason",), "text", False),
                                     ),
@@ -2472,8 +2445,8 @@ NOUNS: dict[str, Noun] = {
                         ),
                         Verb(
                             "log",
-                            "Read what a service or a container of a member wrote: its last lines, or what follows on an offset",
-                            "The node is asked, which takes a moment; with `wait` the answer comes as soon as there is more. When the node cannot\nbe asked, `details.last_lines` of the error are the last lines that are known.\n\nNeeds the action `task.read`.",
+                            "Read the log of a service or a container of a member: its last lines, or what follows an offset",
+                            "The node is asked, which takes a moment; with `wait` the response comes as soon as there is more. If the node cannot\nbe asked, `details.last_lines` of the error has the last known lines.\n\nNeeds the action `task.read`.",
                             (
                                 Endpoint(
                                     "get_member_log",
@@ -2488,24 +2461,34 @@ NOUNS: dict[str, Noun] = {
                                             ("service",),
                                             "text",
                                             False,
-                                            "The service or container, where there are several.",
+                                            "The service or container; required if there are several.",
                                         ),
-                                        Field(("offset",), "integer", False, "Where to begin; else the last lines."),
+                                        Field(
+                                            ("offset",),
+                                            "integer",
+                                            False,
+                                            "Where to start; without it, the last lines are read.",
+                                        ),
                                         Field(("tail",), "integer", False, "How many of the last lines."),
                                         Field(
                                             ("wait",),
                                             "number",
                                             False,
-                                            "Seconds to wait for more, where nothing follows yet.",
+                                            "Seconds to wait for more if nothing follows yet.",
                                         ),
-                                        Field(("log",), "text", False, "The `log` that the offset was told with."),
+                                        Field(
+                                            ("log",),
+                                            "text",
+                                            False,
+                                            "The `log` that was returned together with the offset.",
+                                        ),
                                     ),
                                 ),
                             ),
                         ),
                         Verb(
                             "remove",
-                            "Take a member out: its work finishes within a bound, then it is torn down, and looked for",
+                            "Remove a member: its work may finish within a time limit, then it is torn down and verified",
                             "Needs the action `member.remove`.",
                             (
                                 Endpoint(
@@ -2521,16 +2504,16 @@ NOUNS: dict[str, Noun] = {
                                             ("timeout_seconds",),
                                             "integer",
                                             False,
-                                            "Seconds in which its work must be finished; without it, as its manifest or configuration says.",
+                                            "Seconds that its work has to finish; the default is the manifest's or the configuration's.",
                                         ),
                                         Field(
-                                            ("force",), "boolean", False, "Do not ask the app: tear it down at once."
+                                            ("force",), "boolean", False, "Tear it down at once, without the adapter."
                                         ),
                                         Field(
                                             ("keep_allocation",),
                                             "boolean",
                                             False,
-                                            "Keep the allocation that was asked for with it.",
+                                            "Keep the allocation that was requested for it.",
                                         ),
                                     ),
                                     takes_body=True,
@@ -2539,7 +2522,7 @@ NOUNS: dict[str, Noun] = {
                         ),
                         Verb(
                             "replace",
-                            "Put a new member in place of one; with `surge` it joins before the old one goes",
+                            "Replace a member by a new one; with `surge` the new one joins before the old one leaves",
                             "Needs the action `member.replace`.",
                             (
                                 Endpoint(
@@ -2555,13 +2538,13 @@ NOUNS: dict[str, Noun] = {
                                             ("surge",),
                                             "boolean",
                                             False,
-                                            "The new one joins before the old one goes; without it, where there may be one more.",
+                                            "The new one joins before the old one leaves; the default is yes if the maximum allows it.",
                                         ),
                                         Field(
                                             ("timeout_seconds",),
                                             "integer",
                                             False,
-                                            "Seconds in which its work must be finished; without it, as its manifest or configuration says.",
+                                            "Seconds that its work has to finish; the default is the manifest's or the configuration's.",
                                         ),
                                         Field(("placement", "allocations"), "list", False),
                                         Field(("placement", "sku"), "text", False, "Slug or id of a SKU."),
@@ -2582,7 +2565,7 @@ NOUNS: dict[str, Noun] = {
                                             ("placement", "keep_allocations"),
                                             "boolean",
                                             False,
-                                            "Keep what was asked for when its member goes.",
+                                            "Keep the new allocations when their members are removed.",
                                         ),
                                     ),
                                     takes_body=True,
@@ -2591,7 +2574,7 @@ NOUNS: dict[str, Noun] = {
                         ),
                         Verb(
                             "resume",
-                            "Put a member back to work; a hold of its adapter's stays until the adapter lets go",
+                            "Put a member back to work; a hold of its adapter stays until the adapter drops it",
                             "Needs the action `member.drain`.",
                             (
                                 Endpoint(
@@ -2615,7 +2598,7 @@ NOUNS: dict[str, Noun] = {
                     (
                         Verb(
                             "list",
-                            "List the operations of an instance, the newest first; actions that only read are not among them",
+                            "List the operations of an instance, newest first, without read-only actions",
                             "Needs the action `operation.read`.",
                             (
                                 Endpoint(
@@ -2687,7 +2670,7 @@ NOUNS: dict[str, Noun] = {
                                             ("changed_from",),
                                             "text",
                                             False,
-                                            "The `etag` that was seen: wait until it is another.",
+                                            "The last known `etag`: wait until it changes.",
                                         ),
                                     ),
                                 ),
@@ -2695,7 +2678,7 @@ NOUNS: dict[str, Noun] = {
                         ),
                         Verb(
                             "cancel",
-                            "Ask an operation to end early; what is past stopping may still succeed or fail",
+                            "Ask an operation to end early; past the point of no return it may still succeed or fail",
                             "Needs the action `operation.cancel`.",
                             (
                                 Endpoint(
@@ -2721,7 +2704,7 @@ NOUNS: dict[str, Noun] = {
                     (
                         Verb(
                             "reveal",
-                            "Show the secret that opens the app, such as its token; that it was shown stands in the audit trail",
+                            "Show the secret that gives access to the app, such as its token; the audit trail records it",
                             "Needs the action `instance.connect`.",
                             (
                                 Endpoint(
@@ -2936,10 +2919,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),
@@ -3380,10 +3360,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),
@@ -3531,10 +3508,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),
@@ -3923,10 +3897,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),
@@ -3983,10 +3954,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),
@@ -4112,10 +4080,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),
@@ -4128,10 +4093,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),
@@ -4227,10 +4189,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),
@@ -4243,10 +4202,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),
@@ -4259,10 +4215,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("wait",), "number", False, "Seconds to wait for a change or a state."),
                                 Field(("until",), "text", False, "States to wait for, separated by commas."),
                                 Field(
-                                    ("changed_from",),
-                                    "text",
-                                    False,
-                                    "The `etag` that was seen: wait until it is another.",
+                                    ("changed_from",), "text", False, "The last known `etag`: wait until it changes."
                                 ),
                             ),
                         ),

@@ -44,7 +44,7 @@ class AsyncMethods:
         placement: models.Placement | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Operation:
-        """Add members of a component; each is bound to a place before the adapter sees it.
+        """Add members to a component; each gets an allocation before the adapter sees it.
 
         Needs the action `member.add`.
         """
@@ -113,7 +113,7 @@ class AsyncMethods:
         reason: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Operation:
-        """Ask an operation to end early; what is past stopping may still succeed or fail.
+        """Ask an operation to end early; past the point of no return it may still succeed or fail.
 
         Needs the action `operation.cancel`.
         """
@@ -242,10 +242,10 @@ class AsyncMethods:
         after: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.ClaimedInstances:
-        """Wait for instances: heartbeat of all that is held, claim of what is offered, and news, in one request.
+        """Wait for instances: one request renews all held claims, claims what is offered, and returns changes.
 
-        An instance is offered when it has an open operation that is the adapter's turn, or when it runs and nobody watches
-        it. The answer comes early with a claim, a change or a loss. Without `after` every held instance counts as changed.
+        An instance is offered when it has an open operation in the adapter's phase, or when it runs and nobody watches it.
+        The response comes early with a claim, a change or a loss. Without `after` every held instance counts as changed.
 
         Needs the action `runtime.claim`.
         """
@@ -297,7 +297,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Ticket:
-        """Get a ticket by which connections to this endpoint are opened through the relay.
+        """Get a ticket that opens connections to this endpoint through the relay.
 
         Needs the action `instance.connect`.
 
@@ -440,8 +440,9 @@ class AsyncMethods:
     ) -> models.Attachment:
         """Let the project use an instance of another project of the tenant.
 
-        The instance runs with `control_plane_scope` tenant, and its app lets projects attach. The attachment is `requested`
-        until the app's adapter has made what the project needs there; it is then `active`, or `refused` with the reason.
+        The instance must run with `control_plane_scope` tenant, and its app must support attachments. The attachment is
+        `requested` until the app's adapter has set up the project's account; then it is `active`, or `refused` with the
+        reason.
 
         Needs the action `attachment.create`.
         """
@@ -530,7 +531,7 @@ class AsyncMethods:
         topology_mode: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Instance:
-        """Launch an app into allocations that are there, or into capacity that is asked for with it.
+        """Launch an app into existing allocations, or into new capacity that is requested with it.
 
         Needs the action `instance.create`.
         """
@@ -1088,7 +1089,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Attachment:
-        """End the project's use of the instance: the same as `detach`, with its defaults.
+        """End the project's use of the instance: the same as `detach` with its defaults.
 
         Needs the action `attachment.delete`.
         """
@@ -1129,7 +1130,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Operation:
-        """Stop an instance for ever: the same as `stop`.
+        """Stop an instance for good: the same as `stop`.
 
         Needs the action `instance.delete`.
         """
@@ -1322,11 +1323,11 @@ class AsyncMethods:
         timeout_seconds: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Attachment:
-        """End the project's use of the instance; it takes no new work from now on.
+        """End the project's use of the instance; it accepts no new work from now on.
 
-        What the project has there may finish within `timeout_seconds`, or is cancelled; then its account is removed and the
-        attachment is `detached`. Where that fails, `blocker` says why, and it is done again after a pause. Asked again with
-        `cancel_work`, one that waits stops waiting.
+        The project's work may finish within `timeout_seconds`, or is cancelled; then the account is removed and the
+        attachment is `detached`. If that fails, `blocker` says why, and it is retried after a pause. A repeated request
+        with `cancel_work` ends the waiting.
 
         Needs the action `attachment.delete`.
         """
@@ -1425,7 +1426,7 @@ class AsyncMethods:
         reason: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Operation:
-        """Ask a member to finish its work and take no more; drained is what is observed to be quiet.
+        """Ask a member to finish its work and accept no more; it is drained once it is observed idle.
 
         Needs the action `member.drain`.
         """
@@ -1639,7 +1640,7 @@ class AsyncMethods:
         terminal: bool | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Ticket:
-        """Get a ticket for one command at the app's terminal, as the user whom the app names there, who is never root.
+        """Get a ticket for one command at the app's terminal, as the user that the app sets there, who is never root.
 
         Without a command it is a login shell. The command's arguments are in the audit trail.
 
@@ -1695,7 +1696,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Causes:
-        """Say why an instance, a member or an operation is as it is, by its id, the beginning of its id, or its name.
+        """Explain an instance, a member or an operation by its id, the beginning of its id, or its name.
 
         Needs the action `instance.read`.
         """
@@ -1711,7 +1712,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Causes:
-        """Say why an instance is as it is: the chain of causes, and the one next step.
+        """Explain why an instance is in its state: the chain of causes, and the one next step.
 
         Needs the action `instance.read`.
         """
@@ -1730,7 +1731,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Causes:
-        """Say why a member is as it is: the chain of causes, and the one next step.
+        """Explain why a member is in its state: the chain of causes, and the one next step.
 
         Needs the action `member.read`.
         """
@@ -1752,7 +1753,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Causes:
-        """Say why an operation is as it is: the chain of causes, and the one next step.
+        """Explain why an operation is in its state: the chain of causes, and the one next step.
 
         Needs the action `operation.read`.
         """
@@ -1895,10 +1896,10 @@ class AsyncMethods:
         after: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.AdapterAccounts:
-        """Find the service accounts that a key opens: how an adapter of many projects learns of its accounts.
+        """Find the service accounts that a key opens, so that an adapter of many projects learns its accounts.
 
         The assertion is a JWT as for a token, with `iss` and `sub` both `key:<the public key in base64url>`, any `kid`, and
-        `aud` this endpoint's address. It is signed with that key.
+        `aud` the URL of this endpoint. It is signed with that key.
 
         Needs no token.
         """
@@ -1925,10 +1926,10 @@ class AsyncMethods:
         failure: models.Failure | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.FinishedOperation:
-        """End an operation with evidence, or with a failure that has a code and the last lines.
+        """End an operation with evidence, or with a failure that has a code and the last log lines.
 
-        A launch succeeds when every component has the members that it needs, a drain when they were observed quiet. What
-        tears down goes over to the platform, which closes and verifies. The same end once more is accepted.
+        A launch succeeds when every component has its minimum of members, a drain when the members were observed idle. A
+        teardown passes to the platform, which completes and verifies it. Repeating the same end is accepted.
 
         Needs the action `runtime.report`.
         """
@@ -1997,7 +1998,7 @@ class AsyncMethods:
         changed_from: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Attachment:
-        """Read an attachment: its account's name, how far it is, and what its end waits for.
+        """Read an attachment: its account name, its state, and what its end waits for.
 
         Needs the action `attachment.read`.
         """
@@ -2097,7 +2098,7 @@ class AsyncMethods:
         changed_from: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Instance:
-        """Read an instance: its state, its health, its members in sum, what is under way, and where it listens.
+        """Read an instance: its state, its health, a summary of its members, its open operation, and its endpoints.
 
         Needs the action `instance.read`.
         """
@@ -2133,7 +2134,7 @@ class AsyncMethods:
         changed_from: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Member:
-        """Read a member: where it is, which version it runs, who holds it, and how it does.
+        """Read a member: its node, its version, its holds, and its health.
 
         Needs the action `member.read`.
         """
@@ -2161,10 +2162,10 @@ class AsyncMethods:
         log: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.MemberLog:
-        """Read what a service or a container of a member wrote: its last lines, or what follows on an offset.
+        """Read the log of a service or a container of a member: its last lines, or what follows an offset.
 
-        The node is asked, which takes a moment; with `wait` the answer comes as soon as there is more. When the node cannot
-        be asked, `details.last_lines` of the error are the last lines that are known.
+        The node is asked, which takes a moment; with `wait` the response comes as soon as there is more. If the node cannot
+        be asked, `details.last_lines` of the error has the last known lines.
 
         Needs the action `task.read`.
         """
@@ -2811,10 +2812,12 @@ class AsyncMethods:
         fence: int,
         options: CallOptions = UNCHANGED,
     ) -> models.RuntimeWhole:
-        """Read a held instance with all that its adapter goes on from: manifest, members, open operations, their tasks.
+        """Read a held instance with everything that its adapter needs to continue: manifest, members, open operations,.
 
-        All but what is told of nodes is as it was at one moment: an operation is never shown without what was written with
-        it.
+        their tasks.
+
+        All of it except the nodes is read at one moment, so an operation never appears without what was written together
+        with it.
 
         Needs the action `runtime.claim`.
         """
@@ -3262,9 +3265,9 @@ class AsyncMethods:
         generate_bytes: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.KeptSecret:
-        """Keep a secret for the instance, given or made by the platform; its value is never told here.
+        """Store a secret for the instance, with a given value or a generated one; the value is never returned here.
 
-        Under a name that is there the first one is answered, and nothing changes.
+        If the name is already used, that secret is returned and nothing changes.
 
         Needs the action `secret.create`.
         """
@@ -3420,7 +3423,7 @@ class AsyncMethods:
         status: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.AttachedOperationPage:
-        """List what was done for the attachment, the newest first; actions that only read are not among it.
+        """List the operations for the attachment, newest first, without read-only actions.
 
         Needs the action `attachment.read`.
         """
@@ -3444,7 +3447,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.AttachedOperation, None]:
-        """List what was done for the attachment, the newest first; actions that only read are not among it; all of them, or at the `most` so many, page after page."""
+        """List the operations for the attachment, newest first, without read-only actions; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_ATTACHMENT_OPERATIONS,
@@ -3509,7 +3512,7 @@ class AsyncMethods:
         status: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.AttachmentPage:
-        """List what the project is attached to, the oldest first; those that are over stay readable.
+        """List what the project is attached to, oldest first; ended attachments stay readable.
 
         Needs the action `attachment.read`.
         """
@@ -3532,7 +3535,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.Attachment, None]:
-        """List what the project is attached to, the oldest first; those that are over stay readable; all of them, or at the `most` so many, page after page."""
+        """List what the project is attached to, oldest first; ended attachments stay readable; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_ATTACHMENTS,
@@ -3594,7 +3597,7 @@ class AsyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.ClosingRecordPage:
-        """List by what the end of each member is known: a receipt, that nothing was started, or a write-off.
+        """List the proof that each member is gone: a receipt, that nothing was started, or a write-off.
 
         Needs the action `instance.read`.
         """
@@ -3617,7 +3620,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.ClosingRecord, None]:
-        """List by what the end of each member is known: a receipt, that nothing was started, or a write-off; all of them, or at the `most` so many, page after page."""
+        """List the proof that each member is gone: a receipt, that nothing was started, or a write-off; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_CLOSING_RECORDS,
@@ -3743,7 +3746,7 @@ class AsyncMethods:
         status: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.InstanceAttachmentPage:
-        """List which projects are attached to an instance of this one, each with its account's name and its state.
+        """List the projects that are attached to an instance of this project, each with its account name and state.
 
         Needs the action `attachment.read`.
         """
@@ -3767,7 +3770,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.InstanceAttachment, None]:
-        """List which projects are attached to an instance of this one, each with its account's name and its state; all of them, or at the `most` so many, page after page."""
+        """List the projects that are attached to an instance of this project, each with its account name and state; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_INSTANCE_ATTACHMENTS,
@@ -3839,7 +3842,7 @@ class AsyncMethods:
         app: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.InstancePage:
-        """List a project's instances, the oldest first; those that are over stay readable.
+        """List a project's instances, oldest first; stopped ones stay readable.
 
         Needs the action `instance.read`.
         """
@@ -3863,7 +3866,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.Instance, None]:
-        """List a project's instances, the oldest first; those that are over stay readable; all of them, or at the `most` so many, page after page."""
+        """List a project's instances, oldest first; stopped ones stay readable; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_INSTANCES,
@@ -3886,7 +3889,7 @@ class AsyncMethods:
         component: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.MemberPage:
-        """List the members of an instance, those that were removed among them.
+        """List the members of an instance, including removed ones.
 
         Needs the action `member.read`.
         """
@@ -3911,7 +3914,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.Member, None]:
-        """List the members of an instance, those that were removed among them; all of them, or at the `most` so many, page after page."""
+        """List the members of an instance, including removed ones; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_MEMBERS,
@@ -4003,7 +4006,7 @@ class AsyncMethods:
         kind: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.OperationPage:
-        """List the operations of an instance, the newest first; actions that only read are not among them.
+        """List the operations of an instance, newest first, without read-only actions.
 
         Needs the action `operation.read`.
         """
@@ -4028,7 +4031,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.Operation, None]:
-        """List the operations of an instance, the newest first; actions that only read are not among them; all of them, or at the `most` so many, page after page."""
+        """List the operations of an instance, newest first, without read-only actions; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_OPERATIONS,
@@ -6023,10 +6026,10 @@ class AsyncMethods:
         lifetime_seconds: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.RuntimeTask:
-        """Have something done on the node of a member; the task is named by operation and step, and made once.
+        """Create a task on the node of a member; operation and step name it, and it is created only once.
 
-        An image is named by `{"artifact": "<role>"}` or `{"digest": "sha256:…"}`; registry, repository and the secret that
-        opens it are filled in. Every digest is judged again at each making.
+        Name an image by `{"artifact": "<role>"}` or `{"digest": "sha256:…"}`; the platform fills in registry, repository
+        and credentials. Every digest is evaluated again each time.
 
         Needs the action `task.create`.
         """
@@ -6058,10 +6061,10 @@ class AsyncMethods:
         operation_id: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.MadeTasks:
-        """Have several things done at once, each as `make_member_task` would; one that is refused keeps no other back.
+        """Create several tasks at once, each as `make_member_task` would; a refused one does not affect the others.
 
-        The answer has the outcome of each: its task, or the code and detail of its refusal. A node does those of one member
-        in the order in which they stand.
+        The response has the outcome of each: its task, or the code and detail of its refusal. A node runs the tasks of one
+        member in their order.
 
         Needs the action `task.create`.
         """
@@ -6110,7 +6113,7 @@ class AsyncMethods:
     ) -> models.Link:
         """Get a link that opens this endpoint in a browser.
 
-        The link counts once and for two minutes. It starts a session at this endpoint's own origin, and at no other.
+        The link works once, within two minutes. It starts a session that is valid only at this endpoint's own origin.
 
         Needs the action `instance.connect`.
 
@@ -6138,10 +6141,11 @@ class AsyncMethods:
         topology_mode: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Plan:
-        """Say what a launch would be, without launching.
+        """Evaluate a launch without launching.
 
-        Which version is meant, which shapes fit or the smallest change that would, what it costs, which layer of the policy
-        decides, how long it took before, and everything that stands in the way: a create is refused with the first of it.
+        The plan says which version would run, which shapes fit or the smallest change that would help, the price, the
+        policy layer that decides, how long earlier launches took, and every refusal; a create would raise the first of
+        them.
 
         Needs the action `instance.create`.
         """
@@ -6419,7 +6423,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Operation:
-        """Let the adapter compare what is with what is wanted, and put it right.
+        """Let the adapter compare actual with desired state and correct the difference.
 
         Needs the action `instance.update`.
         """
@@ -6571,7 +6575,7 @@ class AsyncMethods:
         held: list[models.HeldInstance],
         options: CallOptions = UNCHANGED,
     ) -> models.ReleasedInstances:
-        """Give claims back at a clean end, so that another holder need not wait for the leases to run out.
+        """Release claims at a clean shutdown, so that another holder need not wait for the leases to expire.
 
         Needs the action `runtime.claim`.
         """
@@ -6591,7 +6595,7 @@ class AsyncMethods:
         keep_allocation: bool | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Operation:
-        """Take a member out: its work finishes within a bound, then it is torn down, and looked for.
+        """Remove a member: its work may finish within a time limit, then it is torn down and verified.
 
         Needs the action `member.remove`.
         """
@@ -6651,7 +6655,7 @@ class AsyncMethods:
         member_id: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Operation:
-        """Let the adapter build again what is broken: all of it, what steers it, or one member.
+        """Let the adapter rebuild what is broken: everything, the control plane, or one member.
 
         Needs the action `instance.update`.
         """
@@ -6677,7 +6681,7 @@ class AsyncMethods:
         placement: models.Placement | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Operation:
-        """Put a new member in place of one; with `surge` it joins before the old one goes.
+        """Replace a member by a new one; with `surge` the new one joins before the old one leaves.
 
         Needs the action `member.replace`.
         """
@@ -6856,7 +6860,7 @@ class AsyncMethods:
     ) -> models.Reported:
         """Report what was observed: steps of an operation, members, endpoints, health; all of it or nothing.
 
-        What is so already is accepted and writes nothing.
+        What is already stored is accepted and writes nothing.
 
         Needs the action `runtime.report`.
         """
@@ -6993,7 +6997,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Operation:
-        """Begin anew with the same version, where the manifest allows it; otherwise `details.instead` says what does.
+        """Restart with the same version, if the manifest allows it; otherwise `details.instead` names the alternative.
 
         Needs the action `instance.update`.
         """
@@ -7012,7 +7016,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Member:
-        """Put a member back to work; a hold of its adapter's stays until the adapter lets go.
+        """Put a member back to work; a hold of its adapter stays until the adapter drops it.
 
         Needs the action `member.drain`.
         """
@@ -7083,7 +7087,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.RevealedSecret:
-        """Show the secret that opens the app, such as its token; that it was shown stands in the audit trail.
+        """Show the secret that gives access to the app, such as its token; the audit trail records it.
 
         Needs the action `instance.connect`.
 
@@ -7223,7 +7227,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Operation:
-        """Go back to the version before, by the same digests.
+        """Change back to the previous version, by the same digests.
 
         Needs the action `instance.update`.
         """
@@ -7418,8 +7422,8 @@ class AsyncMethods:
     ) -> models.AttachedOperation:
         """Ask the instance that the project is attached to for an action of its app.
 
-        Who may is said by the action's own key, which counts in this project. With `wait` the answer is 200 and has the
-        outcome if it is there in time; otherwise it is 202, and the operation is read until it is over.
+        The caller needs the action's own key in this project. With `wait` the response is 200 with the outcome if it is
+        available in time; otherwise it is 202, and the caller reads the operation until it has ended.
 
         Needs the action `attachment.read`.
         """
@@ -7447,8 +7451,8 @@ class AsyncMethods:
     ) -> models.Operation:
         """Ask the app's adapter for an action of its manifest.
 
-        Who may is said by the action's own key. With `wait` the answer is 200 and has the outcome if it is there in time;
-        otherwise it is 202, and the operation is read until it is over.
+        The caller needs the action's own key. With `wait` the response is 200 with the outcome if it is available in time;
+        otherwise it is 202, and the caller reads the operation until it has ended.
 
         Needs the action `instance.read`.
         """
@@ -7470,9 +7474,9 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Operation:
-        """Stop an instance for ever; asked again, the same operation is the answer.
+        """Stop an instance for good; repeating it returns the same operation.
 
-        Everything else that is open is cancelled. It is `stopped` when each of its members has a closing record.
+        All other open operations are cancelled. The instance is `stopped` when each of its members has a closing record.
 
         Needs the action `instance.delete`.
         """
@@ -8039,9 +8043,9 @@ class AsyncMethods:
         channel: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Operation:
-        """Go to another version, by its number or by a channel.
+        """Change to another version, by its number or by a channel.
 
-        The pin moves when the upgrade succeeds. One that fails leaves it, and each member shows the version that it runs:
+        The pin moves when the upgrade succeeds. If it fails, the pin stays, and each member shows the version that it runs:
         upgrade again, or roll back.
 
         Needs the action `instance.update`.

@@ -39,7 +39,7 @@ class AdapterAccount(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class AdapterAccounts(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The accounts of a key; go on after `next_after` where there is one."""
+    """The accounts of a key; continue after `next_after` if it is set."""
 
     accounts: list[AdapterAccount]
     next_after: str | None
@@ -274,7 +274,7 @@ class ArtifactSourcePage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class AttachedOperation(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What was done for an attached project, and no more of the owning project than that."""
+    """An operation for an attached project; nothing else of the owning project is shown."""
 
     id: str
     attachment_id: str
@@ -390,7 +390,7 @@ class AuditPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Basis(StrEnum):
-    """What was measured."""
+    """Which launches were measured."""
 
     APP = "app"
     NONE = "none"
@@ -398,7 +398,7 @@ class Basis(StrEnum):
 
 
 class Blocked(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What stands in the way; the operation goes on when it is reported as gone (`null`)."""
+    """What blocks the operation; it continues when that is reported as gone (`null`)."""
 
     code: str
     detail: str
@@ -525,7 +525,7 @@ class Cause(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Causes(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Why something is as it is: the chain of causes, the subject first, and the one next step."""
+    """Why something is in its state: the chain of causes, the subject first, and the one next step."""
 
     chain: list[Cause]
     next: Next
@@ -582,7 +582,7 @@ class CheckState(StrEnum):
 
 
 class Claim(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Whether an adapter holds the instance, which, and since when."""
+    """Whether an adapter holds the instance, which one, and since when."""
 
     held: bool
     holder: str | None
@@ -590,7 +590,7 @@ class Claim(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ClaimedInstances(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a poll is told: new claims, held instances that something happened to, and those that are lost."""
+    """The result of a poll: new claims, held instances that changed, and lost claims."""
 
     claims: list[HeldInstance]
     changed: list[str]
@@ -619,7 +619,7 @@ class ClosingKind(StrEnum):
 
 
 class ClosingRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """By what the end of a member is known."""
+    """The proof that a member is gone."""
 
     id: str
     member_id: str
@@ -944,7 +944,7 @@ class Evidence(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Expected(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The time to ready; nothing is promised where nothing was measured."""
+    """The expected time until ready; without measurements there is no estimate."""
 
     basis: str
     samples: int
@@ -971,7 +971,7 @@ class Explanation(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Why something failed: a code of the closed list, words, and the last lines of its output."""
+    """Why something failed: a code of the closed list, a detail, and the last lines of its output."""
 
     code: str
     detail: str | None = None
@@ -998,7 +998,7 @@ class FinishOutcome(StrEnum):
 
 
 class FinishedOperation(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How an operation stands after its adapter's word; `phase` is `platform` where the teardown goes on."""
+    """The operation after its adapter's report; `phase` is `platform` while the teardown continues."""
 
     id: str
     status: str
@@ -1014,7 +1014,7 @@ class FirstAdminBody(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Granted(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A secret of the instance that the task gets; what opens the platform's registry is granted by itself."""
+    """A secret of the instance for the task; access to the platform's registry is granted automatically."""
 
     name: str
     secret: str
@@ -1040,7 +1040,7 @@ class Health(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class HeldInstance(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An instance under the fence of a claim."""
+    """An instance with the fence of its claim."""
 
     instance_id: str
     fence: int
@@ -1121,7 +1121,7 @@ class ImpactedVersion(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Instance(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A launched app: what it is, how far it has come, and how it does."""
+    """A launched app: what it is, its state, and its health."""
 
     id: str
     tenant_id: str
@@ -1171,7 +1171,7 @@ class Instance(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class InstanceAttachment(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Another project's use of an instance, as far as the owning project sees it."""
+    """Another project's use of an instance, as the owning project sees it."""
 
     id: str
     project_id: str
@@ -1229,7 +1229,7 @@ class InventoryTaken(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class KeptSecret(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A secret that the instance has now; its value is not told."""
+    """A secret of the instance, without its value."""
 
     name: str
     purpose: str
@@ -1275,7 +1275,7 @@ class LifecycleReference(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Link(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A link for a browser; it counts once, and for minutes."""
+    """A link for a browser; it works once, for a few minutes."""
 
     id: str
     kind: str
@@ -1304,7 +1304,7 @@ class Log(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class MadeTask(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What came of one of several tasks, by its step: the task, or why there is none."""
+    """The outcome of one of several tasks, by its step: the task, or the refusal."""
 
     step: str
     task: RuntimeTask | None
@@ -1312,13 +1312,13 @@ class MadeTask(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class MadeTasks(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What came of each, in the order in which they were asked for."""
+    """The outcome of each task, in the requested order."""
 
     tasks: list[MadeTask]
 
 
 class Member(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One part of an instance: where it is, how far it has come, and how it does."""
+    """One part of an instance: its node, its state, and its health."""
 
     id: str
     tenant_id: str
@@ -1368,7 +1368,7 @@ class MemberHold(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class MemberLog(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A part of a log; go on from `next_offset`, with the same `log`."""
+    """A part of a log; continue from `next_offset` with the same `log`."""
 
     member_id: str
     service: str
@@ -1404,7 +1404,7 @@ class MemberState(StrEnum):
 
 
 class MemberTaskWanted(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One of several tasks: what it is done for, and its name."""
+    """One of several tasks."""
 
     member_id: str
     type: str
@@ -1635,7 +1635,7 @@ class OccupancyPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class OpenOperation(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The operation of the whole that is open."""
+    """The open operation of the whole instance."""
 
     id: str
     kind: str
@@ -1653,7 +1653,7 @@ class OperatingMode(StrEnum):
 
 
 class Operation(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A change: whose turn it is, how far it has come, what it waits for, and how it ended."""
+    """A change: whose turn it is, its progress, what it waits for, and its outcome."""
 
     id: str
     tenant_id: str
@@ -1693,7 +1693,7 @@ class Operation(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class OperationFailure(StrEnum):
-    """Why an operation failed, from the most to the least specific; adapters use the same words."""
+    """Why an operation failed, most specific first; adapters use the same codes."""
 
     ADAPTER_ERROR = "adapter_error"
     ADAPTER_UNAVAILABLE = "adapter_unavailable"
@@ -1715,7 +1715,7 @@ class OperationFailure(StrEnum):
 
 
 class OperationKind(StrEnum):
-    """What is changed."""
+    """What the operation changes."""
 
     ACTION = "action"
     ADD = "add"
@@ -1772,7 +1772,7 @@ class Phase(StrEnum):
 
 
 class Pin(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a version was when it was chosen, by digests."""
+    """A version by its digests at the time it was chosen."""
 
     version_id: str
     version: str
@@ -1781,7 +1781,7 @@ class Pin(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Placement(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Where members go: allocations of the project by id, or a SKU of which one is asked for each member."""
+    """Where members go: allocations of the project by id, or a SKU of which each member gets a new one."""
 
     allocations: list[str] | None = None
     sku: str | None = None
@@ -1792,7 +1792,7 @@ class Placement(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Plan(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a launch would be, and all that stands in its way."""
+    """What a launch would create, and every refusal that it would meet."""
 
     launchable: bool
     hindrances: list[PlanHindrance]
@@ -1807,7 +1807,7 @@ class Plan(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class PlanHindrance(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One thing that stands in the way; a create is refused with the first of them."""
+    """One reason against the launch; a create is refused with the first of them."""
 
     code: str
     detail: str
@@ -1815,7 +1815,7 @@ class PlanHindrance(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class PlannedPolicy(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What policy says, and the layer that has the last word."""
+    """What policy says, and the layer that decides."""
 
     allowed: bool
     layer: str | None
@@ -1824,7 +1824,7 @@ class PlannedPolicy(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class PlannedVersion(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The version that is meant."""
+    """The version that would run."""
 
     id: str
     version: str
@@ -1874,7 +1874,7 @@ class Policy(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class PolicyAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What one layer says of one thing."""
+    """What one policy layer says about one value."""
 
     allowed: bool
     layer: str | None
@@ -1884,7 +1884,7 @@ class PolicyAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Price(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What the capacity costs in one currency: all of it, and what this launch adds."""
+    """The capacity's price in one currency: the total, and what this launch adds to it."""
 
     currency: str
     minor_per_hour: int
@@ -2026,13 +2026,13 @@ class RegistryToken(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ReleasedInstances(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What was given back; the others were no longer the holder's."""
+    """The released claims; the others no longer belonged to the holder."""
 
     released: list[str]
 
 
 class RepairScope(StrEnum):
-    """How much is repaired."""
+    """How much to repair."""
 
     CONTROL_PLANE = "control_plane"
     MEMBER = "member"
@@ -2055,7 +2055,7 @@ class ReportVerdict(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ReportableState(StrEnum):
-    """How a member may be reported; the other states are not an adapter's to say."""
+    """The states that an adapter may report for a member; the others are set by the platform."""
 
     DEGRADED = "degraded"
     DRAINED = "drained"
@@ -2096,13 +2096,13 @@ class ReportedGpu(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ReportedHold(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Why the adapter wants no new work on a member."""
+    """A reason why the adapter wants no new work on a member."""
 
     reason: str
 
 
 class ReportedInstance(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What the adapter observed of the instance as a whole; what is not given stays as it is."""
+    """What the adapter observed of the instance as a whole; omitted fields stay unchanged."""
 
     health: Any = None
     health_detail: str | None = None
@@ -2112,7 +2112,7 @@ class ReportedInstance(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ReportedMember(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What the adapter observed of a member; what is not given stays as it is."""
+    """What the adapter observed of a member; omitted fields stay unchanged."""
 
     id: str
     status: str | None = None
@@ -2159,7 +2159,7 @@ class ReportedUsage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class RevealedSecret(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The value of a secret that opens the app."""
+    """The value of a secret that gives access to the app."""
 
     name: str
     value: str
@@ -2177,7 +2177,7 @@ class Role(StrEnum):
 
 
 class RoleSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The members of one component: wanted, there, and well."""
+    """The members of one component: desired, current and healthy."""
 
     component_key: str
     desired: int
@@ -2204,7 +2204,7 @@ class RulesBody(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class RuntimeAllocation(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Where a member stands."""
+    """The allocation of a member."""
 
     id: str
     name: str
@@ -2221,7 +2221,7 @@ class RuntimeAllocation(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class RuntimeAttachment(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Another project's use of the instance, and no more of that project than this."""
+    """Another project's use of the instance; nothing else of that project is shown."""
 
     id: str
     project_id: str
@@ -2277,7 +2277,7 @@ class RuntimeMember(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class RuntimeOperation(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An operation that is the adapter's turn."""
+    """An operation in the adapter's phase."""
 
     id: str
     kind: str
@@ -2300,7 +2300,7 @@ class RuntimeOperation(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class RuntimeTask(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A task of one of these operations, or a look at a member."""
+    """A task of one of these operations, or an inspection of a member."""
 
     id: str
     operation_id: str | None
@@ -2321,7 +2321,7 @@ class RuntimeTask(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class RuntimeWhole(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """All that the next holder goes on from."""
+    """Everything that the next holder needs to continue."""
 
     now: datetime
     instance: RuntimeInstance
@@ -2369,7 +2369,7 @@ class ServiceAccountState(StrEnum):
 
 
 class ShapeChoice(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A SKU in one size: whether the app fits there, what would help, and what it costs for all members."""
+    """A SKU in one GPU count: whether the app fits, what would help, and the price for all members."""
 
     sku: str
     shape: str
@@ -2515,7 +2515,7 @@ class SourceType(StrEnum):
 
 
 class Stage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One stage, and how long it took in the middle of what was measured."""
+    """One stage of a launch and its median duration."""
 
     name: str
     seconds: float
@@ -2609,7 +2609,7 @@ class TaskPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class TaskRefusal(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Why one of several tasks was not made: as a refused request says it."""
+    """Why one of several tasks was not created, as in a refused request."""
 
     code: str
     detail: str
@@ -2671,7 +2671,7 @@ class TenantPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Ticket(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A ticket for the relay, told once."""
+    """A ticket for the relay, which is shown only once."""
 
     id: str
     kind: str

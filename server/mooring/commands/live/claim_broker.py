@@ -19,7 +19,7 @@ from mooring.core.kernel.event_types import EventType
 from mooring.core.runtime.claim import PRESENCE_SECONDS, FencedInstance
 from mooring.storage.kernel import event as events
 from mooring.storage.runtime import claim as claims
-from mooring.storage.runtime.claim import LOOK_MAX, ClaimRequester, ClaimResult, LeaseRenewal
+from mooring.storage.runtime.claim import SCAN_MAX, ClaimRequester, ClaimResult, LeaseRenewal
 
 NEWS_MAX: Final = 1_000
 """Events that are looked through for news; whoever is further behind is told of all that it holds."""
@@ -190,7 +190,7 @@ class ClaimBroker:
                 now, now + timedelta(seconds=lease_seconds * 0.75), now + timedelta(seconds=lease_seconds)
             )
             taken = await claims.claim(self._services.database, poll.asking, poll.held, free, lease)
-            if taken.claims or taken.lost or taken.looked < LOOK_MAX:
+            if taken.claims or taken.lost or taken.scanned < SCAN_MAX:
                 break
         return taken
 
@@ -220,7 +220,7 @@ class ClaimBroker:
         noted = self._seen.get(asking.service_account_id)
         if noted is not None and noted > stale_before:
             return
-        await claims.was_seen(self._services.database, asking, now, stale_before)
+        await claims.record_presence(self._services.database, asking, now, stale_before)
         self._seen[asking.service_account_id] = now
         self._seen.move_to_end(asking.service_account_id)
         if len(self._seen) > SEEN_MAX:

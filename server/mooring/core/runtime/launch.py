@@ -130,7 +130,7 @@ class TargetAllocation:
     shared: bool = False  # and all of them allow sharing
 
     def capacity(self, group: GroupWithAllocations | None = None) -> Capacity:
-        """The allocation as `compatibility` sees it; without a node it counts as being on its group's node, or alone."""
+        """The allocation as `compatibility` sees it; without a node it counts as on its group's node, or alone."""
         where = self.allocation.node_id or self.allocation.id
         if group is not None and self.allocation.group_id == group.group.id:
             where = next((each.node_id for each in group.allocations if each.node_id is not None), group.group.id)

@@ -111,7 +111,7 @@ MEMBER = Lifecycle(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One part of an instance in one allocation; on the node, the owner of its resources is `<allocation>/<member id>`."""
+    """One part of an instance in one allocation; on the node, `<allocation>/<member id>` owns its resources."""
 
     id: str
     tenant_id: str

@@ -37,7 +37,7 @@ async def test_an_instance_is_explained_by_its_open_operation_and_the_adapter_th
     assert [cause.noun for cause in why.chain] == ["instance", "operation", "adapter"]
     assert why.chain[1].id == operation_id
     assert why.chain[2].code == "adapter_unavailable"
-    assert why_operation(known, known.seen.operations[0]).chain == why.chain[1:]
+    assert why_operation(known, known.snapshot.operations[0]).chain == why.chain[1:]
 
 
 async def test_an_instance_that_is_gone_has_no_facts(ground: Ground) -> None:

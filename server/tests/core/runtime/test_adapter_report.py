@@ -97,7 +97,7 @@ def test_a_step_that_is_begun_again_counts_one_attempt_more() -> None:
 
 def test_an_operation_that_is_cancelled_is_not_blocked_any_more() -> None:
     during = operation(OperationKind.ADD, "cancelling")
-    decision = take_report(context(), seen(during=during), AdapterReport(blocked=BlockerReport(("x", "y"))))
+    decision = take_report(context(), seen(during=during), AdapterReport(blocked=BlockerReport("x", "y")))
     assert decision.writes == ()
 
 

@@ -6,7 +6,7 @@ from mooring.api.page import Page, PageQuery, page, start
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route, route_in
 from mooring.api.routes.runtime.adapter import ONE as OF_CLAIMED
-from mooring.api.routes.runtime.adapter import under
+from mooring.api.routes.runtime.adapter import claim_ref
 from mooring.api.routes.runtime.attachment import ONE as OF_ATTACHMENT
 from mooring.api.routes.runtime.attachment import attached_at
 from mooring.api.routes.runtime.instance import ONE as OF_INSTANCE
@@ -28,9 +28,9 @@ from mooring.storage.runtime import instance as instances
 )
 async def list_usage_records(request: RequestContext, instance_id: str, query: PageQuery) -> Page[UsageRecordView]:
     """List what the app reported that it used."""
-    row = require(
-        await instances.find(request.services.database, request.acting, *at(request, instance_id).place), "instance"
-    )
+    ref = at(request, instance_id)
+    found = await instances.find(request.services.database, request.acting, ref.project_id, ref.instance_id)
+    row = require(found, "instance")
     window = (start(query, "usage_record"), query.limit + 1)
     rows = await usages.page(request.services.database, request.acting, (row.project_id, row.id), window)
     return page(rows, query, "usage_record", usage_view)
@@ -58,7 +58,7 @@ async def list_attachment_usage(request: RequestContext, attachment_id: str, que
 )
 async def report_usage(request: RequestContext, instance_id: str, body: ReportUsage) -> Answered:
     """Report usage in units of the manifest; each record is stored once under its id, all of them or none."""
-    claimed = under(request, instance_id, body.fence)
+    claimed = claim_ref(request, instance_id, body.fence)
     told = [
         UsageReport(
             each.record_id,

@@ -104,7 +104,9 @@ async def list_instance_timeline(
     """Read what happened around an instance: its members, operations, tasks and the capacity it asked for."""
     project_id = request.place.project_id or ""
     require(await instances.find(request.services.database, request.acting, project_id, instance_id), "instance")
-    wanted = timelines.story(request, (instance_id, query.correlation_id), audit=query.audit)
+    wanted = timelines.story(
+        request, app_instance_id=instance_id, correlation_id=query.correlation_id, audit=query.audit
+    )
     return await _page(request, wanted, query)
 
 
@@ -124,7 +126,9 @@ async def _story(request: RequestContext, query: TimelineQuery | TimelineStreamQ
     if query.app_instance_id is not None:
         instance = await instances.find(request.services.database, request.acting, project_id, query.app_instance_id)
         require(instance, "instance")
-    return timelines.story(request, (query.app_instance_id, query.correlation_id), audit=query.audit)
+    return timelines.story(
+        request, app_instance_id=query.app_instance_id, correlation_id=query.correlation_id, audit=query.audit
+    )
 
 
 async def _page(
@@ -138,7 +142,7 @@ async def _page(
         left = deadline - time.monotonic()
         if left <= 0:
             break
-        await request.services.hub.wait(place, min(left, timelines.LOOK_SECONDS))
+        await request.services.hub.wait(place, min(left, timelines.POLL_SECONDS))
         rows, place = await timelines.read(request, wanted, place, query.limit)
     if query.wait:
         await stream.require_still_allowed(request)
