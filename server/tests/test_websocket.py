@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -9,9 +10,13 @@ from typing import Any
 import asyncpg
 import httpx
 import pytest
+from websockets.frames import CloseCode
 
 from mooring.api import socket as sockets
-from mooring.api import websocket
+from mooring.api.exchange import BYTES
+from mooring.api.stream import Piece
+from mooring.api.websocket import MESSAGE_BYTES_MAX, WebSocket
+from mooring.core.event import BEGINNING
 from server.tests.conftest import Tenant, World
 from server.tests.socket_client import PATIENCE_SECONDS, Line, Refused, connect, masked
 
@@ -175,26 +180,26 @@ async def test_a_server_that_stops_says_so(world: World) -> None:
         assert (await anext(line.messages()))["kind"] == "open"
         await world.running.platform.services.hub.close()
         _, (code, _) = await line.end()
-    assert code == websocket.GOING_AWAY
+    assert code == CloseCode.GOING_AWAY
 
 
 @pytest.mark.parametrize(
     ("sent", "code"),
     [
-        (b"\x81\x02hi", websocket.PROTOCOL_ERROR),  # not masked
-        (masked(1, b"hi", reserved=0x40), websocket.PROTOCOL_ERROR),  # an extension that nobody agreed on
-        (masked(3), websocket.PROTOCOL_ERROR),  # no such kind
-        (masked(9, final=False), websocket.PROTOCOL_ERROR),  # a control frame in fragments
-        (masked(0, b"hi"), websocket.PROTOCOL_ERROR),  # the rest of nothing
-        (masked(8, b"\x03"), websocket.PROTOCOL_ERROR),  # half a code
-        (masked(8, (1005).to_bytes(2)), websocket.PROTOCOL_ERROR),  # a code that is never sent
-        (masked(1, b"\xff\xfe"), websocket.INVALID_TEXT),
-        (masked(2, b"hi"), websocket.UNSUPPORTED),
-        (masked(1, b"{}"), websocket.POLICY),  # nothing is to be said
-        (masked(1, bytes(17_000)), websocket.TOO_BIG),
-        (masked(1, bytes(9_000), final=False) + masked(0, bytes(9_000)), websocket.TOO_BIG),
-        (masked(8, (1000).to_bytes(2)), websocket.NORMAL),
-        (masked(8), websocket.NORMAL),
+        (b"\x81\x02hi", CloseCode.PROTOCOL_ERROR),  # not masked
+        (masked(1, b"hi", reserved=0x40), CloseCode.PROTOCOL_ERROR),  # an extension that nobody agreed on
+        (masked(3), CloseCode.PROTOCOL_ERROR),  # no such kind
+        (masked(9, final=False), CloseCode.PROTOCOL_ERROR),  # a control frame in fragments
+        (masked(0, b"hi"), CloseCode.PROTOCOL_ERROR),  # the rest of nothing
+        (masked(8, b"\x03"), CloseCode.PROTOCOL_ERROR),  # half a code
+        (masked(8, (1005).to_bytes(2)), CloseCode.PROTOCOL_ERROR),  # a code that is never sent
+        (masked(1, b"\xff\xfe"), CloseCode.INVALID_DATA),
+        (masked(2, b"hi"), CloseCode.UNSUPPORTED_DATA),
+        (masked(1, b"{}"), CloseCode.POLICY_VIOLATION),  # nothing is to be said
+        (masked(1, bytes(17_000)), CloseCode.MESSAGE_TOO_BIG),
+        (masked(1, bytes(9_000), final=False) + masked(0, bytes(9_000)), CloseCode.MESSAGE_TOO_BIG),
+        (masked(8, (1000).to_bytes(2)), CloseCode.NORMAL_CLOSURE),
+        (masked(8), CloseCode.NORMAL_CLOSURE),
     ],
     ids=itertools.count(),  # masks are drawn anew in each process
 )
@@ -238,7 +243,7 @@ async def test_a_caller_who_answers_no_ping_is_given_up(monkeypatch: pytest.Monk
     async with asyncio.timeout(PATIENCE_SECONDS):
         await socket.send({"x-correlation-id": "test"}, send, receive)
     assert sent[-1][0] == 0x88
-    assert int.from_bytes(sent[-1][2:4]) == websocket.POLICY
+    assert int.from_bytes(sent[-1][2:4]) == CloseCode.POLICY_VIOLATION
 
 
 async def test_the_address_of_a_websocket_answers_a_plain_request_with_what_it_wants(world: World) -> None:
@@ -251,3 +256,71 @@ async def test_the_address_of_a_websocket_answers_a_plain_request_with_what_it_w
             async with connect(world.running.url, events_of(project_id), token, **{header: value}):
                 pass
         assert refused.value.body["code"] == "header_invalid"
+
+
+# Without I/O ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_may_come_in_fragments_and_byte_by_byte_with_a_ping_between_them() -> None:
+    socket, found = WebSocket(), []
+    for byte in masked(1, b"one ", final=False) + masked(9, b"?") + masked(0, b"two"):
+        found += socket.receive(bytes([byte]))
+    assert found == [b"one two"]
+    assert socket.outgoing() == b"\x8a\x01?"
+
+
+def test_a_message_is_measured_over_all_its_fragments_as_soon_as_its_length_is_known() -> None:
+    socket = WebSocket()
+    assert socket.receive(masked(1, bytes(MESSAGE_BYTES_MAX), final=False)) == []
+    assert socket.is_open
+    assert socket.receive(masked(0, bytes(200))[:8]) == []
+    assert socket.is_finished
+    assert int.from_bytes(socket.outgoing()[2:4]) == CloseCode.MESSAGE_TOO_BIG
+
+
+def test_after_a_violation_nothing_more_is_read() -> None:
+    socket = WebSocket()
+    assert socket.receive(masked(1, b"first") + masked(3) + masked(1, b"second")) == [b"first"]
+    assert socket.receive(masked(1, b"third") + masked(9)) == []
+    assert socket.is_finished
+    assert socket.outgoing()[0] == 0x88
+
+
+def test_a_long_reason_is_cut_between_two_characters() -> None:
+    socket = WebSocket()
+    socket.close(4404, "é" * 200)
+    frame = socket.outgoing()
+    assert (frame[0], frame[1], frame[4:].decode()) == (0x88, 124, "é" * 61)
+
+
+def test_no_token_gets_into_the_log_at_any_level(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        assert WebSocket().receive(masked(1, b'{"token": "secret"}')) == [b'{"token": "secret"}']
+    assert "secret" not in caplog.text
+
+
+async def test_a_close_frame_is_the_last_one_also_where_the_caller_reads_slowly() -> None:
+    sent: list[bytes] = []
+    is_full, may_write, writes = asyncio.Event(), asyncio.Event(), itertools.count()
+    received: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def send(message: dict[str, Any]) -> None:
+        if "body" in message:
+            if next(writes) == 0:
+                is_full.set()
+                await may_write.wait()
+            sent.append(message["body"])
+
+    async def pieces() -> AsyncGenerator[Any, None]:
+        while True:
+            await asyncio.sleep(0)
+            yield Piece(BEGINNING)
+
+    talking = asyncio.create_task(sockets.Socket({}, pieces()).send({"x-correlation-id": "test"}, send, received.get))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await is_full.wait()
+        await received.put({"type": BYTES, "body": masked(2, b"not text")})
+        await asyncio.sleep(0)
+        may_write.set()
+        await talking
+    assert [frame[0] for frame in sent] == [0x81] * (len(sent) - 1) + [0x88]
