@@ -14,7 +14,7 @@ from websockets.frames import Close, CloseCode, Frame, Opcode
 from websockets.protocol import SEND_EOF, Protocol, Side, State
 from websockets.utils import accept_key
 
-from mooring.core.errors import Code, Refusal
+from mooring.core.kernel.errors import Code, Refusal
 
 VERSION: Final = "13"
 MESSAGE_BYTES_MAX: Final = 16 * 1024
