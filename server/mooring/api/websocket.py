@@ -1,22 +1,16 @@
 """WebSocket (RFC 6455), the server's side: bytes in, text messages out, and back. No I/O.
 
 Frames, masks, fragments and the closing handshake are those of the `websockets` library, used by its sans-I/O protocol;
-see decision 23. What is ours: the handshake, whose refusals are problem documents, and tight bounds. A caller sends
-control frames and at most one message, which holds their token.
+see decision 23. The bounds are ours, and tight: a caller sends control frames and at most one message, their token.
 """
 
-import base64
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from websockets.frames import Close, CloseCode, Frame, Opcode
 from websockets.protocol import SEND_EOF, Protocol, Side, State
-from websockets.utils import accept_key
 
-from mooring.core.kernel.errors import Code, Refusal
-
-VERSION: Final = "13"
 MESSAGE_BYTES_MAX: Final = 16 * 1024
 REASON_BYTES_MAX: Final = 123
 DATA: Final = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
@@ -27,24 +21,6 @@ NORMAL_CLOSE: Final = Frame(Opcode.CLOSE, Close(CloseCode.NORMAL_CLOSURE, "").se
 # The library logs every frame at the level `debug`, and a first message holds a token: this logger never gets there.
 log = logging.getLogger("mooring.websocket")
 log.setLevel(logging.INFO)
-
-
-def accept(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that accept a WebSocket; a refusal where the request does not ask for one properly."""
-    key = headers.get("sec-websocket-key", "")
-    if headers.get("upgrade", "").lower() != "websocket" or "upgrade" not in headers.get("connection", "").lower():
-        raise Refusal(Code.MALFORMED_REQUEST, "this address speaks WebSocket: ask with `Upgrade: websocket`")
-    if headers.get("sec-websocket-version") != VERSION:
-        raise Refusal(
-            Code.HEADER_INVALID, f"Sec-WebSocket-Version is {VERSION} here", {"header": "Sec-WebSocket-Version"}
-        )
-    try:
-        well_formed = len(base64.b64decode(key, validate=True)) == 16
-    except ValueError:
-        well_formed = False
-    if not well_formed:
-        raise Refusal(Code.HEADER_INVALID, "Sec-WebSocket-Key is 16 bytes in base64", {"header": "Sec-WebSocket-Key"})
-    return {"upgrade": "websocket", "connection": "Upgrade", "sec-websocket-accept": accept_key(key)}
 
 
 class WebSocket:

@@ -12,8 +12,9 @@ import httpx
 import pytest
 from websockets.frames import CloseCode
 
-from mooring.api import socket as sockets
+from mooring.api import websocket_session
 from mooring.api.request_cycle import BYTES
+from mooring.api.socket import Socket
 from mooring.api.stream import Piece
 from mooring.api.websocket import MESSAGE_BYTES_MAX, WebSocket
 from mooring.core.kernel.event import BEGINNING
@@ -117,7 +118,7 @@ async def test_a_first_message_without_a_good_token_ends_it_with_a_problem(world
 
 async def test_whoever_never_says_who_he_is_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     _, project_id, _ = await home(world)
-    monkeypatch.setattr(sockets, "FIRST_MESSAGE_SECONDS", 0.0)
+    monkeypatch.setattr(websocket_session, "FIRST_MESSAGE_SECONDS", 0.0)
     async with connect(world.running.url, events_of(project_id)) as line:
         _, (code, reason) = await line.end()
     assert code == 4401
@@ -238,8 +239,8 @@ async def test_a_caller_who_answers_no_ping_is_given_up(monkeypatch: pytest.Monk
         await silent.wait()
         yield None
 
-    socket = sockets.Socket({}, pieces(), ping_seconds=0.0, silent_seconds_max=0.0)
-    monkeypatch.setattr(sockets, "CLOSE_SECONDS", 0.0)
+    socket = Socket({}, pieces(), ping_seconds=0.0, silent_seconds_max=0.0)
+    monkeypatch.setattr(websocket_session, "CLOSE_SECONDS", 0.0)
     async with asyncio.timeout(PATIENCE_SECONDS):
         await socket.send({"x-correlation-id": "test"}, send, receive)
     assert sent[-1][0] == 0x88
@@ -316,7 +317,7 @@ async def test_a_close_frame_is_the_last_one_also_where_the_caller_reads_slowly(
             await asyncio.sleep(0)
             yield Piece(BEGINNING)
 
-    talking = asyncio.create_task(sockets.Socket({}, pieces()).send({"x-correlation-id": "test"}, send, received.get))
+    talking = asyncio.create_task(Socket({}, pieces()).send({"x-correlation-id": "test"}, send, received.get))
     async with asyncio.timeout(PATIENCE_SECONDS):
         await is_full.wait()
         await received.put({"type": BYTES, "body": masked(2, b"not text")})

@@ -16,8 +16,7 @@ from mooring.api.schemas.records.record import (
     audit_view,
     event_view,
 )
-from mooring.api.socket import Socket
-from mooring.api.websocket import accept
+from mooring.api.socket import Socket, accept
 from mooring.commands.kernel.lookup import found
 from mooring.core.kernel.errors import Code
 from mooring.core.kernel.permissions import Scope
