@@ -133,6 +133,14 @@ class AllocationState(StrEnum):
     REQUESTED = "requested"
 
 
+class AllocationTeardownProof(StrEnum):
+    """By what an allocation is known to have ended."""
+
+    NOTHING_STARTED = "nothing_started"
+    RECEIPTS = "receipts"
+    WRITTEN_OFF = "written_off"
+
+
 class AnnouncedKey(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A key that signs tasks, announced by the key before it."""
 
@@ -387,14 +395,6 @@ class AuditPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     items: list[Audit]
     next_cursor: str | None = None
-
-
-class Basis(StrEnum):
-    """What was measured."""
-
-    APP = "app"
-    NONE = "none"
-    VERSION = "version"
 
 
 class Blocked(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -899,6 +899,14 @@ class ErrorReference(msgspec.Struct, kw_only=True, omit_defaults=True):
     retryable: bool
 
 
+class EstimateBasis(StrEnum):
+    """What was measured."""
+
+    APP = "app"
+    NONE = "none"
+    VERSION = "version"
+
+
 class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Something that became true."""
 
@@ -1255,15 +1263,6 @@ class KeyPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
-class Layer(StrEnum):
-    """Where a rule stands, from the widest to the narrowest."""
-
-    ENTITLEMENT = "entitlement"
-    GLOBAL = "global"
-    PROJECT = "project"
-    TENANT = "tenant"
-
-
 class LifecycleReference(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One lifecycle: its states with their meaning, and its transitions."""
 
@@ -1598,7 +1597,7 @@ class NodeTaskPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
-class Obstacle(StrEnum):
+class ObstacleKind(StrEnum):
     """What kind of thing stands in the way."""
 
     DEPRECATED = "deprecated"
@@ -1740,6 +1739,13 @@ class OperationPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
+class OperationPhase(StrEnum):
+    """Whose turn it is."""
+
+    ADAPTER = "adapter"
+    PLATFORM = "platform"
+
+
 class OperationState(StrEnum):
     """The values of OperationState."""
 
@@ -1762,13 +1768,6 @@ class OperationStep(msgspec.Struct, kw_only=True, omit_defaults=True):
     progress: Any = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
-
-
-class Phase(StrEnum):
-    """Whose turn it is."""
-
-    ADAPTER = "adapter"
-    PLATFORM = "platform"
 
 
 class Pin(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -1881,6 +1880,26 @@ class PolicyAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
     subject: str | None
     value: str
     reason: str
+
+
+class PolicyLayer(StrEnum):
+    """Where a rule stands, from the widest to the narrowest."""
+
+    ENTITLEMENT = "entitlement"
+    GLOBAL = "global"
+    PROJECT = "project"
+    TENANT = "tenant"
+
+
+class PolicySubject(StrEnum):
+    """What is decided about."""
+
+    APP = "app"
+    GPUS = "gpus"
+    REGION = "region"
+    SIGNATURE = "signature"
+    SKU = "sku"
+    SOURCE = "source"
 
 
 class Price(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -2553,17 +2572,6 @@ class StoredUsage(msgspec.Struct, kw_only=True, omit_defaults=True):
     repeated: int
 
 
-class Subject(StrEnum):
-    """What is decided about."""
-
-    APP = "app"
-    GPUS = "gpus"
-    REGION = "region"
-    SIGNATURE = "signature"
-    SKU = "sku"
-    SOURCE = "source"
-
-
 class Task(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One typed, signed, expiring piece of work for a node."""
 
@@ -2627,14 +2635,6 @@ class TaskState(StrEnum):
     FAILED = "failed"
     QUEUED = "queued"
     SUCCEEDED = "succeeded"
-
-
-class TeardownProof(StrEnum):
-    """By what an allocation is known to have ended."""
-
-    NOTHING_STARTED = "nothing_started"
-    RECEIPTS = "receipts"
-    WRITTEN_OFF = "written_off"
 
 
 class Tenant(msgspec.Struct, kw_only=True, omit_defaults=True):

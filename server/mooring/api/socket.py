@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from mooring.api.request_cycle import SWITCH
-from mooring.api.stream import Piece
+from mooring.api.stream import StreamChunk
 from mooring.core.kernel.errors import Code, Refusal
 
 # Imported when the first WebSocket is opened: the library behind them takes a while to load.
@@ -49,12 +49,12 @@ def accept(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Socket:
+class WebSocketResponse:
     """A response that continues as a WebSocket: its pieces, or how to get them once a token was shown."""
 
     headers: dict[str, str]
-    pieces: AsyncGenerator[Piece, None] | None = None
-    admit: Callable[[str], Awaitable["Socket"]] | None = None
+    pieces: AsyncGenerator[StreamChunk, None] | None = None
+    admit: Callable[[str], Awaitable["WebSocketResponse"]] | None = None
     ping_seconds: float = PING_SECONDS
     silent_seconds_max: float = SILENT_SECONDS_MAX
 

@@ -15,12 +15,12 @@ from websockets.frames import CloseCode
 
 from mooring.api.problem import STATUS, problem
 from mooring.api.request_cycle import BYTES
-from mooring.api.stream import Piece
+from mooring.api.stream import StreamChunk
 from mooring.api.websocket import WebSocket
 from mooring.core.kernel.errors import Code, Refusal
 
 if TYPE_CHECKING:
-    from mooring.api.socket import Socket
+    from mooring.api.socket import WebSocketResponse
 
 FIRST_MESSAGE_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 5.0
@@ -41,7 +41,7 @@ class FirstMessage(msgspec.Struct, forbid_unknown_fields=True):
 class WebSocketSession:
     """One WebSocket while it is open."""
 
-    socket: "Socket"
+    socket: "WebSocketResponse"
     write: Send
     receive: Receive
     correlation_id: str
@@ -94,7 +94,7 @@ class WebSocketSession:
                 await self._send(_messages(piece))
         await self._close(CloseCode.GOING_AWAY, "the server stops; continue after the last cursor")
 
-    async def _admitted(self) -> AsyncGenerator[Piece, None]:
+    async def _admitted(self) -> AsyncGenerator[StreamChunk, None]:
         """The pieces for the caller whose token comes in the first message."""
         if self.socket.admit is None:
             raise ValueError("a WebSocket has pieces, or a way to get them")
@@ -145,7 +145,7 @@ class WebSocketSession:
                 await self.write({"type": BYTES, "body": data})
 
 
-def _messages(piece: Piece) -> list[bytes]:
+def _messages(piece: StreamChunk) -> list[bytes]:
     if not piece.items:
         return [encode({"kind": "open" if piece.opens else "still_here", "cursor": piece.place.cursor()})]
     return [

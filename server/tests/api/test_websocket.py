@@ -14,8 +14,8 @@ from websockets.frames import CloseCode
 
 from mooring.api import websocket_session
 from mooring.api.request_cycle import BYTES
-from mooring.api.socket import Socket
-from mooring.api.stream import Piece
+from mooring.api.socket import WebSocketResponse
+from mooring.api.stream import StreamChunk
 from mooring.api.websocket import MESSAGE_BYTES_MAX, WebSocket
 from mooring.core.kernel.event import BEGINNING
 from server.tests.conftest import Tenant, World
@@ -239,7 +239,7 @@ async def test_a_caller_who_answers_no_ping_is_given_up(monkeypatch: pytest.Monk
         await silent.wait()
         yield None
 
-    socket = Socket({}, pieces(), ping_seconds=0.0, silent_seconds_max=0.0)
+    socket = WebSocketResponse({}, pieces(), ping_seconds=0.0, silent_seconds_max=0.0)
     monkeypatch.setattr(websocket_session, "CLOSE_SECONDS", 0.0)
     async with asyncio.timeout(PATIENCE_SECONDS):
         await socket.send({"x-correlation-id": "test"}, send, receive)
@@ -315,9 +315,11 @@ async def test_a_close_frame_is_the_last_one_also_where_the_caller_reads_slowly(
     async def pieces() -> AsyncGenerator[Any, None]:
         while True:
             await asyncio.sleep(0)
-            yield Piece(BEGINNING)
+            yield StreamChunk(BEGINNING)
 
-    talking = asyncio.create_task(Socket({}, pieces()).send({"x-correlation-id": "test"}, send, received.get))
+    talking = asyncio.create_task(
+        WebSocketResponse({}, pieces()).send({"x-correlation-id": "test"}, send, received.get)
+    )
     async with asyncio.timeout(PATIENCE_SECONDS):
         await is_full.wait()
         await received.put({"type": BYTES, "body": masked(2, b"not text")})

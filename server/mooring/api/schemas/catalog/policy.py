@@ -7,7 +7,16 @@ from msgspec import Meta
 
 from mooring.api.schemas.catalog.app import Reason
 from mooring.api.schemas.kernel.fields import Revision, Shown, Strict, Time, allowed
-from mooring.core.catalog.policy import GPUS_MAX, LISTS, SIGNATURES_NAME, Layer, Names, Rules, Subject, Verdict
+from mooring.core.catalog.policy import (
+    GPUS_MAX,
+    LISTS,
+    SIGNATURES_NAME,
+    NameRules,
+    PolicyLayer,
+    PolicyRules,
+    PolicySubject,
+    PolicyVerdict,
+)
 from mooring.core.catalog.policy_change import NAMES_MAX, Policy
 from mooring.core.kernel.permissions import Authority, Place, Scope
 
@@ -61,7 +70,7 @@ class PolicyView(Shown):
     id: str | None
     tenant_id: str | None
     project_id: str | None
-    layer: Layer
+    layer: PolicyLayer
     rules: dict[str, Any]
     updated_at: Time | None
     revision: int
@@ -84,8 +93,8 @@ class ExplainQuery(Strict):
 class VerdictView(Shown):
     """The answer of one layer to one thing that was asked."""
 
-    layer: Layer | None
-    subject: Subject | None
+    layer: PolicyLayer | None
+    subject: PolicySubject | None
     value: str
     allowed: bool
     reason: str
@@ -95,16 +104,16 @@ class ExplainedView(Shown):
     """The decision, which layer made it and why, and the answer of each layer."""
 
     allowed: bool
-    decided_by: Layer | None
+    decided_by: PolicyLayer | None
     reason: str
     answers: list[VerdictView]
 
 
-def rules_of(body: RulesBody) -> Rules:
+def rules_of(body: RulesBody) -> PolicyRules:
     """The rules that a body states."""
     lists = {field: _names(getattr(body, field)) for field in LISTS.values()}
     signatures = None if body.signatures is None else SIGNATURES_NAME[body.signatures]
-    return Rules(**lists, signatures=signatures, gpus_max=body.gpus_max)
+    return PolicyRules(**lists, signatures=signatures, gpus_max=body.gpus_max)
 
 
 def policy_view(authority: Authority, place: Place, policy: Policy | None) -> PolicyView:
@@ -114,7 +123,9 @@ def policy_view(authority: Authority, place: Place, policy: Policy | None) -> Po
         id=None if policy is None else policy.id,
         tenant_id=None if policy is None else policy.tenant_id,
         project_id=place.project_id,
-        layer={Scope.PLATFORM: Layer.GLOBAL, Scope.TENANT: Layer.TENANT}.get(place.scope, Layer.PROJECT),
+        layer={Scope.PLATFORM: PolicyLayer.GLOBAL, Scope.TENANT: PolicyLayer.TENANT}.get(
+            place.scope, PolicyLayer.PROJECT
+        ),
         rules={} if policy is None else policy.rules,
         updated_at=None if policy is None else policy.updated_at,
         revision=revision,
@@ -123,7 +134,7 @@ def policy_view(authority: Authority, place: Place, policy: Policy | None) -> Po
     )
 
 
-def explained_view(verdict: Verdict, answers: tuple[Verdict, ...]) -> ExplainedView:
+def explained_view(verdict: PolicyVerdict, answers: tuple[PolicyVerdict, ...]) -> ExplainedView:
     """A decision with all that led to it."""
     return ExplainedView(
         allowed=verdict.allowed,
@@ -138,7 +149,7 @@ def explained_view(verdict: Verdict, answers: tuple[Verdict, ...]) -> ExplainedV
     )
 
 
-def _names(rule: NamesRule | None) -> Names:
+def _names(rule: NamesRule | None) -> NameRules:
     if rule is None:
-        return Names()
-    return Names(None if rule.allow is None else tuple(rule.allow), tuple(rule.deny))
+        return NameRules()
+    return NameRules(None if rule.allow is None else tuple(rule.allow), tuple(rule.deny))
