@@ -9,7 +9,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from mooring.core.catalog.policy import NameRules, PolicyChain, PolicyLayer, PolicyRequest, PolicyRules, SignatureRules
+from mooring.core.catalog.policy import Layer, NameRules, PolicyChain, PolicyRequest, PolicyRules, SignatureRules
 
 GOAL_PER_SECOND = 50_000
 DECISIONS = 100_000
@@ -40,7 +40,7 @@ def example_chain() -> PolicyChain:
                     gpus_max=64 - depth,
                 ),
             )
-            for depth, layer in enumerate(PolicyLayer)
+            for depth, layer in enumerate(Layer)
         ]
     )
 

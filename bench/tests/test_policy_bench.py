@@ -1,7 +1,7 @@
 """The policy bench measures what its names say."""
 
 from bench.policy import EXAMPLE_REQUESTS, example_chain, measure
-from mooring.core.catalog.policy import PolicyLayer
+from mooring.core.catalog.policy import Layer
 
 
 def test_the_examples_are_decided_where_they_say() -> None:
@@ -10,8 +10,8 @@ def test_the_examples_are_decided_where_they_say() -> None:
 
     assert decided == {
         "allowed by every layer": None,
-        "denied by the last layer": PolicyLayer.ENTITLEMENT,
-        "denied by the first layer": PolicyLayer.GLOBAL,
+        "denied by the last layer": Layer.ENTITLEMENT,
+        "denied by the first layer": Layer.GLOBAL,
     }
 
 

@@ -133,14 +133,6 @@ class AllocationState(StrEnum):
     REQUESTED = "requested"
 
 
-class AllocationTeardownProof(StrEnum):
-    """By what an allocation is known to have ended."""
-
-    NOTHING_STARTED = "nothing_started"
-    RECEIPTS = "receipts"
-    WRITTEN_OFF = "written_off"
-
-
 class AnnouncedKey(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A key that signs tasks, announced by the key before it."""
 
@@ -395,6 +387,14 @@ class AuditPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     items: list[Audit]
     next_cursor: str | None = None
+
+
+class Basis(StrEnum):
+    """What was measured."""
+
+    APP = "app"
+    NONE = "none"
+    VERSION = "version"
 
 
 class Blocked(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -899,14 +899,6 @@ class ErrorReference(msgspec.Struct, kw_only=True, omit_defaults=True):
     retryable: bool
 
 
-class EstimateBasis(StrEnum):
-    """What was measured."""
-
-    APP = "app"
-    NONE = "none"
-    VERSION = "version"
-
-
 class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Something that became true."""
 
@@ -1263,6 +1255,15 @@ class KeyPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
+class Layer(StrEnum):
+    """Where a rule stands, from the widest to the narrowest."""
+
+    ENTITLEMENT = "entitlement"
+    GLOBAL = "global"
+    PROJECT = "project"
+    TENANT = "tenant"
+
+
 class LifecycleReference(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One lifecycle: its states with their meaning, and its transitions."""
 
@@ -1597,7 +1598,7 @@ class NodeTaskPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
-class ObstacleKind(StrEnum):
+class Obstacle(StrEnum):
     """What kind of thing stands in the way."""
 
     DEPRECATED = "deprecated"
@@ -1739,13 +1740,6 @@ class OperationPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
-class OperationPhase(StrEnum):
-    """Whose turn it is."""
-
-    ADAPTER = "adapter"
-    PLATFORM = "platform"
-
-
 class OperationState(StrEnum):
     """The values of OperationState."""
 
@@ -1768,6 +1762,13 @@ class OperationStep(msgspec.Struct, kw_only=True, omit_defaults=True):
     progress: Any = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+
+
+class Phase(StrEnum):
+    """Whose turn it is."""
+
+    ADAPTER = "adapter"
+    PLATFORM = "platform"
 
 
 class Pin(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -1880,26 +1881,6 @@ class PolicyAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
     subject: str | None
     value: str
     reason: str
-
-
-class PolicyLayer(StrEnum):
-    """Where a rule stands, from the widest to the narrowest."""
-
-    ENTITLEMENT = "entitlement"
-    GLOBAL = "global"
-    PROJECT = "project"
-    TENANT = "tenant"
-
-
-class PolicySubject(StrEnum):
-    """What is decided about."""
-
-    APP = "app"
-    GPUS = "gpus"
-    REGION = "region"
-    SIGNATURE = "signature"
-    SKU = "sku"
-    SOURCE = "source"
 
 
 class Price(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -2572,6 +2553,17 @@ class StoredUsage(msgspec.Struct, kw_only=True, omit_defaults=True):
     repeated: int
 
 
+class Subject(StrEnum):
+    """What is decided about."""
+
+    APP = "app"
+    GPUS = "gpus"
+    REGION = "region"
+    SIGNATURE = "signature"
+    SKU = "sku"
+    SOURCE = "source"
+
+
 class Task(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One typed, signed, expiring piece of work for a node."""
 
@@ -2635,6 +2627,14 @@ class TaskState(StrEnum):
     FAILED = "failed"
     QUEUED = "queued"
     SUCCEEDED = "succeeded"
+
+
+class TeardownProof(StrEnum):
+    """By what an allocation is known to have ended."""
+
+    NOTHING_STARTED = "nothing_started"
+    RECEIPTS = "receipts"
+    WRITTEN_OFF = "written_off"
 
 
 class Tenant(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -30,7 +30,7 @@ from mooring.core.runtime.instance_transitions import (
     together,
 )
 from mooring.core.runtime.member import Member, MemberTrigger
-from mooring.core.runtime.operation import Operation, OperationKind, OperationPhase, OperationTrigger
+from mooring.core.runtime.operation import Operation, OperationKind, OperationTrigger, Phase
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.unit_of_work import apply
 from mooring.storage.runtime import instance_reconcile
@@ -320,7 +320,7 @@ class Stage:
             generation=0,
             revision=0,
             created_at=now.now,
-            phase=OperationPhase.ADAPTER.value,
+            phase=Phase.ADAPTER.value,
             member_ids=list(member_ids),
             phase_deadline_at=graceful,
         )

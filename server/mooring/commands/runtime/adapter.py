@@ -22,7 +22,7 @@ from mooring.core.runtime.attachment import Attachment
 from mooring.core.runtime.claim import InstanceClaim, require_fence
 from mooring.core.runtime.instance import Instance
 from mooring.core.runtime.member import Member
-from mooring.core.runtime.operation import ATTACHMENT_KINDS, Operation, OperationPhase
+from mooring.core.runtime.operation import ATTACHMENT_KINDS, Operation, Phase
 from mooring.core.runtime.operation_finish import FinishContext, OperationEnd, finish_operation
 from mooring.gateways.telemetry.instruments import bound
 from mooring.storage.kernel.database import Acting, RowReader
@@ -83,7 +83,7 @@ async def whole(services: Services, acting: Acting, claimed: ClaimRef) -> Instan
         _, instance = await held(database, acting, claimed)
         members = (await instances.members_of(database, acting, [instance.id]))[instance.id]
         open_ = (await instances.open_operations(database, acting, [instance.id]))[instance.id]
-        turns = [each for each in open_ if each.phase == OperationPhase.ADAPTER and each.dispatched_at is not None]
+        turns = [each for each in open_ if each.phase == Phase.ADAPTER and each.dispatched_at is not None]
         target = next((each.target_pin for each in turns if each.target_pin is not None), None)
         versions = [instance.version_id, *([] if target is None else [target["version_id"]])]
         manifests = await claims.manifests(database, acting, versions)

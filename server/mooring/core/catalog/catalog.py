@@ -28,7 +28,7 @@ SEARCH_LENGTH_MAX: Final = 200
 SEARCH_WORDS_MAX: Final = 8
 
 
-class ObstacleKind(StrEnum):
+class Obstacle(StrEnum):
     """What kind of thing stands in the way."""
 
     NOT_ENTITLED = "not_entitled"
@@ -40,12 +40,12 @@ class ObstacleKind(StrEnum):
 
 
 _OBSTACLE_OF: Final = {
-    Code.NOT_ENTITLED: ObstacleKind.NOT_ENTITLED,
-    Code.VERSION_NOT_OFFERED: ObstacleKind.NOT_OFFERED,
-    Code.VERSION_DEPRECATED: ObstacleKind.DEPRECATED,
-    Code.POLICY_DENIED: ObstacleKind.POLICY,
-    Code.SOURCE_DENIED: ObstacleKind.POLICY,
-    Code.INCOMPATIBLE: ObstacleKind.NO_COMPATIBLE_CAPACITY,
+    Code.NOT_ENTITLED: Obstacle.NOT_ENTITLED,
+    Code.VERSION_NOT_OFFERED: Obstacle.NOT_OFFERED,
+    Code.VERSION_DEPRECATED: Obstacle.DEPRECATED,
+    Code.POLICY_DENIED: Obstacle.POLICY,
+    Code.SOURCE_DENIED: Obstacle.POLICY,
+    Code.INCOMPATIBLE: Obstacle.NO_COMPATIBLE_CAPACITY,
 }
 
 
@@ -53,7 +53,7 @@ _OBSTACLE_OF: Final = {
 class LaunchObstacle:
     """One reason why an app may not be launched."""
 
-    obstacle: ObstacleKind
+    obstacle: Obstacle
     refusal: Refusal
 
     @property
@@ -139,7 +139,7 @@ def catalog_entry(
     return CatalogEntry(
         app,
         version,
-        tuple(LaunchObstacle(_OBSTACLE_OF.get(refusal.code, ObstacleKind.UNTRUSTED), refusal) for refusal in found),
+        tuple(LaunchObstacle(_OBSTACLE_OF.get(refusal.code, Obstacle.UNTRUSTED), refusal) for refusal in found),
     )
 
 

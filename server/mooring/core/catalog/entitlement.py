@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
-from mooring.core.catalog.policy import PolicyLayer, PolicyRules
+from mooring.core.catalog.policy import Layer, PolicyRules
 from mooring.core.catalog.policy_change import check_rules, plain_rules, read_rules
 from mooring.core.catalog.semver import SemVer, read_range
 from mooring.core.identity.tenant import require_revision
@@ -64,9 +64,9 @@ class Entitlement:
     service_account_id: str | None = None  # the operator account, made when it was first on
 
     @property
-    def layer(self) -> tuple[PolicyLayer, PolicyRules]:
+    def layer(self) -> tuple[Layer, PolicyRules]:
         """What it narrows, as the last layer of the policy."""
-        return PolicyLayer.ENTITLEMENT, read_rules(self.rules)
+        return Layer.ENTITLEMENT, read_rules(self.rules)
 
 
 @dataclass(frozen=True, slots=True)

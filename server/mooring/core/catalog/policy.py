@@ -23,7 +23,7 @@ from mooring.core.kernel.errors import Code, Refusal
 GPUS_MAX: Final = 1_000_000
 
 
-class PolicyLayer(StrEnum):
+class Layer(StrEnum):
     """Where a rule stands, from the widest to the narrowest."""
 
     GLOBAL = "global"
@@ -32,7 +32,7 @@ class PolicyLayer(StrEnum):
     ENTITLEMENT = "entitlement"
 
 
-class PolicySubject(StrEnum):
+class Subject(StrEnum):
     """What is decided about."""
 
     SOURCE = "source"
@@ -74,11 +74,11 @@ class PolicyRules:
     gpus_max: int | None = None
 
 
-LISTS: Final[Mapping[PolicySubject, str]] = {
-    PolicySubject.SOURCE: "sources",
-    PolicySubject.REGION: "regions",
-    PolicySubject.SKU: "skus",
-    PolicySubject.APP: "apps",
+LISTS: Final[Mapping[Subject, str]] = {
+    Subject.SOURCE: "sources",
+    Subject.REGION: "regions",
+    Subject.SKU: "skus",
+    Subject.APP: "apps",
 }
 """The subjects that are decided by names, and the field of `PolicyRules` that has them."""
 
@@ -99,8 +99,8 @@ class PolicyVerdict(NamedTuple):
     """The decision, and who made it."""
 
     allowed: bool
-    layer: PolicyLayer | None = None
-    subject: PolicySubject | None = None
+    layer: Layer | None = None
+    subject: Subject | None = None
     value: str = ""
     reason: str = "every layer allows it"
 
@@ -108,7 +108,7 @@ class PolicyVerdict(NamedTuple):
         """The verdict as a refusal; None where it is allowed."""
         if self.allowed or self.layer is None or self.subject is None:
             return None
-        code = Code.SOURCE_DENIED if self.subject is PolicySubject.SOURCE else Code.POLICY_DENIED
+        code = Code.SOURCE_DENIED if self.subject is Subject.SOURCE else Code.POLICY_DENIED
         return Refusal(
             code,
             f"the {self.layer} policy does not allow {self.subject} {self.value}: {self.reason}",
@@ -135,10 +135,8 @@ class _Matcher:
 class _Compiled(NamedTuple):
     """A layer that says something, ready to be asked."""
 
-    layer: PolicyLayer
-    checks: tuple[
-        tuple[int, PolicySubject, _Matcher | None, _Matcher | None], ...
-    ]  # place in the request, allowed, denied
+    layer: Layer
+    checks: tuple[tuple[int, Subject, _Matcher | None, _Matcher | None], ...]  # place in the request, allowed, denied
     signatures: SignatureRules
     gpus_max: int | None
 
@@ -147,19 +145,19 @@ class PolicyChain:
     """The layers of one place, compiled. It does not change; a changed policy makes a new chain."""
 
     __slots__ = ("_compiled", "layers")
-    layers: tuple[tuple[PolicyLayer, PolicyRules], ...]
+    layers: tuple[tuple[Layer, PolicyRules], ...]
 
-    def __init__(self, layers: Sequence[tuple[PolicyLayer, PolicyRules]], above: "PolicyChain | None" = None) -> None:
+    def __init__(self, layers: Sequence[tuple[Layer, PolicyRules]], above: "PolicyChain | None" = None) -> None:
         known = above.layers if above is not None else ()
         self.layers = (*known, *layers)
-        order = list(PolicyLayer)
+        order = list(Layer)
         if [layer for layer, _ in self.layers] != sorted({layer for layer, _ in self.layers}, key=order.index):
             raise ValueError("each layer stands once, the widest first")
         compiled = (_compile(layer, rules) for layer, rules in layers)
         said = tuple(each for each in compiled if each.checks or each.signatures or each.gpus_max is not None)
         self._compiled: tuple[_Compiled, ...] = (*above._compiled, *said) if above is not None else said
 
-    def narrowed(self, layer: PolicyLayer, rules: PolicyRules) -> "PolicyChain":
+    def narrowed(self, layer: Layer, rules: PolicyRules) -> "PolicyChain":
         """The chain with one more layer behind it; what is compiled already stays so."""
         return PolicyChain(((layer, rules),), self)
 
@@ -177,12 +175,12 @@ class PolicyChain:
                     return PolicyVerdict(False, layer, subject, name, "it is not on the list of what is allowed")
             if gpus_max is not None and request.gpus is not None and request.gpus > gpus_max:
                 reason = f"{request.gpus} GPUs would be held, and at most {gpus_max} are allowed"
-                return PolicyVerdict(False, layer, PolicySubject.GPUS, str(request.gpus), reason)
+                return PolicyVerdict(False, layer, Subject.GPUS, str(request.gpus), reason)
             if request.signed is False and signatures >= (
                 SignatureRules.IMAGES if request.image else SignatureRules.EVERYTHING
             ):
                 return PolicyVerdict(
-                    False, layer, PolicySubject.SIGNATURE, "unsigned", "a signature by a trusted key is required"
+                    False, layer, Subject.SIGNATURE, "unsigned", "a signature by a trusted key is required"
                 )
         return ALLOWED
 
@@ -199,7 +197,7 @@ class PolicyChain:
         """The answer of each layer to each thing that is asked, in the order of the chain."""
         return tuple(_answer(layer, rules, part) for layer, rules in self.layers for part in _single(request))
 
-    def _denied_by(self, layer: PolicyLayer, subject: PolicySubject, name: str) -> str:
+    def _denied_by(self, layer: Layer, subject: Subject, name: str) -> str:
         names: NameRules = getattr(dict(self.layers)[layer], LISTS[subject])
         return f"it is denied by {next(each for each in names.deny if covers(each, name))!r}"
 
@@ -209,16 +207,16 @@ class Widening(NamedTuple):
 
     field: str
     value: str
-    layer: PolicyLayer
+    layer: Layer
     reason: str
 
 
-def widenings(above: Sequence[tuple[PolicyLayer, PolicyRules]], overlay: PolicyRules) -> tuple[Widening, ...]:
+def widenings(above: Sequence[tuple[Layer, PolicyRules]], overlay: PolicyRules) -> tuple[Widening, ...]:
     """Everything in which the overlay says more than the layers above it allow."""
     return tuple(each for layer, rules in above for each in _widens(layer, rules, overlay))
 
 
-def refuse_widening(above: Sequence[tuple[PolicyLayer, PolicyRules]], overlay: PolicyRules) -> None:
+def refuse_widening(above: Sequence[tuple[Layer, PolicyRules]], overlay: PolicyRules) -> None:
     """Raise the refusal of an overlay that says more than is allowed above it."""
     found = widenings(above, overlay)
     if found:
@@ -230,7 +228,7 @@ def refuse_widening(above: Sequence[tuple[PolicyLayer, PolicyRules]], overlay: P
         )
 
 
-def _compile(layer: PolicyLayer, rules: PolicyRules) -> _Compiled:
+def _compile(layer: Layer, rules: PolicyRules) -> _Compiled:
     checks = []
     for index, (subject, field_) in enumerate(LISTS.items()):
         names: NameRules = getattr(rules, field_)
@@ -249,17 +247,17 @@ def _single(request: PolicyRequest) -> Iterator[PolicyRequest]:
         yield PolicyRequest(signed=request.signed, image=request.image)
 
 
-def _answer(layer: PolicyLayer, rules: PolicyRules, part: PolicyRequest) -> PolicyVerdict:
+def _answer(layer: Layer, rules: PolicyRules, part: PolicyRequest) -> PolicyVerdict:
     verdict = PolicyChain(((layer, rules),)).decide(part)
     if not verdict.allowed:
         return verdict
     if part.gpus is not None:
         reason = "nothing is said" if rules.gpus_max is None else f"at most {rules.gpus_max} are allowed"
-        return PolicyVerdict(True, layer, PolicySubject.GPUS, str(part.gpus), reason)
+        return PolicyVerdict(True, layer, Subject.GPUS, str(part.gpus), reason)
     if part.signed is not None:
         said = rules.signatures
         reason = "nothing is said" if said is None else f"signatures are required for {said.name.lower()}"
-        return PolicyVerdict(True, layer, PolicySubject.SIGNATURE, "signed" if part.signed else "unsigned", reason)
+        return PolicyVerdict(True, layer, Subject.SIGNATURE, "signed" if part.signed else "unsigned", reason)
     subject, value = next((each, getattr(part, each.value)) for each in LISTS if getattr(part, each.value) is not None)
     names: NameRules = getattr(rules, LISTS[subject])
     if names.allow is not None:
@@ -270,7 +268,7 @@ def _answer(layer: PolicyLayer, rules: PolicyRules, part: PolicyRequest) -> Poli
     return PolicyVerdict(True, layer, subject, value, reason)
 
 
-def _widens(layer: PolicyLayer, above: PolicyRules, overlay: PolicyRules) -> Iterator[Widening]:
+def _widens(layer: Layer, above: PolicyRules, overlay: PolicyRules) -> Iterator[Widening]:
     for name in LISTS.values():
         upper: NameRules = getattr(above, name)
         for wanted in getattr(overlay, name).allow or ():

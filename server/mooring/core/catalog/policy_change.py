@@ -16,10 +16,10 @@ from mooring.core.catalog.policy import (
     GPUS_MAX,
     LISTS,
     SIGNATURES_NAME,
+    Layer,
     NameRules,
-    PolicyLayer,
     PolicyRules,
-    PolicySubject,
+    Subject,
     refuse_widening,
 )
 from mooring.core.identity.tenant import require_revision
@@ -44,7 +44,7 @@ class Policy:
     updated_at: datetime
 
     @property
-    def layer(self) -> PolicyLayer:
+    def layer(self) -> Layer:
         """Where it stands in the chain."""
         return layer_of(self.tenant_id, self.project_id)
 
@@ -57,11 +57,11 @@ class PolicySpec:
     reason: str
 
 
-def layer_of(tenant_id: str | None, project_id: str | None) -> PolicyLayer:
+def layer_of(tenant_id: str | None, project_id: str | None) -> Layer:
     """The layer of a place."""
     if tenant_id is None:
-        return PolicyLayer.GLOBAL
-    return PolicyLayer.TENANT if project_id is None else PolicyLayer.PROJECT
+        return Layer.GLOBAL
+    return Layer.TENANT if project_id is None else Layer.PROJECT
 
 
 def check_rules(rules: PolicyRules, path: str = "rules") -> PolicyRules:
@@ -101,9 +101,9 @@ def read_rules(plain: Mapping[str, Any]) -> PolicyRules:
     return PolicyRules(**lists, signatures=required, gpus_max=plain.get("gpus_max"))
 
 
-def layers_of(policies: Iterable[Policy]) -> tuple[tuple[PolicyLayer, PolicyRules], ...]:
+def layers_of(policies: Iterable[Policy]) -> tuple[tuple[Layer, PolicyRules], ...]:
     """The layers of one place in the order of the chain, the widest first."""
-    order = list(PolicyLayer)
+    order = list(Layer)
     layers = [(policy.layer, read_rules(policy.rules)) for policy in policies]
     return tuple(sorted(layers, key=lambda each: order.index(each[0])))
 
@@ -113,7 +113,7 @@ def create_policy(
     policy_id: str,
     place: tuple[str | None, str | None],
     spec: PolicySpec,
-    above: Sequence[tuple[PolicyLayer, PolicyRules]],
+    above: Sequence[tuple[Layer, PolicyRules]],
 ) -> Decision[Policy]:
     """The first rules of a layer; `place` is tenant and project, none and none for the platform."""
     tenant_id, project_id = place
@@ -131,7 +131,7 @@ def change_policy(
     context: DecisionContext,
     policy: Policy,
     spec: PolicySpec,
-    above: Sequence[tuple[PolicyLayer, PolicyRules]],
+    above: Sequence[tuple[Layer, PolicyRules]],
     revision_seen: int | None,
 ) -> Decision[Policy]:
     """Other rules for a layer; they take effect with the next decision."""
@@ -146,21 +146,21 @@ def change_policy(
     )
 
 
-def _narrowing(rules: PolicyRules, above: Sequence[tuple[PolicyLayer, PolicyRules]]) -> PolicyRules:
+def _narrowing(rules: PolicyRules, above: Sequence[tuple[Layer, PolicyRules]]) -> PolicyRules:
     checked = check_rules(rules)
     refuse_widening(above, checked)
     return checked
 
 
-def _check_names(listed: NameRules, subject: PolicySubject, path: str) -> NameRules:
+def _check_names(listed: NameRules, subject: Subject, path: str) -> NameRules:
     allow = None if listed.allow is None else _check_list(listed.allow, subject, f"{path}.allow")
     return NameRules(allow, _check_list(listed.deny, subject, f"{path}.deny"))
 
 
-def _check_list(listed: Sequence[str], subject: PolicySubject, path: str) -> tuple[str, ...]:
+def _check_list(listed: Sequence[str], subject: Subject, path: str) -> tuple[str, ...]:
     if len(listed) > NAMES_MAX:
         raise validation.invalid(path, f"at most {NAMES_MAX} entries")
-    if subject is PolicySubject.SOURCE:
+    if subject is Subject.SOURCE:
         return tuple(sorted({read_pattern(each, f"{path}.{index}") for index, each in enumerate(listed)}))
     for index, each in enumerate(listed):
         if not _NAME.fullmatch(each):

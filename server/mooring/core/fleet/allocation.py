@@ -136,7 +136,7 @@ ALLOCATION = Lifecycle(
 )
 
 
-class AllocationTeardownProof(StrEnum):
+class TeardownProof(StrEnum):
     """By what an allocation is known to have ended."""
 
     RECEIPTS = "receipts"  # its node looked and found nothing

@@ -18,10 +18,10 @@ from mooring.core.catalog.compatibility import CapacityShape
 from mooring.core.fleet.allocation import (
     Allocation,
     AllocationState,
-    AllocationTeardownProof,
     AllocationTrigger,
     FailureReason,
     LostBy,
+    TeardownProof,
     happened,
     moved,
     releasing_columns,
@@ -217,7 +217,7 @@ def _provisioning(context: DecisionContext, snapshot: AllocationSnapshot) -> Dec
 def _releasing(context: DecisionContext, snapshot: AllocationSnapshot) -> Decision[Allocation] | None:
     allocation, task = snapshot.allocation, snapshot.task
     if snapshot.clean_receipt_id is not None:
-        return _finished(context, snapshot, AllocationTeardownProof.RECEIPTS, snapshot.clean_receipt_id)
+        return _finished(context, snapshot, TeardownProof.RECEIPTS, snapshot.clean_receipt_id)
     if snapshot.members:
         return wait_for(context, allocation, _members_first(snapshot.members))
     if not snapshot.started:
@@ -257,20 +257,20 @@ def _without_node(
     if snapshot.members:
         return wait_for(context, allocation, _members_first(snapshot.members))
     if state is S.RELEASE_FAILED or snapshot.clean_receipt_id is None:
-        columns = _ended(context, AllocationTeardownProof.WRITTEN_OFF, None)
+        columns = _ended(context, TeardownProof.WRITTEN_OFF, None)
         return moved(context, allocation, T.WRITE_OFF, columns, (ACTOR_ACTION, EventType.ALLOCATION_RELEASED))
-    return _finished(context, snapshot, AllocationTeardownProof.RECEIPTS, snapshot.clean_receipt_id)
+    return _finished(context, snapshot, TeardownProof.RECEIPTS, snapshot.clean_receipt_id)
 
 
 def _never_started(context: DecisionContext, snapshot: AllocationSnapshot) -> Decision[Allocation]:
     """No agent ever took a task of it: what waits is taken back in the same statement, and nothing is left."""
     writes, events = cancel_all(context, snapshot.queued)
-    decision = _finished(context, snapshot, AllocationTeardownProof.NOTHING_STARTED, None)
+    decision = _finished(context, snapshot, TeardownProof.NOTHING_STARTED, None)
     return replace(decision, writes=(*writes, *decision.writes), events=(*decision.events, *events))
 
 
 def _finished(
-    context: DecisionContext, snapshot: AllocationSnapshot, proof: AllocationTeardownProof, receipt_id: str | None
+    context: DecisionContext, snapshot: AllocationSnapshot, proof: TeardownProof, receipt_id: str | None
 ) -> Decision[Allocation]:
     columns = _ended(context, proof, receipt_id)
     decision = moved(
@@ -309,7 +309,7 @@ def _failed(context: DecisionContext, allocation: Allocation, code: str, detail:
     return moved(context, allocation, T.FAIL, columns, (ACTOR_ACTION, EventType.ALLOCATION_FAILED))
 
 
-def _ended(context: DecisionContext, proof: AllocationTeardownProof, receipt_id: str | None) -> dict[str, object]:
+def _ended(context: DecisionContext, proof: TeardownProof, receipt_id: str | None) -> dict[str, object]:
     return {
         "released_at": context.now,
         "teardown_proof": proof.value,

@@ -34,9 +34,9 @@ from mooring.core.runtime.operation import (
     Operation,
     OperationFailure,
     OperationKind,
-    OperationPhase,
     OperationState,
     OperationTrigger,
+    Phase,
     StepState,
 )
 from mooring.core.runtime.terminal import check_endpoint
@@ -182,12 +182,8 @@ def _guard(seen: ReportContext, parts: list[Decision[Any]]) -> list[Decision[Non
 
 def require_turn(operation: Operation) -> None:
     """The operation is open, was handed to adapters, and the adapter's part of it is not over."""
-    if operation.is_over or operation.phase != OperationPhase.ADAPTER or operation.dispatched_at is None:
-        how = (
-            operation.status
-            if operation.phase == OperationPhase.ADAPTER
-            else f"{operation.status}, and the platform's turn"
-        )
+    if operation.is_over or operation.phase != Phase.ADAPTER or operation.dispatched_at is None:
+        how = operation.status if operation.phase == Phase.ADAPTER else f"{operation.status}, and the platform's turn"
         raise Refusal(
             Code.CONFLICT,
             f"operation {operation.id} is {how}: nothing more is reported on it",
@@ -319,7 +315,7 @@ def _member_trigger(seen: ReportContext, member: Member, wanted: ReportableState
 def _mends(seen: ReportContext, member: Member) -> bool:
     """Whether somebody asked for this member to be built once more: an open operation of the whole, or of it."""
     operation = seen.operation
-    if operation is None or operation.is_over or operation.phase != OperationPhase.ADAPTER:
+    if operation is None or operation.is_over or operation.phase != Phase.ADAPTER:
         return False
     return operation.kind in WHOLE_KINDS or member.id in operation.member_ids
 

@@ -14,7 +14,7 @@ from mooring.core.catalog.artifact_hold import take_holds
 from mooring.core.catalog.artifact_promotion import Hold
 from mooring.core.catalog.compatibility import CapacityShape, best_fit, fit
 from mooring.core.catalog.manifest import Manifest
-from mooring.core.catalog.policy import PolicyLayer, PolicyRequest, PolicyVerdict
+from mooring.core.catalog.policy import Layer, PolicyRequest, PolicyVerdict
 from mooring.core.catalog.promotion_lifecycle import PromotionState
 from mooring.core.fleet.allocation import Allocation, AllocationContext, AllocationState, request_allocations
 from mooring.core.fleet.allocation_group import AllocationGroupRequest, create_group, require_room
@@ -87,7 +87,7 @@ class PolicyAnswer:
     """What policy says of all that is asked, and which layer has the last word."""
 
     allowed: bool
-    layer: PolicyLayer | None
+    layer: Layer | None
     reason: str
     answers: tuple[PolicyVerdict, ...]
 
@@ -377,7 +377,7 @@ def _policy(launch: LaunchSnapshot, evaluation: Evaluation) -> PolicyAnswer:
     if denied is not None:
         return PolicyAnswer(False, denied.layer, denied.reason, answers)
     said = [each for each in answers if each.reason != "nothing is said"]
-    order = list(PolicyLayer)
+    order = list(Layer)
     last = max(said, key=lambda each: order.index(each.layer) if each.layer else -1, default=None)
     if last is None:
         return PolicyAnswer(True, None, "no layer says anything", answers)

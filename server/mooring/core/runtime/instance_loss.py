@@ -33,9 +33,9 @@ from mooring.core.runtime.operation import (
     Operation,
     OperationFailure,
     OperationKind,
-    OperationPhase,
     OperationState,
     OperationTrigger,
+    Phase,
 )
 from mooring.core.runtime.operation_advice import advice_of
 
@@ -54,7 +54,7 @@ def system_operation(
     context: DecisionContext,
     snapshot: InstanceSnapshot,
     kind: OperationKind,
-    how: tuple[str, OperationPhase],
+    how: tuple[str, Phase],
     lasting: timedelta,
     *,
     members: Iterable[MemberSnapshot] | None = None,
@@ -67,7 +67,7 @@ def system_operation(
     request = {"reason": reason, "timeout_seconds": int(drain.total_seconds())}
     return replace(
         new_row(context, instance, kind, request, (lasting + graceful).total_seconds()),
-        phase_deadline_at=context.now + graceful if phase is OperationPhase.ADAPTER else None,
+        phase_deadline_at=context.now + graceful if phase is Phase.ADAPTER else None,
         phase=phase.value,
         member_ids=[each.member.id for each in concerned],
         dispatched_at=context.now,
@@ -157,7 +157,7 @@ def given_back(context: DecisionContext, limits: TimeLimits, snapshot: InstanceS
         return move_operation(context, slug, busy, OperationTrigger.CANCEL, (ACTION, told))
     named = {id_ for each in snapshot.operations if _is_of_members(each) for id_ in each.member_ids}
     free = [each for each in leaving if each.member.id not in named][:AT_ONCE]
-    how = ("its allocation is given back", OperationPhase.ADAPTER)
+    how = ("its allocation is given back", Phase.ADAPTER)
     return _removed(context, snapshot, free, how, limits.operation) if free else None
 
 
@@ -178,7 +178,7 @@ def orphans(context: DecisionContext, limits: TimeLimits, snapshot: InstanceSnap
     if parts:
         return together(instance, *parts[:AT_ONCE])
     unwanted = [each for each in alone if _is_failed(each) and each.member.failure_code == F.CANCELLED]
-    how = ("the operation that made it was cancelled", OperationPhase.PLATFORM)
+    how = ("the operation that made it was cancelled", Phase.PLATFORM)
     return _removed(context, snapshot, unwanted[:AT_ONCE], how, limits.operation) if unwanted else None
 
 
@@ -188,7 +188,7 @@ def _stopped(context: DecisionContext, snapshot: InstanceSnapshot, why: tuple[st
     moved = move_instance(
         context, snapshot.instance, InstanceTrigger.STOP, ACTION, stop_requested_at=context.now, health_detail=reason
     )
-    made = system_operation(context, snapshot, K.DECOMMISSION, (reason, OperationPhase.ADAPTER), lasting)
+    made = system_operation(context, snapshot, K.DECOMMISSION, (reason, Phase.ADAPTER), lasting)
     return together(moved.result, moved, new_operation(snapshot.instance, made, ACTION))
 
 
@@ -196,7 +196,7 @@ def _removed(
     context: DecisionContext,
     snapshot: InstanceSnapshot,
     members: list[MemberSnapshot],
-    how: tuple[str, OperationPhase],
+    how: tuple[str, Phase],
     lasting: timedelta,
 ) -> Step:
     """An operation for each of the members; so many fewer are wanted from now on."""
@@ -216,7 +216,7 @@ def _leaving(
 ) -> Decision[Member]:
     """A member that works is asked to finish; one that does not is only told of its operation."""
     slug, columns = snapshot.instance.app_slug, {"last_operation_id": operation.id}
-    if operation.phase == OperationPhase.ADAPTER and member.status in (MemberState.READY, MemberState.DEGRADED):
+    if operation.phase == Phase.ADAPTER and member.status in (MemberState.READY, MemberState.DEGRADED):
         return move_member(context, slug, member, MemberTrigger.DRAIN, (ACTION, columns))
     return change_member(slug, member, ACTION, **columns)
 

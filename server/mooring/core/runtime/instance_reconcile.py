@@ -42,9 +42,9 @@ from mooring.core.runtime.operation import (
     Operation,
     OperationFailure,
     OperationKind,
-    OperationPhase,
     OperationState,
     OperationTrigger,
+    Phase,
 )
 from mooring.core.runtime.operation_advice import advice_of
 
@@ -102,7 +102,7 @@ def _leftovers(context: DecisionContext, limits: TimeLimits, snapshot: InstanceS
     if not owed or snapshot.open_of(K.DECOMMISSION):
         return None
     reason = "what is left of a failed instance is torn down" if state == S.FAILED else "it is being stopped"
-    made = system_operation(context, snapshot, K.DECOMMISSION, (reason, OperationPhase.PLATFORM), limits.operation)
+    made = system_operation(context, snapshot, K.DECOMMISSION, (reason, Phase.PLATFORM), limits.operation)
     return new_operation(snapshot.instance, made, ACTION)
 
 
@@ -136,7 +136,7 @@ def _operations(context: DecisionContext, limits: TimeLimits, snapshot: Instance
 def _operation(
     context: DecisionContext, limits: TimeLimits, snapshot: InstanceSnapshot, operation: Operation
 ) -> Step | None:
-    platform = operation.phase == OperationPhase.PLATFORM and operation.kind in TEARDOWN_KINDS
+    platform = operation.phase == Phase.PLATFORM and operation.kind in TEARDOWN_KINDS
     if operation.status == OperationState.CANCELLING:
         beyond = platform and (operation.kind == K.DECOMMISSION or snapshot.instance.status not in _ENDING)
         return tear_down(context, snapshot, operation) if beyond else _cancelling(context, limits, snapshot, operation)
@@ -280,7 +280,7 @@ def _handed_over(
 ) -> Step:
     """From now on it is the platform's turn."""
     columns: dict[str, Any] = {
-        "phase": OperationPhase.PLATFORM.value,
+        "phase": Phase.PLATFORM.value,
         "started_at": operation.started_at or context.now,
     }
     if because is not None:
@@ -298,7 +298,7 @@ def _cancelling(
     """Who holds it has a bounded time to end it; where nobody does, it ends at once."""
     slug, latest = snapshot.instance.app_slug, context.now + limits.cancel
     due, held = operation.phase_deadline_at, snapshot.watch.is_held(context.now)
-    if held and operation.dispatched_at is not None and operation.phase == OperationPhase.ADAPTER:
+    if held and operation.dispatched_at is not None and operation.phase == Phase.ADAPTER:
         if due is None or due > latest:
             return change_operation(slug, operation, ACTION, phase_deadline_at=latest)
         if due > context.now:

@@ -22,7 +22,7 @@ DEPLOY: Final = "deploy"
 _WORD: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
 
-class EstimateBasis(StrEnum):
+class Basis(StrEnum):
     """What was measured."""
 
     VERSION = "version"
@@ -55,7 +55,7 @@ class LaunchStage:
 class LaunchEstimate:
     """The time to ready, and what it rests on."""
 
-    basis: EstimateBasis = EstimateBasis.NONE
+    basis: Basis = Basis.NONE
     samples: int = 0
     seconds: float | None = None
     stages: tuple[LaunchStage, ...] = ()
@@ -65,7 +65,7 @@ def expect(launches: Iterable[MeasuredLaunch], version_id: str | None) -> Launch
     """What launches that were measured let one expect of the next."""
     known = sorted(launches, key=lambda each: each.finished_at, reverse=True)
     same = [each for each in known if each.version_id == version_id]
-    basis, used = (EstimateBasis.VERSION, same) if same else (EstimateBasis.APP, known)
+    basis, used = (Basis.VERSION, same) if same else (Basis.APP, known)
     used = used[:SAMPLES_MAX]
     if not used:
         return LaunchEstimate()

@@ -41,7 +41,7 @@ from mooring.core.runtime.instance_transitions import (
 )
 from mooring.core.runtime.launch import STANDS, LaunchSnapshot, evaluate, require
 from mooring.core.runtime.member import MEMBER, Member, MemberState, MemberTrigger
-from mooring.core.runtime.operation import Operation, OperationKind, OperationPhase, OperationState, OperationTrigger
+from mooring.core.runtime.operation import Operation, OperationKind, OperationState, OperationTrigger, Phase
 from mooring.core.runtime.topology import AT_ONCE_MAX, GOING, MEMBERS_MAX, component_of, free_ordinals, standing
 
 HOLDS_MAX: Final = 16
@@ -200,7 +200,7 @@ def remove_member(
         new_row(context, instance, OperationKind.REMOVE, request, bounds.operation_seconds + graceful),
         member_ids=[member.id],
         dispatched_at=context.now,
-        phase=OperationPhase.PLATFORM.value if wish.force else OperationPhase.ADAPTER.value,
+        phase=Phase.PLATFORM.value if wish.force else Phase.ADAPTER.value,
         phase_deadline_at=context.now + timedelta(seconds=graceful),
     )
     keep = member.keep_allocation if wish.keep_allocation is None else wish.keep_allocation

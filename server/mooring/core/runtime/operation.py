@@ -126,7 +126,7 @@ TEARDOWN_KINDS: Final = frozenset({OperationKind.REMOVE, OperationKind.REPLACE, 
 """Operations whose second half is the platform's: what the adapter let go of is torn down and looked for."""
 
 
-class OperationPhase(StrEnum):
+class Phase(StrEnum):
     """Whose turn it is."""
 
     ADAPTER = "adapter"
@@ -181,7 +181,7 @@ class Operation:
     generation: int
     revision: int
     created_at: datetime
-    phase: str = OperationPhase.ADAPTER.value
+    phase: str = Phase.ADAPTER.value
     member_ids: list[str] = field(default_factory=list)
     target_pin: dict[str, Any] | None = None
     steps: list[dict[str, Any]] = field(default_factory=list)  # name, status, detail, attempts, started_at, ended_at

@@ -40,9 +40,9 @@ from mooring.core.runtime.operation import (
     Operation,
     OperationFailure,
     OperationKind,
-    OperationPhase,
     OperationState,
     OperationTrigger,
+    Phase,
 )
 from mooring.core.runtime.topology import components_of
 
@@ -104,7 +104,7 @@ def finish_operation(context: DecisionContext, finishing: FinishContext, ending:
     operation = finishing.operation
     if _is_told(operation, ending):
         return Decision(operation)
-    if operation.phase != OperationPhase.ADAPTER or operation.dispatched_at is None:
+    if operation.phase != Phase.ADAPTER or operation.dispatched_at is None:
         raise _not_now(operation, "the adapter's part of it is over, or has not begun")
     if ending.outcome is FinishOutcome.FAILED and ending.failure is None:
         raise invalid("failure", "what fails says why")
@@ -114,7 +114,7 @@ def finish_operation(context: DecisionContext, finishing: FinishContext, ending:
         told: dict[str, Any] = {"outcome": ending.outcome.value, **({} if evidence is None else {"evidence": evidence})}
         if ending.failure is not None:
             told |= {"failure_code": ending.failure.code.value, "failure_detail": ending.failure.detail}
-        over: dict[str, Any] = {"phase": OperationPhase.PLATFORM.value, "evidence": {"adapter": told}}
+        over: dict[str, Any] = {"phase": Phase.PLATFORM.value, "evidence": {"adapter": told}}
         handed = change_operation(finishing.instance.app_slug, operation, ACTION, **over)
         return together(handed.result, handed, _guard(finishing))
     columns: dict[str, Any] = {} if evidence is None else {"evidence": evidence}
@@ -143,7 +143,7 @@ def _is_told(operation: Operation, ending: OperationEnd) -> bool:
             return True
         raise _not_now(operation, f"it ended otherwise, not {ending.outcome}")
     told = (operation.evidence or {}).get("adapter", {})
-    return operation.phase == OperationPhase.PLATFORM and told.get("outcome") == ending.outcome.value
+    return operation.phase == Phase.PLATFORM and told.get("outcome") == ending.outcome.value
 
 
 def _goes_over(operation: Operation, ending: OperationEnd) -> bool:

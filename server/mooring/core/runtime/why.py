@@ -34,7 +34,7 @@ from mooring.core.runtime.next_steps import (
     next_of_failure,
     next_of_task,
 )
-from mooring.core.runtime.operation import Operation, OperationFailure, OperationKind, OperationPhase, OperationState
+from mooring.core.runtime.operation import Operation, OperationFailure, OperationKind, OperationState, Phase
 
 LINES_MAX: Final = 20
 
@@ -216,7 +216,7 @@ def _cancelling(facts: WhyFacts, operation: Operation) -> Link:
 
 
 def _open_operation(facts: WhyFacts, operation: Operation) -> Link:
-    if operation.phase == OperationPhase.PLATFORM:
+    if operation.phase == Phase.PLATFORM:
         return _teardown(facts, operation)
     waiting = [each for each in _concerned(facts, operation) if _waits_for_capacity(each)]
     if operation.dispatched_at is None and waiting:

@@ -29,7 +29,7 @@ from mooring.core.runtime.instance_snapshot import (
     TimeLimits,
 )
 from mooring.core.runtime.member import MemberState
-from mooring.core.runtime.operation import TEARDOWN_KINDS, Operation, OperationKind, OperationPhase
+from mooring.core.runtime.operation import TEARDOWN_KINDS, Operation, OperationKind, Phase
 from mooring.core.runtime.topology import ONLY
 from mooring.storage.fleet.allocation import COLUMNS as ALLOCATION_COLUMNS
 from mooring.storage.fleet.task import COLUMNS as TASK_COLUMNS
@@ -295,9 +295,7 @@ async def snapshot(database: Database, now: datetime, instance_ids: Sequence[str
     begun = [each.instance.id for each in found if each.instance.status in ("created", "starting")]
     ending = [each.instance.id for each in found if _may_end(each)]
     letting_go = [each.instance.id for each in found if _may_end(each) or any(o.target_pin for o in each.operations)]
-    late = [
-        o.id for each in found for o in each.operations if o.phase == OperationPhase.ADAPTER and o.deadline_at <= now
-    ]
+    late = [o.id for each in found for o in each.operations if o.phase == Phase.ADAPTER and o.deadline_at <= now]
     late += [o.id for each in found for o in each.operations if o.steps and o.id not in late]
     deploys = {row["instance_id"]: operation_of(row) for row in await _fetch(database, LAST_DEPLOYS, begun)}
     closed: dict[str, list[ClosedMember]] = {}
@@ -381,8 +379,7 @@ async def _members(database: Database, ids: list[str]) -> dict[str, list[MemberS
 def _may_end(each: InstanceSnapshot) -> bool:
     """Whether closing records matter to its next step: an operation has torn down all that it was to end."""
     return any(
-        o.kind in TEARDOWN_KINDS and o.phase == OperationPhase.PLATFORM and not each.torn_down_by(o)
-        for o in each.operations
+        o.kind in TEARDOWN_KINDS and o.phase == Phase.PLATFORM and not each.torn_down_by(o) for o in each.operations
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from mooring.core.catalog.artifact_trust import Trust, TrustDoubt
 from mooring.core.catalog.catalog import (
     CatalogEntry,
-    ObstacleKind,
+    Obstacle,
     ProjectContext,
     VersionNeeds,
     catalog_entry,
@@ -25,7 +25,7 @@ from mooring.core.catalog.entitlement import (
     Overlay,
     create_entitlement,
 )
-from mooring.core.catalog.policy import NameRules, PolicyChain, PolicyLayer, PolicyRules
+from mooring.core.catalog.policy import Layer, NameRules, PolicyChain, PolicyRules
 from mooring.core.catalog.promotion_lifecycle import PromotionState as S
 from mooring.core.catalog.trust_lifecycle import TrustState
 from mooring.core.kernel.errors import Code, Refusal
@@ -54,7 +54,7 @@ def entry(project: ProjectContext, needed: VersionNeeds = NEEDED, number: Any = 
     return catalog_entry(APP, number, needed, project)
 
 
-def obstacles(found: CatalogEntry) -> list[ObstacleKind]:
+def obstacles(found: CatalogEntry) -> list[Obstacle]:
     return [hindrance.obstacle for hindrance in found.hindrances]
 
 
@@ -72,12 +72,12 @@ DENIED = Trust(TrustState.REJECTED, (TrustDoubt(Code.SOURCE_DENIED, "the tenant 
 @pytest.mark.parametrize(
     ("project", "needed", "number", "obstacle", "code", "said"),
     [
-        (view(entitlement=None), NEEDED, ACTIVE, ObstacleKind.NOT_ENTITLED, Code.NOT_ENTITLED, "not entitled"),
+        (view(entitlement=None), NEEDED, ACTIVE, Obstacle.NOT_ENTITLED, Code.NOT_ENTITLED, "not entitled"),
         (
             view(entitlement=entitled(False)),
             NEEDED,
             ACTIVE,
-            ObstacleKind.NOT_ENTITLED,
+            Obstacle.NOT_ENTITLED,
             Code.NOT_ENTITLED,
             "not entitled",
         ),
@@ -85,25 +85,25 @@ DENIED = Trust(TrustState.REJECTED, (TrustDoubt(Code.SOURCE_DENIED, "the tenant 
             view(entitlement=entitled(versions="<1.0.0")),
             NEEDED,
             ACTIVE,
-            ObstacleKind.NOT_ENTITLED,
+            Obstacle.NOT_ENTITLED,
             Code.NOT_ENTITLED,
             "not for 2.1.0",
         ),
-        (view(), NEEDED, version(S.DEPRECATED), ObstacleKind.DEPRECATED, Code.VERSION_DEPRECATED, "is deprecated"),
-        (view(), NEEDED, version(S.STAGED), ObstacleKind.NOT_OFFERED, Code.VERSION_NOT_OFFERED, "offered to nobody"),
+        (view(), NEEDED, version(S.DEPRECATED), Obstacle.DEPRECATED, Code.VERSION_DEPRECATED, "is deprecated"),
+        (view(), NEEDED, version(S.STAGED), Obstacle.NOT_OFFERED, Code.VERSION_NOT_OFFERED, "offered to nobody"),
         (
-            view(policy=PolicyChain([(PolicyLayer.TENANT, PolicyRules(apps=NameRules(deny=("web-*",))))])),
+            view(policy=PolicyChain([(Layer.TENANT, PolicyRules(apps=NameRules(deny=("web-*",))))])),
             NEEDED,
             ACTIVE,
-            ObstacleKind.POLICY,
+            Obstacle.POLICY,
             Code.POLICY_DENIED,
             "tenant policy",
         ),
         (
-            view(policy=PolicyChain([(PolicyLayer.GLOBAL, PolicyRules(gpus_max=5))]), gpus_held=4),
+            view(policy=PolicyChain([(Layer.GLOBAL, PolicyRules(gpus_max=5))]), gpus_held=4),
             NEEDED,
             ACTIVE,
-            ObstacleKind.POLICY,
+            Obstacle.POLICY,
             Code.POLICY_DENIED,
             "6 GPUs would be held",
         ),
@@ -111,7 +111,7 @@ DENIED = Trust(TrustState.REJECTED, (TrustDoubt(Code.SOURCE_DENIED, "the tenant 
             view(entitlement=entitled(rules=PolicyRules(gpus_max=1))),
             NEEDED,
             ACTIVE,
-            ObstacleKind.POLICY,
+            Obstacle.POLICY,
             Code.POLICY_DENIED,
             "entitlement policy",
         ),
@@ -119,7 +119,7 @@ DENIED = Trust(TrustState.REJECTED, (TrustDoubt(Code.SOURCE_DENIED, "the tenant 
             view(),
             replace(NEEDED, artifacts=((artifact("b"), DENIED),)),
             ACTIVE,
-            ObstacleKind.POLICY,
+            Obstacle.POLICY,
             Code.SOURCE_DENIED,
             "denies it",
         ),
@@ -127,7 +127,7 @@ DENIED = Trust(TrustState.REJECTED, (TrustDoubt(Code.SOURCE_DENIED, "the tenant 
             view(),
             replace(NEEDED, artifacts=((artifact("b"), VERIFIED), (artifact("c"), DOUBTFUL))),
             ACTIVE,
-            ObstacleKind.UNTRUSTED,
+            Obstacle.UNTRUSTED,
             Code.SIGNATURE_MISSING,
             "there is none",
         ),
@@ -135,15 +135,15 @@ DENIED = Trust(TrustState.REJECTED, (TrustDoubt(Code.SOURCE_DENIED, "the tenant 
             view(offers=(SMALL,)),
             NEEDED,
             ACTIVE,
-            ObstacleKind.NO_COMPATIBLE_CAPACITY,
+            Obstacle.NO_COMPATIBLE_CAPACITY,
             Code.INCOMPATIBLE,
             "1 more GPU",
         ),
-        (view(offers=()), NEEDED, ACTIVE, ObstacleKind.NO_COMPATIBLE_CAPACITY, Code.INCOMPATIBLE, "no capacity"),
+        (view(offers=()), NEEDED, ACTIVE, Obstacle.NO_COMPATIBLE_CAPACITY, Code.INCOMPATIBLE, "no capacity"),
     ],
 )
 def test_what_hinders_is_named(
-    project: ProjectContext, needed: VersionNeeds, number: Any, obstacle: ObstacleKind, code: Code, said: str
+    project: ProjectContext, needed: VersionNeeds, number: Any, obstacle: Obstacle, code: Code, said: str
 ) -> None:
     found = entry(project, needed, number)
 
@@ -154,16 +154,16 @@ def test_what_hinders_is_named(
 
 
 def test_all_hindrances_are_found_and_not_only_the_first() -> None:
-    policy = PolicyChain([(PolicyLayer.GLOBAL, PolicyRules(apps=NameRules(allow=())))])
+    policy = PolicyChain([(Layer.GLOBAL, PolicyRules(apps=NameRules(allow=())))])
     doubtful = replace(NEEDED, artifacts=((artifact("b"), DOUBTFUL),))
     found = entry(view(entitlement=None, policy=policy, offers=(SMALL,)), doubtful, version(S.DEPRECATED))
 
     assert obstacles(found) == [
-        ObstacleKind.NOT_ENTITLED,
-        ObstacleKind.DEPRECATED,
-        ObstacleKind.POLICY,
-        ObstacleKind.UNTRUSTED,
-        ObstacleKind.NO_COMPATIBLE_CAPACITY,
+        Obstacle.NOT_ENTITLED,
+        Obstacle.DEPRECATED,
+        Obstacle.POLICY,
+        Obstacle.UNTRUSTED,
+        Obstacle.NO_COMPATIBLE_CAPACITY,
     ]
 
 
@@ -178,10 +178,10 @@ def test_one_offer_that_fits_is_enough() -> None:
 def test_an_app_without_a_version_for_the_project_says_so() -> None:
     found = catalog_entry(APP, None, None, view())
 
-    assert obstacles(found) == [ObstacleKind.NOT_OFFERED]
+    assert obstacles(found) == [Obstacle.NOT_OFFERED]
     assert obstacles(catalog_entry(APP, None, None, view(entitlement=None))) == [
-        ObstacleKind.NOT_OFFERED,
-        ObstacleKind.NOT_ENTITLED,
+        Obstacle.NOT_OFFERED,
+        Obstacle.NOT_ENTITLED,
     ]
 
 

@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from mooring.core.catalog.policy import (
     LISTS,
+    Layer,
     NameRules,
     PolicyChain,
-    PolicyLayer,
     PolicyRequest,
     PolicyRules,
-    PolicySubject,
     PolicyVerdict,
     SignatureRules,
+    Subject,
     refuse_widening,
     widenings,
 )
 from mooring.core.kernel.errors import Code, Refusal
 
-G, T, P, E = PolicyLayer
+G, T, P, E = Layer
 
 # Few names, so that random rules meet random requests.
 SOURCES = ["oci://a.example/x", "oci://a.example/x/y", "oci://a.example.evil/x", "https://b.example/f", "s3://bkt/k"]
@@ -31,7 +31,7 @@ WORDS = ["eu-1", "eu-2", "us-1", "gpu-a", "gpu-b", "hello"]
 WORD_PATTERNS = [*WORDS, "*", "eu-*", "gpu-*", "e*"]
 
 
-Layers = tuple[tuple[PolicyLayer, PolicyRules], ...]
+Layers = tuple[tuple[Layer, PolicyRules], ...]
 
 
 def drawn_names(chance: Random, patterns: list[str]) -> NameRules:
@@ -64,7 +64,7 @@ def drawn_request(chance: Random) -> PolicyRequest:
 
 
 def drawn_layers(chance: Random) -> Layers:
-    return tuple((layer, drawn_rules(chance)) for layer in tuple(PolicyLayer)[: chance.randint(1, 4)])
+    return tuple((layer, drawn_rules(chance)) for layer in tuple(Layer)[: chance.randint(1, 4)])
 
 
 seeds = st.integers(0, 2**64).map(Random)
@@ -104,7 +104,7 @@ app_rules = st.builds(lambda allow, deny: PolicyRules(apps=NameRules(allow, deny
 @settings(max_examples=60)
 @given(st.lists(app_rules, min_size=1, max_size=3), st.sampled_from(WORDS))
 def test_no_overlay_ever_allows_an_app_that_a_layer_above_denies(rules: list[PolicyRules], app: str) -> None:
-    chain = tuple(zip(PolicyLayer, rules, strict=False))
+    chain = tuple(zip(Layer, rules, strict=False))
     answers = [PolicyChain(chain[:length]).decide(PolicyRequest(app=app)).allowed for length in range(len(chain) + 1)]
 
     assert answers == sorted(answers, reverse=True)
@@ -163,7 +163,7 @@ def test_what_an_overlay_promises_without_widening_is_allowed_above(chance: Rand
 @given(seeds)
 def test_a_chain_that_is_narrowed_is_the_chain_with_one_more_layer(chance: Random) -> None:
     for _ in range(10):
-        chain, request = tuple((layer, drawn_rules(chance)) for layer in PolicyLayer), drawn_request(chance)
+        chain, request = tuple((layer, drawn_rules(chance)) for layer in Layer), drawn_request(chance)
         narrowed = PolicyChain(chain[:2]).narrowed(*chain[2]).narrowed(*chain[3])
 
         assert narrowed.layers == chain
@@ -173,7 +173,7 @@ def test_a_chain_that_is_narrowed_is_the_chain_with_one_more_layer(chance: Rando
 # Decisions
 
 
-def denied(chain: PolicyChain, request: PolicyRequest) -> tuple[PolicyLayer | None, PolicySubject | None]:
+def denied(chain: PolicyChain, request: PolicyRequest) -> tuple[Layer | None, Subject | None]:
     verdict = chain.decide(request)
     assert not verdict.allowed
     return verdict.layer, verdict.subject
@@ -183,7 +183,7 @@ def test_a_chain_that_says_nothing_allows_everything() -> None:
     everything = PolicyRequest("oci://x.example/y", "eu-1", "gpu", "app", 10_000, False, True)
 
     assert PolicyChain(()).decide(everything) == PolicyVerdict(True)
-    assert PolicyChain([(layer, PolicyRules()) for layer in PolicyLayer]).decide(everything).allowed
+    assert PolicyChain([(layer, PolicyRules()) for layer in Layer]).decide(everything).allowed
     assert PolicyChain(()).gpus_max is None
     assert not PolicyChain(()).requires_signature(image=True)
 
@@ -193,16 +193,16 @@ def test_a_global_denial_is_final() -> None:
         [(G, PolicyRules(apps=NameRules(deny=("bad",)))), (P, PolicyRules(apps=NameRules(allow=("bad", "good"))))]
     )
 
-    assert denied(chain, PolicyRequest(app="bad")) == (G, PolicySubject.APP)
+    assert denied(chain, PolicyRequest(app="bad")) == (G, Subject.APP)
     assert chain.decide(PolicyRequest(app="bad")).reason == "it is denied by 'bad'"
     assert chain.decide(PolicyRequest(app="good")).allowed
-    assert denied(chain, PolicyRequest(app="other")) == (P, PolicySubject.APP)
+    assert denied(chain, PolicyRequest(app="other")) == (P, Subject.APP)
 
 
 def test_an_empty_list_allows_nothing_and_no_list_allows_all() -> None:
     assert denied(PolicyChain([(T, PolicyRules(regions=NameRules(allow=())))]), PolicyRequest(region="eu-1")) == (
         T,
-        PolicySubject.REGION,
+        Subject.REGION,
     )
     assert PolicyChain([(T, PolicyRules(regions=NameRules(allow=None)))]).decide(PolicyRequest(region="eu-1")).allowed
 
@@ -212,7 +212,7 @@ def test_a_source_is_matched_by_whole_names_and_not_by_how_it_begins() -> None:
 
     assert chain.decide(PolicyRequest(source="oci://registry.example/team/app")).allowed
     for source in ("oci://registry.example.evil/app", "oci://registry.example", "https://registry.example/app"):
-        assert denied(chain, PolicyRequest(source=source)) == (G, PolicySubject.SOURCE)
+        assert denied(chain, PolicyRequest(source=source)) == (G, Subject.SOURCE)
 
 
 def test_the_smallest_maximum_counts_and_the_widest_exceeded_layer_decided() -> None:
@@ -220,8 +220,8 @@ def test_the_smallest_maximum_counts_and_the_widest_exceeded_layer_decided() -> 
 
     assert chain.gpus_max == 4
     assert chain.decide(PolicyRequest(gpus=4)).allowed
-    assert denied(chain, PolicyRequest(gpus=5)) == (P, PolicySubject.GPUS)
-    assert denied(chain, PolicyRequest(gpus=9)) == (G, PolicySubject.GPUS)
+    assert denied(chain, PolicyRequest(gpus=5)) == (P, Subject.GPUS)
+    assert denied(chain, PolicyRequest(gpus=9)) == (G, Subject.GPUS)
 
 
 def test_the_strictest_demand_for_signatures_counts() -> None:
@@ -238,7 +238,7 @@ def test_the_strictest_demand_for_signatures_counts() -> None:
     )
     assert denied(PolicyChain([(G, images), (T, everything)]), PolicyRequest(signed=False, image=False)) == (
         T,
-        PolicySubject.SIGNATURE,
+        Subject.SIGNATURE,
     )
     assert PolicyChain([(G, everything)]).decide(PolicyRequest(signed=True)).allowed
 
@@ -276,15 +276,15 @@ def test_an_explanation_says_what_each_layer_thinks() -> None:
     ]
 
     assert told == [
-        (G, PolicySubject.REGION, True, "it is allowed by 'eu-*'"),
-        (G, PolicySubject.GPUS, True, "at most 8 are allowed"),
-        (G, PolicySubject.SIGNATURE, True, "nothing is said"),
-        (T, PolicySubject.REGION, True, "nothing is said"),
-        (T, PolicySubject.GPUS, True, "nothing is said"),
-        (T, PolicySubject.SIGNATURE, True, "nothing is said"),
-        (P, PolicySubject.REGION, False, "it is denied by 'eu-2'"),
-        (P, PolicySubject.GPUS, True, "nothing is said"),
-        (P, PolicySubject.SIGNATURE, True, "signatures are required for images"),
+        (G, Subject.REGION, True, "it is allowed by 'eu-*'"),
+        (G, Subject.GPUS, True, "at most 8 are allowed"),
+        (G, Subject.SIGNATURE, True, "nothing is said"),
+        (T, Subject.REGION, True, "nothing is said"),
+        (T, Subject.GPUS, True, "nothing is said"),
+        (T, Subject.SIGNATURE, True, "nothing is said"),
+        (P, Subject.REGION, False, "it is denied by 'eu-2'"),
+        (P, Subject.GPUS, True, "nothing is said"),
+        (P, Subject.SIGNATURE, True, "signatures are required for images"),
     ]
 
 

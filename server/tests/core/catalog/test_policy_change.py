@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooring.core.catalog.policy import NameRules, PolicyChain, PolicyLayer, PolicyRequest, PolicyRules, SignatureRules
+from mooring.core.catalog.policy import Layer, NameRules, PolicyChain, PolicyRequest, PolicyRules, SignatureRules
 from mooring.core.catalog.policy_change import (
     NAMES_MAX,
     Policy,
@@ -27,7 +27,7 @@ from mooring.core.kernel.event_types import EventType
 from server.tests.support.decision_context import NOW, PROJECT, TENANT, context
 
 REASON = "the tests ask for it"
-GLOBAL = (PolicyLayer.GLOBAL, PolicyRules(apps=NameRules(allow=("a*",)), gpus_max=8))
+GLOBAL = (Layer.GLOBAL, PolicyRules(apps=NameRules(allow=("a*",)), gpus_max=8))
 
 
 def policy(rules: dict[str, Any], tenant_id: str | None = None, project_id: str | None = None) -> Policy:
@@ -103,10 +103,10 @@ def test_what_says_nothing_is_stored_as_nothing() -> None:
 
 
 def test_a_place_has_its_layer_and_the_chain_its_order() -> None:
-    assert [layer_of(*place) for place in ((None, None), (TENANT, None), (TENANT, PROJECT))] == list(PolicyLayer)[:3]
+    assert [layer_of(*place) for place in ((None, None), (TENANT, None), (TENANT, PROJECT))] == list(Layer)[:3]
     rows = [policy({"gpus_max": 2}, TENANT, PROJECT), policy({"gpus_max": 8}), policy({}, TENANT)]
 
-    assert [layer for layer, _ in layers_of(rows)] == [PolicyLayer.GLOBAL, PolicyLayer.TENANT, PolicyLayer.PROJECT]
+    assert [layer for layer, _ in layers_of(rows)] == [Layer.GLOBAL, Layer.TENANT, Layer.PROJECT]
     assert PolicyChain(layers_of(rows)).gpus_max == 2
 
 
@@ -119,7 +119,7 @@ def test_the_first_rules_of_a_layer_are_stored_with_a_reason() -> None:
 
     made = decision.result
     assert (made.layer, made.rules, made.revision) == (
-        PolicyLayer.TENANT,
+        Layer.TENANT,
         {"apps": {"allow": ["ab"]}, "gpus_max": 4},
         0,
     )
@@ -169,7 +169,7 @@ def test_a_layer_above_may_be_narrowed_later_and_takes_effect_at_once() -> None:
 
     assert PolicyChain(layers_of([above, below])).decide(PolicyRequest(app="ab")).allowed
     verdict = PolicyChain(layers_of([after, below])).decide(PolicyRequest(app="ab"))
-    assert (verdict.allowed, verdict.layer) == (False, PolicyLayer.GLOBAL)
+    assert (verdict.allowed, verdict.layer) == (False, Layer.GLOBAL)
 
 
 def test_a_change_has_a_reason() -> None:

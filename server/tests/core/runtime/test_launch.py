@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from mooring.core.catalog.artifact_trust import Trust, TrustDoubt
-from mooring.core.catalog.policy import NameRules, PolicyChain, PolicyLayer, PolicyRules
+from mooring.core.catalog.policy import Layer, NameRules, PolicyChain, PolicyRules
 from mooring.core.catalog.trust_lifecycle import TrustState
 from mooring.core.fleet.allocation import ProjectHolding
 from mooring.core.kernel.decision import Insert
@@ -17,7 +17,7 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.runtime.circuit_breaker import CircuitFacts, LaunchOutcome
 from mooring.core.runtime.instance_launch import OperationBounds, create_instance, plan_launch
 from mooring.core.runtime.launch import LaunchSnapshot, PlacementSpec, TargetAllocation, evaluate
-from mooring.core.runtime.launch_estimate import EstimateBasis, MeasuredLaunch, expect
+from mooring.core.runtime.launch_estimate import Basis, MeasuredLaunch, expect
 from server.tests.support.decision_context import NOW, OTHER_TENANT, TENANT, context
 from server.tests.support.launch_rows import account, entitlement, launch, standing, wished
 from server.tests.support.manifests import digest
@@ -140,7 +140,7 @@ def known(facts: LaunchSnapshot) -> Any:
 
 def layer(**rules: Any) -> PolicyChain:
     """A policy of the tenant's."""
-    return PolicyChain(((PolicyLayer.TENANT, PolicyRules(**rules)),))
+    return PolicyChain(((Layer.TENANT, PolicyRules(**rules)),))
 
 
 @pytest.mark.parametrize("name", BLOCKERS)
@@ -186,7 +186,7 @@ def test_a_plan_tells_shapes_prices_and_who_decides() -> None:
     assert [(each.currency, each.minor_per_hour, each.added_minor_per_hour) for each in plan.prices] == [
         ("EUR", 500, 500)
     ]
-    assert (plan.policy.allowed, plan.policy.layer) == (True, PolicyLayer.TENANT)
+    assert (plan.policy.allowed, plan.policy.layer) == (True, Layer.TENANT)
     fitting = [(each.sku, each.gpu_count, each.price_minor_per_hour) for each in plan.shapes if each.fits]
     assert fitting[0] == ("h100", 1, 500), "what fits and costs least comes first"
     whole = next(each for each in plan.shapes if each.sku == "whole")
@@ -215,11 +215,11 @@ def test_the_expected_time_is_measured_or_not_promised() -> None:
         step = {"name": "join", "started_at": began.isoformat(), "ended_at": NOW.isoformat()}
         return MeasuredLaunch(version_id, began, began, began, NOW, [step])
 
-    assert expect([], "ver_1").basis is EstimateBasis.NONE
+    assert expect([], "ver_1").basis is Basis.NONE
     other = expect([took("ver_2", 40)], "ver_1")
-    assert (other.basis, other.samples, other.seconds) == (EstimateBasis.APP, 1, 40)
+    assert (other.basis, other.samples, other.seconds) == (Basis.APP, 1, 40)
     own = expect([took("ver_1", 10), took("ver_1", 20), took("ver_1", 90), took("ver_2", 1)], "ver_1")
-    assert (own.basis, own.samples, own.seconds) == (EstimateBasis.VERSION, 3, 20)
+    assert (own.basis, own.samples, own.seconds) == (Basis.VERSION, 3, 20)
     assert [(each.name, each.seconds) for each in own.stages] == [("capacity", 0), ("claim", 0), ("join", 20)]
     minute = timedelta(minutes=1)
     steps = [

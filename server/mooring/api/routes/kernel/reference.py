@@ -41,7 +41,7 @@ POLICY = (
 )
 
 
-class HealthView(Struct):
+class Health(Struct):
     """Whether it runs, or is ready, and if not, why."""
 
     status: str
@@ -98,22 +98,22 @@ class Reference(Struct):
     event_types: dict[str, str]
 
 
-@route_beside("/healthz", RouteSpec("health", "live", PUBLIC_ACTION, answer=HealthView))
-async def get_health(request: RequestContext) -> HealthView:
+@route_beside("/healthz", RouteSpec("health", "live", PUBLIC_ACTION, answer=Health))
+async def get_health(request: RequestContext) -> Health:
     """Whether the process runs; it says nothing of what it depends on."""
-    return HealthView("ok")
+    return Health("ok")
 
 
 @route_beside(
     "/readyz",
-    RouteSpec("health", "ready", PUBLIC_ACTION, answer=HealthView, errors=(Code.TEMPORARILY_UNAVAILABLE,)),
+    RouteSpec("health", "ready", PUBLIC_ACTION, answer=Health, errors=(Code.TEMPORARILY_UNAVAILABLE,)),
 )
-async def get_readiness(request: RequestContext) -> HealthView:
+async def get_readiness(request: RequestContext) -> Health:
     """Whether requests can be served: the database answers and no migration is missing."""
     reasons = await request.tools.readiness()
     if reasons:
         raise Refusal(Code.TEMPORARILY_UNAVAILABLE, "; ".join(reasons), {"reasons": reasons})
-    return HealthView("ready")
+    return Health("ready")
 
 
 @route_beside("/metrics", RouteSpec("health", "metrics", PUBLIC_ACTION, media_type="text/plain", unlimited=True))

@@ -10,7 +10,7 @@ from mooring.api.schemas.kernel.fields import Shown, Strict, Time
 from mooring.commands.catalog.catalog import CatalogRow, ProjectCatalogRow
 from mooring.core.catalog.app import App
 from mooring.core.catalog.app_version import AppVersion
-from mooring.core.catalog.catalog import SEARCH_LENGTH_MAX, ObstacleKind
+from mooring.core.catalog.catalog import SEARCH_LENGTH_MAX, Obstacle
 from mooring.core.catalog.promotion_lifecycle import PromotionState
 from mooring.core.kernel.errors import Code
 
@@ -57,7 +57,7 @@ class CatalogApp(Shown):
 class HindranceView(Shown):
     """One reason why an app may not be launched."""
 
-    obstacle: ObstacleKind
+    obstacle: Obstacle
     code: Code
     reason: str
     details: dict[str, Any]
@@ -83,7 +83,7 @@ def line_view(line: ProjectCatalogRow) -> CatalogEntryView:
     return CatalogEntryView(
         **_app(entry.app, entry.version),
         launchable=entry.launchable,
-        entitled=ObstacleKind.NOT_ENTITLED not in obstacles,
+        entitled=Obstacle.NOT_ENTITLED not in obstacles,
         hindrances=[
             HindranceView(
                 obstacle=each.obstacle, code=each.refusal.code, reason=each.reason, details=each.refusal.details

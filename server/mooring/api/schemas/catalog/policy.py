@@ -11,11 +11,11 @@ from mooring.core.catalog.policy import (
     GPUS_MAX,
     LISTS,
     SIGNATURES_NAME,
+    Layer,
     NameRules,
-    PolicyLayer,
     PolicyRules,
-    PolicySubject,
     PolicyVerdict,
+    Subject,
 )
 from mooring.core.catalog.policy_change import NAMES_MAX, Policy
 from mooring.core.kernel.permissions import Authority, Place, Scope
@@ -70,7 +70,7 @@ class PolicyView(Shown):
     id: str | None
     tenant_id: str | None
     project_id: str | None
-    layer: PolicyLayer
+    layer: Layer
     rules: dict[str, Any]
     updated_at: Time | None
     revision: int
@@ -93,8 +93,8 @@ class ExplainQuery(Strict):
 class VerdictView(Shown):
     """The answer of one layer to one thing that was asked."""
 
-    layer: PolicyLayer | None
-    subject: PolicySubject | None
+    layer: Layer | None
+    subject: Subject | None
     value: str
     allowed: bool
     reason: str
@@ -104,7 +104,7 @@ class ExplainedView(Shown):
     """The decision, which layer made it and why, and the answer of each layer."""
 
     allowed: bool
-    decided_by: PolicyLayer | None
+    decided_by: Layer | None
     reason: str
     answers: list[VerdictView]
 
@@ -123,9 +123,7 @@ def policy_view(authority: Authority, place: Place, policy: Policy | None) -> Po
         id=None if policy is None else policy.id,
         tenant_id=None if policy is None else policy.tenant_id,
         project_id=place.project_id,
-        layer={Scope.PLATFORM: PolicyLayer.GLOBAL, Scope.TENANT: PolicyLayer.TENANT}.get(
-            place.scope, PolicyLayer.PROJECT
-        ),
+        layer={Scope.PLATFORM: Layer.GLOBAL, Scope.TENANT: Layer.TENANT}.get(place.scope, Layer.PROJECT),
         rules={} if policy is None else policy.rules,
         updated_at=None if policy is None else policy.updated_at,
         revision=revision,

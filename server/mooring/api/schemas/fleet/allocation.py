@@ -16,7 +16,7 @@ from mooring.core.fleet.allocation import (
     Allocation,
     AllocationRequest,
     AllocationState,
-    AllocationTeardownProof,
+    TeardownProof,
 )
 from mooring.core.fleet.allocation_group import AllocationGroup, AllocationGroupRequest, GroupState, state_of
 from mooring.core.fleet.placement_explanation import PlacementExplanation
@@ -145,7 +145,7 @@ class AllocationView(Shown):
     charge: ChargeView
     failure_code: str | None
     failure_detail: str | None
-    teardown_proof: AllocationTeardownProof | None
+    teardown_proof: TeardownProof | None
     receipt_id: str | None
     correlation_id: str
     created_at: Time
@@ -268,9 +268,7 @@ def allocation_view(authority: Authority, allocation: Allocation) -> AllocationV
         charge=_charge(allocation),
         failure_code=allocation.failure_code,
         failure_detail=allocation.failure_detail,
-        teardown_proof=None
-        if allocation.teardown_proof is None
-        else AllocationTeardownProof(allocation.teardown_proof),
+        teardown_proof=None if allocation.teardown_proof is None else TeardownProof(allocation.teardown_proof),
         receipt_id=allocation.receipt_id,
         correlation_id=allocation.correlation_id,
         created_at=allocation.created_at,

@@ -17,7 +17,7 @@ from mooring.core.runtime.closing_record import ClosingKind
 from mooring.core.runtime.instance import InstanceState
 from mooring.core.runtime.instance_change import RepairScope
 from mooring.core.runtime.member import MemberState
-from mooring.core.runtime.operation import OperationKind, OperationPhase, OperationState
+from mooring.core.runtime.operation import OperationKind, OperationState, Phase
 from mooring.core.runtime.topology import AT_ONCE_MAX
 
 MemberId = Annotated[str, Meta(pattern=pattern(Prefix.MEMBER))]
@@ -158,7 +158,7 @@ class OpenOperationView(Shown):
     id: str
     kind: OperationKind
     status: OperationState
-    phase: OperationPhase
+    phase: Phase
     blocker: str | None
     blocker_code: str | None
 
@@ -299,7 +299,7 @@ class OperationView(Shown):
     instance_id: str
     kind: OperationKind
     status: OperationState
-    phase: OperationPhase
+    phase: Phase
     member_ids: list[str]
     request: dict[str, Any]
     target_version: str | None

@@ -30,7 +30,7 @@ from mooring.core.runtime.closing_record import ClosingKind
 from mooring.core.runtime.instance import Instance, InstanceHealth, InstanceState
 from mooring.core.runtime.instance_change import rollback_target
 from mooring.core.runtime.member import MEMBER, Member, MemberState, MemberTrigger
-from mooring.core.runtime.operation import WHOLE_KINDS, Operation, OperationKind, OperationPhase, OperationState
+from mooring.core.runtime.operation import WHOLE_KINDS, Operation, OperationKind, OperationState, Phase
 from mooring.core.runtime.topology import GOING
 from mooring.storage.runtime.instance import ClaimHolder, MemberBinding, MemberClosing
 
@@ -175,7 +175,7 @@ def operation_view(caller: Caller, operation: Operation) -> OperationView:
         instance_id=operation.instance_id,
         kind=OperationKind(operation.kind),
         status=OperationState(operation.status),
-        phase=OperationPhase(operation.phase),
+        phase=Phase(operation.phase),
         member_ids=operation.member_ids,
         request=without_hidden(operation.request, operation.request.get("hidden", ()) if shown else HIDDEN_INPUT),
         target_version=None if operation.target_pin is None else str(operation.target_pin["version"]),
@@ -264,7 +264,7 @@ def _open_operation(operations: Sequence[Operation]) -> OpenOperationView | None
         id=last.id,
         kind=OperationKind(last.kind),
         status=OperationState(last.status),
-        phase=OperationPhase(last.phase),
+        phase=Phase(last.phase),
         blocker=last.blocker,
         blocker_code=last.blocker_code,
     )

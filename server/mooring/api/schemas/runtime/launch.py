@@ -10,13 +10,13 @@ from mooring.api.schemas.kernel.fields import Shown, Slug, Strict
 from mooring.core.catalog.channel import Channel
 from mooring.core.catalog.compatibility import CapacityShape
 from mooring.core.catalog.operating_mode import DEFAULT_MODE, ControlPlaneScope, OperatingMode
-from mooring.core.catalog.policy import PolicyLayer
+from mooring.core.catalog.policy import Layer
 from mooring.core.fleet.task_schema import NO_NUL_PATTERN
 from mooring.core.kernel.ids import Prefix, pattern
 from mooring.core.kernel.validation import invalid
 from mooring.core.runtime.instance_launch import LaunchPlan
 from mooring.core.runtime.launch import LaunchRequest, PlacementSpec
-from mooring.core.runtime.launch_estimate import EstimateBasis
+from mooring.core.runtime.launch_estimate import Basis
 from mooring.core.runtime.topology import AT_ONCE_MAX
 
 APP_PATTERN = "^[A-Za-z0-9_-]+$"
@@ -123,7 +123,7 @@ class PolicyAnswerView(Shown):
     """What one layer says of one thing."""
 
     allowed: bool
-    layer: PolicyLayer | None
+    layer: Layer | None
     subject: str | None
     value: str
     reason: str
@@ -133,7 +133,7 @@ class PlannedPolicyView(Shown):
     """What policy says, and the layer that has the last word."""
 
     allowed: bool
-    layer: PolicyLayer | None
+    layer: Layer | None
     reason: str
     answers: list[PolicyAnswerView]
 
@@ -148,7 +148,7 @@ class StageView(Shown):
 class ExpectedView(Shown):
     """The time to ready; nothing is promised where nothing was measured."""
 
-    basis: EstimateBasis
+    basis: Basis
     samples: int
     seconds: float | None
     stages: list[StageView]
