@@ -434,8 +434,9 @@ async def test_neither_a_request_nor_its_connection_is_left_for_the_garbage_coll
                 assert (await line.answer())[0] == 200
             connection = await _connection_of(served)
             line.close()
+            connections: set[Any] = served.server.server_state.connections  # uvicorn's types know its own protocols
             async with asyncio.timeout(TIMEOUT_SECONDS):
-                while connection in served.server.server_state.connections:  # noqa: ASYNC110
+                while connection in connections:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             del connection
             await asyncio.sleep(0)  # the transport lets go of it
