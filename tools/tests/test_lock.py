@@ -2,12 +2,13 @@
 
 import pytest
 
+from tests.support.rows import every_row
 from tools.lock import complaints, pins_of, without_host
 
 ENTRY = "httpx==0.28.1 ; sys_platform == 'linux' \\\n    --hash=sha256:00\n"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "line",
     [
         "--index-url https://registry.example/simple",
