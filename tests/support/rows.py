@@ -12,11 +12,11 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
-Test = TypeVar("Test", bound=Callable[..., Any])
+Test = Callable[..., Any]
 Names = str | Sequence[str]
 GROUP = "group"
 
@@ -65,33 +65,27 @@ def _over(test: Test, words: Sequence[str], chosen: Callable[[str], list[Row]], 
     fixtures = [each for each in parameters if each.name not in words]
     if grouped:
         fixtures.append(inspect.Parameter(GROUP, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str))
-    run: Any
 
-    if inspect.iscoroutinefunction(test):
+    async def run_async(**given: Any) -> None:
+        rows, failures = chosen(given.pop(GROUP, "") if grouped else ""), []
+        for row in rows:
+            try:
+                await test(**given, **row.values)
+            except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  (every row runs)
+                failures.append(_noted(error, row))
+        _report(failures, len(rows))
 
-        @functools.wraps(test)
-        async def run(**given: Any) -> None:
-            group, failures = given.pop(GROUP, "") if grouped else "", []
-            for row in chosen(group):
-                try:
-                    await test(**given, **row.values)
-                except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  (every row runs)
-                    failures.append(_noted(error, row))
-            _report(failures, len(chosen(group)))
+    def run_sync(**given: Any) -> None:
+        rows, failures = chosen(given.pop(GROUP, "") if grouped else ""), []
+        for row in rows:
+            try:
+                test(**given, **row.values)
+            except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  (every row runs)
+                failures.append(_noted(error, row))
+        _report(failures, len(rows))
 
-    else:
-
-        @functools.wraps(test)
-        def run(**given: Any) -> None:
-            group, failures = given.pop(GROUP, "") if grouped else "", []
-            for row in chosen(group):
-                try:
-                    test(**given, **row.values)
-                except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  (every row runs)
-                    failures.append(_noted(error, row))
-            _report(failures, len(chosen(group)))
-
-    del run.__wrapped__
+    run: Any = functools.wraps(test)(run_async if inspect.iscoroutinefunction(test) else run_sync)
+    del run.__wrapped__  # pytest would look through it for the parameters
     run.__signature__ = inspect.Signature(fixtures)
     return run  # type: ignore[no-any-return]
 

@@ -1,7 +1,7 @@
-"""One request and its response on a connection: what the application receives and sends.
+"""One request and its response, on a connection: what the application receives and sends.
 
-A response is sent whole, in pieces, or switches the connection to another protocol; after that, messages of the type
-`mooring.bytes` pass bytes in both directions, under the same limits as everything else.
+A response is complete, comes in pieces, or switches the connection to another protocol; from then on bytes are passed
+on in both directions, by messages of the type `mooring.bytes`, under the same bounds as everything else.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class ConnectionView(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether the caller must read before more is written."""
+        """Whether the caller has to read first."""
 
     async def drained(self) -> None:
         """Wait until the caller has read."""
@@ -38,17 +38,17 @@ class ConnectionView(Protocol):
     def write(self, data: bytes) -> None:
         """Send bytes."""
 
-    def read_on(self) -> None:
-        """Resume reading: there is room for more of the request's body."""
+    def resume_reading(self) -> None:
+        """Read on: there is room for more of the request's body."""
 
     def head(self, status: int, headers: Iterable[tuple[str, str]], *, keep_alive: bool) -> bytes:
         """The head of a response."""
 
     def refusal(self, refusal: Refusal) -> bytes:
-        """A complete error response."""
+        """A complete response that refuses something."""
 
     def finished(self, cycle: "RequestCycle") -> None:
-        """The cycle is complete."""
+        """A request is answered, or will never be."""
 
 
 class RequestCycle:
@@ -60,7 +60,7 @@ class RequestCycle:
     )  # fmt: skip
 
     def __init__(self, at: ConnectionView, scope: Message, *, keep_alive: bool, expects_continue: bool) -> None:
-        self._asked = False  # the application has started to read the body
+        self._asked = False  # the application has begun to take the body
         self._at = at
         self._body = bytearray()
         self._chunked = self._started = False
@@ -70,33 +70,33 @@ class RequestCycle:
         self.arrived = False
         self.broken = False  # the rest of the body will never arrive
         self.disconnected = self.ended = False
-        self.gone: list[Callable[[], object]] = []  # callbacks for when the caller disconnects
+        self.gone: list[Callable[[], object]] = []  # called when the caller hangs up
         self.keep_alive = keep_alive
         self.scope = scope
-        self.switched = False  # switched to another protocol: bytes pass in both directions
+        self.switched = False  # another protocol: bytes are passed on in both directions
         self.task: asyncio.Task[None] | None = None
 
     async def run(self, application: Application) -> None:
-        """Let the application respond; an unfinished response ends the connection."""
+        """Let the application answer; an unfinished response closes the connection."""
         try:
             await application(self.scope, self.receive, self.send)
         except Exception:
-            log.exception("unhandled error in the application; answering 500 if nothing was sent yet")
+            log.exception("uncaught error in the application; answering 500 if nothing was sent yet")
             if not self._started:
                 self._at.write(self._at.refusal(Refusal(Code.INTERNAL, "Mooring failed; its log has the cause")))
         finally:
             self._at.finished(self)
 
     def take(self, piece: bytes) -> bool:
-        """Add a piece of the body; returns whether too much is waiting for the application now."""
+        """Store a piece of the body; returns whether too much waits for the application now."""
         if self.ended:
-            return False  # nobody needs it: it is only read to reach the next request
+            return False  # it is read only to reach the next request behind it
         self._body += piece
         self.wake()
         return len(self._body) > BODY_BYTES_WAITING_MAX
 
     def whole_body(self) -> bytes | None:
-        """The body, if it is complete and no piece of it was taken, so that nobody has to wait for it."""
+        """The body, if it has arrived and nobody has read a part of it; then nobody has to wait for it."""
         if not self.arrived or self._asked or self.disconnected:
             return None
         self._asked = self._delivered = True
@@ -104,18 +104,18 @@ class RequestCycle:
         return body
 
     def wake(self) -> None:
-        """Wake `receive`: something happened that it may be waiting for."""
+        """Something happened that `receive` may be waiting for."""
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
     async def receive(self) -> Message:
-        """ASGI: the next piece of the body, and after the last one, the disconnect."""
+        """ASGI: the next piece of the body, and after the last one, that the caller hung up."""
         self._asked = True
         if self._continue and not self._started:
             self._continue = False
             self._at.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         while not (self._is_over() or self._body or (self.arrived and not self._delivered and not self.switched)):
-            self._at.read_on()
+            self._at.resume_reading()
             self._woken = asyncio.get_running_loop().create_future()
             await self._woken
         if self._is_over():
@@ -130,7 +130,7 @@ class RequestCycle:
         return self.disconnected or self.ended or self.broken
 
     async def send(self, message: Message) -> None:
-        """ASGI: the response, whole or in pieces."""
+        """ASGI: the response, complete or in pieces."""
         if self._at.is_full and not self.disconnected:
             await self._at.drained()
         if self.disconnected:
@@ -151,7 +151,7 @@ class RequestCycle:
         elif kind == "http.response.body" and self._started and not self.ended and not self.switched:
             self._piece(message.get("body", b""), last=not message.get("more_body", False))
         else:
-            raise RuntimeError(f"the message {kind!r} is not allowed at this point")
+            raise RuntimeError(f"the message {kind!r} does not follow what was sent before")
 
     def _start(self, message: Message) -> None:
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
@@ -161,7 +161,7 @@ class RequestCycle:
                 self._chunked = self.scope["method"] != "HEAD"
                 headers.append(("transfer-encoding", "chunked"))
             else:
-                self.keep_alive = False  # an HTTP/1.0 client detects the end by the closed connection
+                self.keep_alive = False  # an HTTP/1.0 caller knows the end by the close of the connection
         head = self._at.head(status, headers, keep_alive=self.keep_alive)
         self._started = True
         self._at.write(head)
@@ -182,6 +182,6 @@ class RequestCycle:
 
 
 def wants_websocket(scope: Message) -> bool:
-    """Whether a request asks to upgrade to a WebSocket."""
-    upgrades = (value for name, value in scope["headers"] if name == b"upgrade")
-    return scope["method"] == "GET" and any(value.lower() == b"websocket" for value in upgrades)
+    """Whether a request asks to go on as a WebSocket."""
+    named = (value for name, value in scope["headers"] if name == b"upgrade")
+    return scope["method"] == "GET" and any(value.lower() == b"websocket" for value in named)
