@@ -82,10 +82,10 @@ def selection(
     return events.EventSelection(request.acting.tenant_id, project_id, correlation_id, app_instance_id)
 
 
-async def place_of(request: RequestContext, cursor: str) -> StreamPosition:
+async def position_of(request: RequestContext, cursor: str) -> StreamPosition:
     """The position of a cursor, unless the events after it were already deleted."""
     if cursor == "beginning":
-        return await first_place(request)
+        return await first_position(request)
     position = read_cursor(cursor)
     deleted = await events.forgotten(request.services.database)
     if position < deleted:
@@ -97,7 +97,7 @@ async def place_of(request: RequestContext, cursor: str) -> StreamPosition:
     return position
 
 
-async def first_place(request: RequestContext) -> StreamPosition:
+async def first_position(request: RequestContext) -> StreamPosition:
     """The position before the oldest stored event."""
     return max(BEGINNING, await events.forgotten(request.services.database))
 

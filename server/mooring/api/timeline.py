@@ -22,7 +22,7 @@ POLL_SECONDS: Final = 2.0
 AUDIT_ACTION: Final = "audit.read"
 
 
-def story(
+def timeline_selection(
     request: RequestContext, *, app_instance_id: str | None, correlation_id: str | None, audit: bool
 ) -> timelines.TimelineSelection:
     """What this caller may see of an instance's or a correlation's timeline; audit rows only if they may read those."""

@@ -41,6 +41,13 @@ class StoredSecret:
     created: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _SecretContext:
+    claim: InstanceClaim
+    instance: Instance
+    secrets: list[RuntimeSecret]  # that the instance already has
+
+
 async def store(work: Work[StoredSecret], ref: ClaimRef, spec: SecretSpec) -> Answered:
     """Store a secret for the instance, or return the one that already has the name."""
     purpose = read_purpose(spec.purpose)
@@ -59,23 +66,23 @@ async def store(work: Work[StoredSecret], ref: ClaimRef, spec: SecretSpec) -> An
     sealed = work.services.secrets.seal(plain, id=secret_id, tenant_id=tenant_id, purpose=SEALED_FOR)
     stored_spec = RuntimeSecretSpec(tenant_id, project_id, spec.name, purpose.value, sealed, instance_id=instance.id)
 
-    async def load() -> tuple[InstanceClaim, Instance, list[RuntimeSecret]]:
+    async def load() -> _SecretContext:
         claim, instance_now = await require_claim(work.database, work.acting, ref)
-        return claim, instance_now, await runtime_secrets.of_home(work.database, work.acting, project_id, instance.id)
+        secrets = await runtime_secrets.of_home(work.database, work.acting, project_id, instance.id)
+        return _SecretContext(claim, instance_now, secrets)
 
-    def decide(loaded: tuple[InstanceClaim, Instance, list[RuntimeSecret]]) -> Decision[StoredSecret]:
-        claim, instance_now, secrets = loaded
-        existing = next((each for each in secrets if each.name == spec.name), None)
+    def decide(current: _SecretContext) -> Decision[StoredSecret]:
+        existing = next((each for each in current.secrets if each.name == spec.name), None)
         if existing is not None:
             if existing.purpose != purpose:
                 raise Refusal(Code.NAME_TAKEN, f"the instance already has a secret of this name for {existing.purpose}")
             return Decision(StoredSecret(existing, created=False))
-        if instance_now.status in (InstanceState.STOPPED, InstanceState.STOPPING):
-            raise Refusal(Code.CONFLICT, f"the instance is {instance_now.status}: it takes no new secrets")
-        stored = store_secret(work.context, stored_spec, len(secrets))
-        audits = tuple(replace(each, app_instance_id=instance_now.id) for each in stored.audits)
+        if current.instance.status in (InstanceState.STOPPED, InstanceState.STOPPING):
+            raise Refusal(Code.CONFLICT, f"the instance is {current.instance.status}: it takes no new secrets")
+        stored = store_secret(work.context, stored_spec, len(current.secrets))
+        audits = tuple(replace(each, app_instance_id=current.instance.id) for each in stored.audits)
         return Decision(
-            StoredSecret(stored.result, created=True), (guard_of(claim), *stored.writes), stored.events, audits
+            StoredSecret(stored.result, created=True), (guard_of(current.claim), *stored.writes), stored.events, audits
         )
 
     return await work.execute(load, decide)

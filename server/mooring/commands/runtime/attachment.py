@@ -74,16 +74,17 @@ async def attach(work: Work[Attachment], project_id: str, instance_id: str) -> A
 async def detach(work: Work[Attachment], ref: AttachmentRef, request: DetachRequest) -> Answered:
     """End a project's use of an instance."""
     return await work.execute(
-        lambda: _load(work, ref), lambda loaded: detach_project(work.context, loaded[1], loaded[0], request)
+        lambda: _load(work, ref),
+        lambda loaded: detach_project(work.context, loaded.current, loaded.attachment, request),
     )
 
 
 async def act(work: Work[AttachedAction], ref: AttachmentRef, name: str, arguments: Mapping[str, Any]) -> Answered:
     """Ask the instance for an action, if the caller holds the key that the manifest names in the attached project."""
 
-    async def load() -> tuple[Attachment, InstanceContext]:
-        attachment, current = await _load(work, ref)
-        action = action_of(current.manifest, name)
+    async def load() -> _AttachmentContext:
+        loaded = await _load(work, ref)
+        action = action_of(loaded.current.manifest, name)
         place = Place(Scope.PROJECT, None, ref.project_id)
         if not may_act(work.context.actor, work.authority, place, action.permission):
             raise Refusal(
@@ -97,10 +98,10 @@ async def act(work: Work[AttachedAction], ref: AttachmentRef, name: str, argumen
                 "an attached project can only ask for actions of the whole instance, not of its members",
                 {"instead": "ask in the owning project"},
             )
-        return attachment, current
+        return loaded
 
-    def decide(loaded: tuple[Attachment, InstanceContext]) -> Decision[AttachedAction]:
-        attachment, current = loaded
+    def decide(loaded: _AttachmentContext) -> Decision[AttachedAction]:
+        attachment, current = loaded.attachment, loaded.current
         guard = require_active(attachment, current.operations)
         started = start_action(work.context, current, name, arguments, None, attached=attachment.for_adapter())
         made = AttachedAction(attachment, started.result)
@@ -109,6 +110,13 @@ async def act(work: Work[AttachedAction], ref: AttachmentRef, name: str, argumen
     return await work.execute(load, decide)
 
 
-async def _load(work: Work[Any], ref: AttachmentRef) -> tuple[Attachment, InstanceContext]:
+@dataclass(frozen=True, slots=True)
+class _AttachmentContext:
+    attachment: Attachment
+    current: InstanceContext
+
+
+async def _load(work: Work[Any], ref: AttachmentRef) -> _AttachmentContext:
     attachment = await find(work.services, work.acting, ref)
-    return attachment, await load_context(work, InstanceRef(attachment.owning_project_id, attachment.instance_id))
+    current = await load_context(work, InstanceRef(attachment.owning_project_id, attachment.instance_id))
+    return _AttachmentContext(attachment, current)

@@ -3,6 +3,7 @@
 No command here checks permissions: the API has checked the route's key and the category's (`api/category_access.py`).
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from mooring.commands.kernel.lookup import require
@@ -37,6 +38,26 @@ from mooring.core.runtime.operation import Operation
 from mooring.storage.catalog import entitlement
 from mooring.storage.kernel.database import Acting
 from mooring.storage.runtime import instance
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceWithLaunch:
+    """An instance, and the facts for launching more of it or another version."""
+
+    current: InstanceContext
+    launch: LaunchSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class _RollbackContext:
+    current: InstanceContext
+    target: PinnedVersion
+
+
+@dataclass(frozen=True, slots=True)
+class _OperationContext:
+    instance: Instance
+    operation: Operation
 
 
 def bounds_of(services: Services) -> OperationBounds:
@@ -89,7 +110,7 @@ async def stop(work: Work[Operation], ref: InstanceRef) -> Answered:
 async def upgrade(work: Work[Operation], ref: InstanceRef, version: str | None, channel: str | None) -> Answered:
     """Change to another version, by its number or by a channel."""
 
-    async def load() -> tuple[InstanceContext, LaunchSnapshot]:
+    async def load() -> InstanceWithLaunch:
         current = await load_context(work, ref)
         ids = tuple(dict.fromkeys(each.allocation_id for each in current.members if each.allocation_id is not None))
         row = current.instance
@@ -103,10 +124,11 @@ async def upgrade(work: Work[Operation], ref: InstanceRef, version: str | None, 
             placement=PlacementSpec(allocations=ids),
         )
         options = LoadOptions(EvaluationPurpose.UPGRADE, row, current.members, len(current.members))
-        return current, await launch.load(work.services, work.acting, ref.project_id, request, options)
+        facts = await launch.load(work.services, work.acting, ref.project_id, request, options)
+        return InstanceWithLaunch(current, facts)
 
-    def decide(loaded: tuple[InstanceContext, LaunchSnapshot]) -> Decision[Operation]:
-        return upgrade_instance(work.context, *loaded, bounds_of(work.services))
+    def decide(loaded: InstanceWithLaunch) -> Decision[Operation]:
+        return upgrade_instance(work.context, loaded.current, loaded.launch, bounds_of(work.services))
 
     return await work.execute(load, decide)
 
@@ -114,20 +136,20 @@ async def upgrade(work: Work[Operation], ref: InstanceRef, version: str | None, 
 async def rollback(work: Work[Operation], ref: InstanceRef) -> Answered:
     """Change back to the previous version."""
 
-    async def load() -> tuple[InstanceContext, PinnedVersion]:
+    async def load() -> _RollbackContext:
         current = await load_context(work, ref)
         target = rollback_target(current.instance, current.members)
         if target is None:
-            return current, PinnedVersion(None, ())
+            return _RollbackContext(current, PinnedVersion(None, ()))
         version = await instance.version(work.database, work.acting, target["version_id"])
         app_id = current.instance.app_id
         entitled = await entitlement.of_apps(work.database, work.acting, ref.project_id, [app_id])
         digests = sorted(set(target["artifacts"].values()))
         artifacts = await trusted(work.services, work.acting, ref.project_id, entitled.get(app_id), digests)
-        return current, PinnedVersion(version, artifacts)
+        return _RollbackContext(current, PinnedVersion(version, artifacts))
 
-    def decide(loaded: tuple[InstanceContext, PinnedVersion]) -> Decision[Operation]:
-        return rollback_instance(work.context, *loaded, bounds_of(work.services))
+    def decide(loaded: _RollbackContext) -> Decision[Operation]:
+        return rollback_instance(work.context, loaded.current, loaded.target, bounds_of(work.services))
 
     return await work.execute(load, decide)
 
@@ -160,9 +182,11 @@ async def repair(work: Work[Operation], ref: InstanceRef, scope: RepairScope, me
 async def cancel(work: Work[Operation], ref: InstanceRef, operation_id: str, reason: str) -> Answered:
     """Cancel an operation."""
 
-    async def load() -> tuple[Instance, Operation]:
+    async def load() -> _OperationContext:
         row = await find(work.services, work.acting, ref)
         operation = await instance.find_operation(work.database, work.acting, ref, operation_id)
-        return row, require(operation, "operation")
+        return _OperationContext(row, require(operation, "operation"))
 
-    return await work.execute(load, lambda loaded: cancel_operation(work.context, *loaded, reason))
+    return await work.execute(
+        load, lambda loaded: cancel_operation(work.context, loaded.instance, loaded.operation, reason)
+    )

@@ -68,7 +68,7 @@ async def load(
     target_allocations = await launch.target_allocations(
         database, acting, project_id, request.placement.allocations, "" if instance is None else instance.id
     )
-    standing = await _standing(services, acting, project_id, options)
+    current_allocations = await _current_allocations(services, acting, project_id, options)
     terms = None if request.placement.sku is None else await allocations.terms(database, acting, request.placement.sku)
     facts = LaunchSnapshot(
         tenant_id=str(acting.tenant_id),
@@ -86,8 +86,8 @@ async def load(
         holding=opening.holding,
         place_seconds=services.settings.allocation_place_seconds,
         purpose=options.purpose,
-        standing=standing,
-        group=await _group(services, acting, project_id, standing or list(target_allocations.values())),
+        current_allocations=current_allocations,
+        group=await _group(services, acting, project_id, current_allocations or list(target_allocations.values())),
         adding=options.adding,
     )
     if options.planning or request.placement.sku is not None:
@@ -140,7 +140,7 @@ def _chosen(candidates: Sequence[Candidate], channel: str | None, project_id: st
     return chosen_candidate(candidates, project_id)
 
 
-async def _standing(
+async def _current_allocations(
     services: Services, acting: Acting, project_id: str, options: LoadOptions
 ) -> tuple[TargetAllocation, ...]:
     """The allocations of the instance's current members."""
@@ -152,10 +152,10 @@ async def _standing(
 
 
 async def _group(
-    services: Services, acting: Acting, project_id: str, standing: Sequence[TargetAllocation]
+    services: Services, acting: Acting, project_id: str, targets: Sequence[TargetAllocation]
 ) -> GroupWithAllocations | None:
     """The same-node group that all of these allocations belong to, if there is one."""
-    groups = {each.allocation.group_id for each in standing}
+    groups = {each.allocation.group_id for each in targets}
     group_id = next(iter(groups)) if len(groups) == 1 else None
     if group_id is None:
         return None
@@ -199,7 +199,7 @@ async def _kinds(
 
 def _shape(facts: LaunchSnapshot) -> str | None:
     """The one shape of all the capacity; None if there are several."""
-    shapes = {each.allocation.shape for each in (*facts.target_allocations.values(), *facts.standing)}
+    shapes = {each.allocation.shape for each in (*facts.target_allocations.values(), *facts.current_allocations)}
     if facts.terms is not None:
         shapes.add(facts.terms.shape)
     return next(iter(shapes)) if len(shapes) == 1 else None

@@ -6,7 +6,7 @@ from typing import Any
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.commands.runtime import launch
-from mooring.commands.runtime.instance import bounds_of, load_context
+from mooring.commands.runtime.instance import InstanceWithLaunch, bounds_of, load_context
 from mooring.commands.runtime.launch import LoadOptions
 from mooring.core.kernel.decision import Decision
 from mooring.core.runtime.instance import InstanceRef
@@ -30,17 +30,30 @@ from mooring.storage.fleet import allocation as allocations
 from mooring.storage.runtime import instance
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _MemberContext:
+    current: InstanceContext
+    member: Member
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _ReplaceContext:
+    current: InstanceContext
+    member: Member
+    launch: LaunchSnapshot
+
+
 async def add(
     work: Work[LaunchedInstance], ref: InstanceRef, request: AddMembersRequest, placement: PlacementSpec | None
 ) -> Answered:
     """Add members to a component."""
 
-    async def load() -> tuple[InstanceContext, LaunchSnapshot]:
+    async def load() -> InstanceWithLaunch:
         current = await load_context(work, ref)
-        return current, await _facts(work, current, placement, request.count)
+        return InstanceWithLaunch(current, await _facts(work, current, placement, request.count))
 
-    def decide(loaded: tuple[InstanceContext, LaunchSnapshot]) -> Decision[LaunchedInstance]:
-        return add_members(work.context, *loaded, request, bounds_of(work.services))
+    def decide(loaded: InstanceWithLaunch) -> Decision[LaunchedInstance]:
+        return add_members(work.context, loaded.current, loaded.launch, request, bounds_of(work.services))
 
     return await work.execute(load, decide)
 
@@ -50,8 +63,9 @@ async def drain(
 ) -> Answered:
     """Ask a member to finish its work and accept no more."""
 
-    def decide(loaded: tuple[InstanceContext, Member]) -> Decision[Operation]:
-        return drain_member(work.context, *loaded, timeout_seconds=timeout_seconds, reason=reason)
+    def decide(loaded: _MemberContext) -> Decision[Operation]:
+        current, member = loaded.current, loaded.member
+        return drain_member(work.context, current, member, timeout_seconds=timeout_seconds, reason=reason)
 
     return await work.execute(lambda: _member(work, ref, member_id), decide)
 
@@ -59,8 +73,8 @@ async def drain(
 async def resume(work: Work[Member], ref: InstanceRef, member_id: str) -> Answered:
     """Put a member back to work."""
 
-    def decide(loaded: tuple[InstanceContext, Member]) -> Decision[Member]:
-        return resume_member(work.context, *loaded)
+    def decide(loaded: _MemberContext) -> Decision[Member]:
+        return resume_member(work.context, loaded.current, loaded.member)
 
     return await work.execute(lambda: _member(work, ref, member_id), decide)
 
@@ -68,8 +82,8 @@ async def resume(work: Work[Member], ref: InstanceRef, member_id: str) -> Answer
 async def remove(work: Work[Operation], ref: InstanceRef, member_id: str, request: RemoveMemberRequest) -> Answered:
     """Remove a member."""
 
-    def decide(loaded: tuple[InstanceContext, Member]) -> Decision[Operation]:
-        return remove_member(work.context, *loaded, request, bounds_of(work.services))
+    def decide(loaded: _MemberContext) -> Decision[Operation]:
+        return remove_member(work.context, loaded.current, loaded.member, request, bounds_of(work.services))
 
     return await work.execute(lambda: _member(work, ref, member_id), decide)
 
@@ -83,18 +97,20 @@ async def replace(
 ) -> Answered:
     """Replace a member by a new one."""
 
-    async def load() -> tuple[InstanceContext, LaunchSnapshot, Member]:
-        current, member = await _member(work, ref, member_id)
+    async def load() -> _ReplaceContext:
+        loaded = await _member(work, ref, member_id)
+        current, member = loaded.current, loaded.member
         effective_placement = placement
         if effective_placement is None and member.allocation_id is not None:
             row = await allocations.find(work.database, work.acting, ref.project_id, member.allocation_id)
             if row is not None and takes_over(current, member, row.status, request):
                 effective_placement = PlacementSpec(allocations=(row.id,))
-        return current, await _facts(work, current, effective_placement, 1), member
+        return _ReplaceContext(current, member, await _facts(work, current, effective_placement, 1))
 
-    def decide(loaded: tuple[InstanceContext, LaunchSnapshot, Member]) -> Decision[LaunchedInstance]:
-        current, facts, member = loaded
-        return replace_member(work.context, current, facts, bounds_of(work.services), member=member, request=request)
+    def decide(loaded: _ReplaceContext) -> Decision[LaunchedInstance]:
+        return replace_member(
+            work.context, loaded.current, loaded.launch, bounds_of(work.services), member=loaded.member, request=request
+        )
 
     return await work.execute(load, decide)
 
@@ -113,7 +129,7 @@ async def _facts(
     return await launch.load(work.services, work.acting, row.project_id, request, options)
 
 
-async def _member(work: Work[Any], ref: InstanceRef, member_id: str) -> tuple[InstanceContext, Member]:
+async def _member(work: Work[Any], ref: InstanceRef, member_id: str) -> _MemberContext:
     current = await load_context(work, ref)
     row = await instance.find_member(work.database, work.acting, ref, member_id)
-    return current, require(row, "member")
+    return _MemberContext(current, require(row, "member"))

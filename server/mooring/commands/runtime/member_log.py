@@ -21,9 +21,9 @@ from mooring.core.runtime.member_log import (
     LogReadContext,
     LogReadRequest,
     MemberProgram,
-    ask,
-    chosen,
-    known_of,
+    build_read_task,
+    choose_program,
+    known_programs,
     last_known,
     outcome,
 )
@@ -49,8 +49,8 @@ class LogTarget:
 async def choose(work: Work[Any], ref: InstanceRef, member_id: str, service: str | None) -> LogTarget:
     """The member and the named program, or its only one."""
     member = require(await instances.find_member(work.database, work.acting, ref, member_id), "member")
-    known = known_of(await logs.concerning(work.database, work.acting, member.id))
-    return LogTarget(member, known, chosen(known, member, service))
+    known = known_programs(await logs.concerning(work.database, work.acting, member.id))
+    return LogTarget(member, known, choose_program(known, member, service))
 
 
 async def read(
@@ -92,7 +92,7 @@ async def _start_read(work: Work[Any], target: LogTarget, request: LogReadReques
         return LogReadContext(now, allocation, bool(binding.reachable), *open_reads)
 
     def decide(context: LogReadContext) -> Any:
-        decision = ask(work.context, context, target.program, target.known, request)
+        decision = build_read_task(work.context, context, target.program, target.known, request)
         new_task[:] = [decision.result]
         return decision
 

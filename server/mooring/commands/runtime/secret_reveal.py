@@ -1,5 +1,7 @@
 """Showing the secret that gives access to an app to callers who may connect to it."""
 
+from dataclasses import dataclass
+
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.core.fleet.runtime_secret import RuntimeSecret, SecretPurpose
@@ -12,10 +14,22 @@ from mooring.storage.kernel import secret
 from mooring.storage.runtime import instance
 
 
-async def reveal(work: Work[tuple[str, str]], ref: InstanceRef, name: str) -> Answered:
+@dataclass(frozen=True, slots=True)
+class RevealedSecret:
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredSecret:
+    row: RuntimeSecret
+    sealed: Sealed
+
+
+async def reveal(work: Work[RevealedSecret], ref: InstanceRef, name: str) -> Answered:
     """The value of one secret of purpose `app_access`; the audit trail records who saw it."""
 
-    async def load() -> tuple[RuntimeSecret, Sealed]:
+    async def load() -> _StoredSecret:
         require(await instance.find(work.database, work.acting, ref.project_id, ref.instance_id), "instance")
         stored = await runtime_secret.of_home(work.database, work.acting, ref.project_id, ref.instance_id)
         row = require(next((each for each in stored if each.name == name), None), "secret")
@@ -23,11 +37,11 @@ async def reveal(work: Work[tuple[str, str]], ref: InstanceRef, name: str) -> An
             raise Refusal(
                 Code.PERMISSION_DENIED, f"the secret {name} is for {row.purpose}, and is never shown", {"name": name}
             )
-        return row, require(await secret.find(work.database, work.acting, row.secret_id), "secret")
+        return _StoredSecret(row, require(await secret.find(work.database, work.acting, row.secret_id), "secret"))
 
-    def decide(loaded: tuple[RuntimeSecret, Sealed]) -> Decision[tuple[str, str]]:
-        row, sealed = loaded
-        value = work.services.secrets.unseal(sealed).decode(errors="replace")
+    def decide(stored: _StoredSecret) -> Decision[RevealedSecret]:
+        row = stored.row
+        value = work.services.secrets.unseal(stored.sealed).decode(errors="replace")
         details = {"name": row.name, "purpose": row.purpose}
         audit = AuditRecord(
             "secret.reveal",
@@ -38,6 +52,6 @@ async def reveal(work: Work[tuple[str, str]], ref: InstanceRef, name: str) -> An
             after=details,
             app_instance_id=row.instance_id,
         )
-        return Decision((row.name, value), audits=(audit,))
+        return Decision(RevealedSecret(row.name, value), audits=(audit,))
 
     return await work.execute(load, decide)

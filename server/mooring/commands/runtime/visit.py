@@ -1,7 +1,7 @@
 """Commands on visits: the API creates them for a caller, the relay uses them for the holder of the ticket."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -9,6 +9,7 @@ from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work, system_context
 from mooring.commands.runtime.instance import load_context
 from mooring.commands.services import Services
+from mooring.core.fleet.allocation import Allocation
 from mooring.core.fleet.task_creation import TaskRequest, make_task
 from mooring.core.kernel.decision import Actor, Decision, DecisionContext, PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
@@ -37,8 +38,23 @@ TUNNEL_LIFETIME: Final = timedelta(hours=24)
 TUNNEL_IDLE_SECONDS: Final = 300.0
 
 
+@dataclass(frozen=True, slots=True)
+class TicketedVisit:
+    """A visit with its ticket, which only the response of its creation contains."""
+
+    visit: Visit
+    ticket: str
+
+
+@dataclass(frozen=True, slots=True)
+class _TerminalCommand:
+    request: ExecRequest
+    allocation: Allocation
+    instance_id: str
+
+
 async def to_endpoint(
-    work: Work[tuple[Visit, str]], project_id: str, endpoint_id: str, kind: VisitKind, ticket: str
+    work: Work[TicketedVisit], project_id: str, endpoint_id: str, kind: VisitKind, ticket: str
 ) -> Answered:
     """Create a visit to an endpoint; the response contains the ticket, and only its hash is stored."""
 
@@ -51,7 +67,7 @@ async def to_endpoint(
 
 
 async def to_command(
-    work: Work[tuple[Visit, str]], project_id: str, allocation_id: str, request: ExecRequest, ticket: str
+    work: Work[TicketedVisit], project_id: str, allocation_id: str, request: ExecRequest, ticket: str
 ) -> Answered:
     """Create a visit for one command."""
 
@@ -64,11 +80,11 @@ async def to_command(
 
 
 async def to_terminal(
-    work: Work[tuple[Visit, str]], ref: InstanceRef, endpoint: str | None, request: ExecRequest, ticket: str
+    work: Work[TicketedVisit], ref: InstanceRef, endpoint: str | None, request: ExecRequest, ticket: str
 ) -> Answered:
     """Create a visit for one command at an instance's terminal, which decides the user and the directory."""
 
-    async def load() -> tuple[ExecRequest, Any, str]:
+    async def load() -> _TerminalCommand:
         current = await load_context(work, ref)
         terminal, member = choose(current.instance, current.manifest, current.members, endpoint)
         row = await allocations.find(work.database, work.acting, ref.project_id, str(member.allocation_id))
@@ -80,11 +96,11 @@ async def to_terminal(
             directory=terminal.directory,
             environment=terminal.environment,
         )
-        return command, require(row, "allocation"), current.instance.id
+        return _TerminalCommand(command, require(row, "allocation"), current.instance.id)
 
-    def decide(loaded: tuple[ExecRequest, Any, str]) -> Decision[tuple[Visit, str]]:
-        command, allocation, instance_id = loaded
-        return _with(visit_command(work.context, allocation, command, digest(ticket), instance_id), ticket)
+    def decide(command: _TerminalCommand) -> Decision[TicketedVisit]:
+        decision = visit_command(work.context, command.allocation, command.request, digest(ticket), command.instance_id)
+        return _with(decision, ticket)
 
     return await work.execute(load, decide)
 
@@ -174,8 +190,9 @@ async def _apply(
     return decision.result
 
 
-def _with(decision: Decision[Visit], ticket: str) -> Decision[tuple[Visit, str]]:
-    return replace(decision, result=(decision.result, ticket))  # type: ignore[arg-type, return-value]
+def _with(decision: Decision[Visit], ticket: str) -> Decision[TicketedVisit]:
+    result = TicketedVisit(decision.result, ticket)
+    return Decision(result, decision.writes, decision.events, decision.audits, decision.traceless)
 
 
 def _context(services: Services, visit: Visit) -> DecisionContext:

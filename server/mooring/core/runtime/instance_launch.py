@@ -36,7 +36,7 @@ from mooring.core.runtime.launch import (
 from mooring.core.runtime.launch_estimate import LaunchEstimate
 from mooring.core.runtime.member import MEMBER, Member
 from mooring.core.runtime.operation import OPERATION, Operation, OperationKind
-from mooring.core.runtime.topology import member_slots
+from mooring.core.runtime.topology import MemberSlot, member_slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +211,9 @@ def assign_allocations(
     evaluation: Evaluation,
     *,
     instance: Instance,
-    slots: Sequence[tuple[str, int]],
+    slots: Sequence[MemberSlot],
 ) -> AssignedMembers:
-    """A new member for each slot (component, ordinal), in its own new allocation or in the named ones in turn."""
+    """A new member for each slot, in its own new allocation or in the named ones in turn."""
     capacity_request: Decision[Any] = Decision(None)
     if evaluation.is_new_capacity:
         capacity_request = request_capacity(context, launch, evaluation, len(slots))

@@ -165,7 +165,7 @@ class LaunchSnapshot:
     open_instances: int = 0
     expected: LaunchEstimate = field(default_factory=LaunchEstimate)
     purpose: EvaluationPurpose = EvaluationPurpose.LAUNCH
-    standing: Sequence[TargetAllocation] = ()  # allocations of the instance's current members
+    current_allocations: Sequence[TargetAllocation] = ()  # allocations of the instance's current members
     group: GroupWithAllocations | None = None  # the same-node group of those allocations
     adding: int = 0  # number of members to add
 
@@ -304,7 +304,7 @@ def _new_capacity(launch: LaunchSnapshot, members: int) -> tuple[int, list[str]]
 
 def _offer(launch: LaunchSnapshot, members: int, gpu_count: int, refused: dict[str, list[Refusal]]) -> Offer:
     """All allocations together; what is wrong with the named ones goes into `refused`."""
-    existing = tuple(each.capacity(launch.group) for each in launch.standing)
+    existing = tuple(each.capacity(launch.group) for each in launch.current_allocations)
     placement = launch.request.placement
     if placement.sku is not None:
         if not gpu_count or launch.terms is None:
@@ -320,7 +320,7 @@ def _offer(launch: LaunchSnapshot, members: int, gpu_count: int, refused: dict[s
             return offers[0]
         return next((each for each in offers if fit(launch.manifest.compatibility, each).fits), offers[0])
     refused["allocations"] = list(_named(launch, members))
-    known = {each.allocation.id for each in launch.standing}
+    known = {each.allocation.id for each in launch.current_allocations}
     fresh = [
         each for each in dict.fromkeys(placement.allocations) if each in launch.target_allocations and each not in known
     ]

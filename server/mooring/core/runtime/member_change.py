@@ -42,7 +42,15 @@ from mooring.core.runtime.instance_transitions import (
 from mooring.core.runtime.launch import STANDS, LaunchSnapshot, evaluate, require
 from mooring.core.runtime.member import MEMBER, Member, MemberState, MemberTrigger
 from mooring.core.runtime.operation import Operation, OperationKind, OperationState, OperationTrigger, Phase
-from mooring.core.runtime.topology import AT_ONCE_MAX, GOING, MEMBERS_MAX, component_of, count_staying, free_ordinals
+from mooring.core.runtime.topology import (
+    AT_ONCE_MAX,
+    GOING,
+    MEMBERS_MAX,
+    MemberSlot,
+    component_of,
+    count_staying,
+    free_ordinals,
+)
 
 HOLDS_MAX: Final = 16
 REPORT_GRACE: Final = timedelta(seconds=15)
@@ -99,7 +107,7 @@ def add_members(
         raise Refusal(Code.LIMIT_REACHED, f"an instance has at most {MEMBERS_MAX} members", {"limit": MEMBERS_MAX})
     evaluation = evaluate(launch)
     require(evaluation)
-    slots = [(component.key, each) for each in free_ordinals(current.members, component.key, request.count)]
+    slots = [MemberSlot(component.key, each) for each in free_ordinals(current.members, component.key, request.count)]
     assigned = assign_allocations(context, launch, evaluation, instance=instance, slots=slots)
     operation_request = {"component": component.key, "count": request.count}
     row = build_operation(context, instance, OperationKind.ADD, operation_request, bounds.deploy_seconds)
@@ -249,7 +257,9 @@ def replace_member(
     evaluation = evaluate(launch)
     require(evaluation)
     ordinal = free_ordinals(current.members, component.key, 1)[0]
-    assigned = assign_allocations(context, launch, evaluation, instance=instance, slots=[(component.key, ordinal)])
+    assigned = assign_allocations(
+        context, launch, evaluation, instance=instance, slots=[MemberSlot(component.key, ordinal)]
+    )
     takes_over = any(each.id == member.allocation_id for each in assigned.allocations)
     new = replace(assigned.members[0], replaces_id=member.id)
     if takes_over:

@@ -98,7 +98,7 @@ class LogPart:
     log: str
 
 
-def known_of(tasks: Sequence[Task]) -> KnownPrograms:
+def known_programs(tasks: Sequence[Task]) -> KnownPrograms:
     """The programs that a member's tasks started and did not remove, with the last known lines of each."""
     programs: dict[str, MemberProgram] = {}
     lines: dict[str, tuple[str, ...]] = {}
@@ -114,7 +114,7 @@ def known_of(tasks: Sequence[Task]) -> KnownPrograms:
     return KnownPrograms(tuple(sorted(programs.values(), key=lambda each: each.name)), lines)
 
 
-def chosen(known: KnownPrograms, member: Member, service: str | None) -> MemberProgram:
+def choose_program(known: KnownPrograms, member: Member, service: str | None) -> MemberProgram:
     """The named program, or the only one."""
     names = [each.name for each in known.programs]
     found = [each for each in known.programs if service in (None, each.name)]
@@ -137,7 +137,7 @@ def last_known(known: KnownPrograms, member: Member, program: MemberProgram | No
     return {"last_lines": list(lines or member.last_lines or ())}
 
 
-def ask(
+def build_read_task(
     context: DecisionContext,
     target: LogReadContext,
     program: MemberProgram,
@@ -222,7 +222,7 @@ def _read(task: Task, details: dict[str, Any]) -> LogPart:
     )
 
 
-def check_ask(request: LogReadRequest) -> LogReadRequest:
+def check_request(request: LogReadRequest) -> LogReadRequest:
     """Refuse an offset together with a tail, and waiting without an offset."""
     if request.offset is not None and request.tail is not None:
         raise invalid("tail", "not allowed together with an offset")

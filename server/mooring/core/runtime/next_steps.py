@@ -141,7 +141,7 @@ def next_of_allocation(code: str | None) -> NextStep:
     return NEXT_OF_ALLOCATION.get(code or "") or next_of_task(code) or NEXT_OF_ALLOCATION[FailureReason.NO_CAPACITY]
 
 
-def again(instance: Instance, operation: Operation) -> str:
+def retry_command(instance: Instance, operation: Operation) -> str:
     """The command that repeats the operation, or the one that resolves its failure."""
     named, members = instance.id, " ".join(operation.member_ids[:1])
     return {

@@ -5,7 +5,7 @@ component `main`.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from mooring.core.catalog.manifest import Component, Manifest
 from mooring.core.kernel import validation
@@ -51,9 +51,16 @@ def require_count(component: Component, count: int, path: str) -> None:
         raise validation.invalid(path, f"{component.min_count} to {component.max_count} members of {component.key}")
 
 
-def member_slots(topology: Mapping[str, int]) -> list[tuple[str, int]]:
-    """(component, ordinal) of each member of a new instance."""
-    return [(key, ordinal) for key, count in topology.items() for ordinal in range(count)]
+class MemberSlot(NamedTuple):
+    """Which member: its component, and its number within that."""
+
+    component: str
+    ordinal: int
+
+
+def member_slots(topology: Mapping[str, int]) -> list[MemberSlot]:
+    """The slots of all members of a new instance."""
+    return [MemberSlot(key, ordinal) for key, count in topology.items() for ordinal in range(count)]
 
 
 def free_ordinals(members: Iterable[Member], key: str, count: int) -> list[int]:

@@ -29,10 +29,10 @@ from mooring.core.runtime.next_steps import (
     UNHEALTHY,
     VAGUE,
     NextStep,
-    again,
     next_of_allocation,
     next_of_failure,
     next_of_task,
+    retry_command,
 )
 from mooring.core.runtime.operation import Operation, OperationFailure, OperationKind, OperationState, Phase
 
@@ -183,12 +183,12 @@ def _succeeded(facts: WhyFacts, operation: Operation) -> Link:
 
 
 def _cancelled(facts: WhyFacts, operation: Operation) -> Link:
-    return (), next_of_failure(OperationFailure.CANCELLED, again(facts.snapshot.instance, operation))
+    return (), next_of_failure(OperationFailure.CANCELLED, retry_command(facts.snapshot.instance, operation))
 
 
 def _failed_operation(facts: WhyFacts, operation: Operation) -> Link:
     code = operation.failure_code or ""
-    following = next_of_failure(code, again(facts.snapshot.instance, operation))
+    following = next_of_failure(code, retry_command(facts.snapshot.instance, operation))
     task = _culprit(facts, code, operation.id)
     if task is None:
         dead = [each for each in _concerned(facts, operation) if _is_dead(each.allocation)]

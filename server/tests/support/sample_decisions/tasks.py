@@ -86,7 +86,7 @@ def _every_read(now: DecisionContext) -> Iterator[Decision[Any]]:
     ground = member_log.LogReadContext(member(), allocation(node_id="nod_1"), reachable=True)
     program, known = member_log.MemberProgram("web", "service"), member_log.KnownPrograms((), {})
     for wanted in (member_log.LogReadRequest(), member_log.LogReadRequest(7, None, 4_096, 20.0, "0a")):
-        yield member_log.ask(now, ground, program, known, wanted)
+        yield member_log.build_read_task(now, ground, program, known, wanted)
 
 
 SEALED = Sealed("sec_1", TENANT, "runtime_secret", "key", b"w", b"c")

@@ -38,7 +38,7 @@ async def list_events(request: RequestContext, query: EventQuery) -> EventPage:
     await _require_project(request)
     hub = request.services.hub
     wanted = stream.selection(request, query.correlation_id, query.app_instance_id)
-    place = await stream.place_of(request, query.cursor) if query.cursor else await stream.first_place(request)
+    place = await stream.position_of(request, query.cursor) if query.cursor else await stream.first_position(request)
     rows, place = await hub.read(wanted, place, query.limit)
     if not rows and query.wait:
         rows, place = await stream.wait_for_first(request, wanted, place, query)
@@ -96,7 +96,7 @@ async def _followed(request: RequestContext, query: StreamQuery) -> AsyncGenerat
     stream.require_room(request)
     wanted = stream.selection(request, query.correlation_id, query.app_instance_id)
     cursor = request.headers.get("last-event-id") or query.cursor
-    place = await stream.place_of(request, cursor) if cursor else request.services.hub.head
+    place = await stream.position_of(request, cursor) if cursor else request.services.hub.head
     return stream.pieces(request, stream.EventSource(request, wanted), place)
 
 

@@ -103,7 +103,7 @@ async def list_instance_timeline(
     """Read what happened around an instance: its members, operations, tasks and the capacity it asked for."""
     project_id = request.place.project_id or ""
     require(await instances.find(request.services.database, request.acting, project_id, instance_id), "instance")
-    wanted = timelines.story(
+    wanted = timelines.timeline_selection(
         request, app_instance_id=instance_id, correlation_id=query.correlation_id, audit=query.audit
     )
     return await _page(request, wanted, query)
@@ -113,7 +113,7 @@ async def _followed(request: RequestContext, query: TimelineStreamQuery) -> Asyn
     wanted = await _story(request, query)
     stream.require_room(request)
     cursor = request.headers.get("last-event-id") or query.cursor
-    place = await stream.place_of(request, cursor) if cursor else request.services.hub.head
+    place = await stream.position_of(request, cursor) if cursor else request.services.hub.head
     return stream.pieces(request, timelines.TimelineSource(request, wanted), place)
 
 
@@ -125,7 +125,7 @@ async def _story(request: RequestContext, query: TimelineQuery | TimelineStreamQ
     if query.app_instance_id is not None:
         instance = await instances.find(request.services.database, request.acting, project_id, query.app_instance_id)
         require(instance, "instance")
-    return timelines.story(
+    return timelines.timeline_selection(
         request, app_instance_id=query.app_instance_id, correlation_id=query.correlation_id, audit=query.audit
     )
 
@@ -134,7 +134,7 @@ async def _page(
     request: RequestContext, wanted: TimelineSelection, query: TimelineQuery | InstanceTimelineQuery
 ) -> TimelinePage:
     """A page; while there is nothing on it, the caller may wait."""
-    place = await stream.place_of(request, query.cursor) if query.cursor else await stream.first_place(request)
+    place = await stream.position_of(request, query.cursor) if query.cursor else await stream.first_position(request)
     deadline = time.monotonic() + min(query.wait, request.services.settings.wait_seconds_max)
     rows, place = await timelines.read(request, wanted, place, query.limit)
     while not rows and not request.services.hub.closed:

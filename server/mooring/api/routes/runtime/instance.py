@@ -252,5 +252,7 @@ async def list_closing_records(request: RequestContext, instance_id: str, query:
 )
 async def reveal_instance_secret(request: RequestContext, instance_id: str, secret_name: str) -> Answered:
     """Show the secret that gives access to the app, such as its token; the audit trail records it."""
-    work: Work[tuple[str, str]] = request.work(lambda revealed: RevealedSecretView(name=revealed[0], value=revealed[1]))
+    work: Work[secret_reveal.RevealedSecret] = request.work(
+        lambda revealed: RevealedSecretView(name=revealed.name, value=revealed.value)
+    )
     return await secret_reveal.reveal(work, at(request, instance_id), secret_name)

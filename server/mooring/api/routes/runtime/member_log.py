@@ -4,7 +4,7 @@ from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route_in
 from mooring.api.routes.runtime.instance import PLACES, at
 from mooring.api.routes.runtime.member import ONE_MEMBER
-from mooring.api.schemas.runtime.member_log import MemberLogQuery, MemberLogView, log_ask, member_log_view
+from mooring.api.schemas.runtime.member_log import MemberLogQuery, MemberLogView, log_request, member_log_view
 from mooring.api.stream import require_still_allowed
 from mooring.commands.kernel.work import Work
 from mooring.commands.runtime import member_log as commands
@@ -32,9 +32,9 @@ async def get_member_log(
     The node is asked, which takes a moment; with `wait` the response comes as soon as there is more. If the node cannot
     be asked, `details.last_lines` of the error has the last known lines.
     """
-    log_request = log_ask(query)
+    read_request = log_request(query)
     work: Work[Task] = request.work(lambda made: None)
     target = await commands.choose(work, at(request, instance_id), member_id, query.service)
     request.tools.log_reads.take(target.member.id)
-    part = await commands.read(work, target, log_request, request.tools.logs, lambda: require_still_allowed(request))
+    part = await commands.read(work, target, read_request, request.tools.logs, lambda: require_still_allowed(request))
     return member_log_view(target.member.id, target.program, part)

@@ -20,7 +20,7 @@ from mooring.commands.kernel.work import Answered, Work
 from mooring.commands.runtime import visit as commands
 from mooring.core.kernel.errors import Code
 from mooring.core.kernel.permissions import Scope
-from mooring.core.runtime.visit import ExecRequest, Visit, VisitKind
+from mooring.core.runtime.visit import ExecRequest, VisitKind
 from mooring.gateways.passwords import new_visit_ticket
 from mooring.storage.runtime import visit as visits
 
@@ -55,7 +55,7 @@ async def get_endpoint(request: RequestContext, endpoint_id: str) -> EndpointVie
 async def connect_endpoint(request: RequestContext, endpoint_id: str) -> Answered:
     """Get a ticket that opens connections to this endpoint through the relay."""
     relay = request.tools.relay
-    work: Work[tuple[Visit, str]] = request.work(lambda made: ticket_view(made, relay.url))
+    work: Work[commands.TicketedVisit] = request.work(lambda made: ticket_view(made, relay.url))
     ids = (str(request.place.project_id), endpoint_id)
     return await commands.to_endpoint(work, *ids, VisitKind.CONNECT, new_visit_ticket())
 
@@ -72,7 +72,7 @@ async def open_endpoint(request: RequestContext, endpoint_id: str) -> Answered:
     The link works once, within two minutes. It starts a session that is valid only at this endpoint's own origin.
     """
     relay = request.tools.relay
-    work: Work[tuple[Visit, str]] = request.work(lambda made: link_view(made, relay.origin_of(endpoint_id)))
+    work: Work[commands.TicketedVisit] = request.work(lambda made: link_view(made, relay.origin_of(endpoint_id)))
     ids = (str(request.place.project_id), endpoint_id)
     return await commands.to_endpoint(work, *ids, VisitKind.BROWSE, new_visit_ticket())
 
@@ -94,7 +94,7 @@ async def open_endpoint(request: RequestContext, endpoint_id: str) -> Answered:
 async def exec_allocation(request: RequestContext, allocation_id: str, body: RunCommand) -> Answered:
     """Get a ticket for one interactive command in the sandbox; its arguments are in the audit trail."""
     relay = request.tools.relay
-    work: Work[tuple[Visit, str]] = request.work(lambda made: ticket_view(made, relay.url))
+    work: Work[commands.TicketedVisit] = request.work(lambda made: ticket_view(made, relay.url))
     command = ExecRequest(tuple(body.argv), body.user, body.columns, body.rows, body.label, body.terminal)
     return await commands.to_command(work, str(request.place.project_id), allocation_id, command, new_visit_ticket())
 
@@ -119,6 +119,6 @@ async def exec_instance(request: RequestContext, instance_id: str, body: RunAtTe
     Without a command it is a login shell. The command's arguments are in the audit trail.
     """
     relay = request.tools.relay
-    work: Work[tuple[Visit, str]] = request.work(lambda made: ticket_view(made, relay.url))
+    work: Work[commands.TicketedVisit] = request.work(lambda made: ticket_view(made, relay.url))
     command = ExecRequest(tuple(body.argv), "", body.columns, body.rows, terminal=body.terminal)
     return await commands.to_terminal(work, at(request, instance_id), body.endpoint, command, new_visit_ticket())

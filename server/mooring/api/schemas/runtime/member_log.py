@@ -12,7 +12,7 @@ from mooring.core.runtime.member_log import (
     LogPart,
     LogReadRequest,
     MemberProgram,
-    check_ask,
+    check_request,
 )
 
 
@@ -54,8 +54,8 @@ class MemberLogView(Shown):
     log: str
 
 
-def log_ask(query: MemberLogQuery) -> LogReadRequest:
-    return check_ask(LogReadRequest(query.offset, query.tail, query.limit, query.wait, query.log))
+def log_request(query: MemberLogQuery) -> LogReadRequest:
+    return check_request(LogReadRequest(query.offset, query.tail, query.limit, query.wait, query.log))
 
 
 def member_log_view(member_id: str, program: MemberProgram, read: LogPart) -> MemberLogView:

@@ -6,10 +6,11 @@ import msgspec
 from msgspec import Meta
 
 from mooring.api.schemas.kernel.fields import Shown, Strict, Time
+from mooring.commands.runtime.visit import TicketedVisit
 from mooring.core.fleet.task_creation import LABEL_PATTERN
 from mooring.core.fleet.task_schema import NAME_PATTERN
 from mooring.core.kernel.sandbox_user import USER_PATTERN
-from mooring.core.runtime.visit import ARGUMENT_LENGTH_MAX, ARGUMENTS_MAX, SIZE_MAX, Visit, VisitEndpoint, VisitKind
+from mooring.core.runtime.visit import ARGUMENT_LENGTH_MAX, ARGUMENTS_MAX, SIZE_MAX, VisitEndpoint, VisitKind
 
 Argument = Annotated[str, Meta(max_length=ARGUMENT_LENGTH_MAX)]
 Size = Annotated[int, Meta(ge=1, le=SIZE_MAX)]
@@ -96,12 +97,14 @@ def endpoint_view(endpoint: VisitEndpoint, origin: str) -> EndpointView:
     )
 
 
-def ticket_view(made: tuple[Visit, str], relay_url: str) -> TicketView:
-    visit, ticket = made
-    return TicketView(id=visit.id, kind=visit.kind, relay_url=relay_url, ticket=ticket, expires_at=visit.expires_at)
+def ticket_view(made: TicketedVisit, relay_url: str) -> TicketView:
+    visit = made.visit
+    return TicketView(
+        id=visit.id, kind=visit.kind, relay_url=relay_url, ticket=made.ticket, expires_at=visit.expires_at
+    )
 
 
-def link_view(made: tuple[Visit, str], origin: str) -> LinkView:
-    visit, code = made
-    url = f"{origin}/.mooring/open?code={code}"
+def link_view(made: TicketedVisit, origin: str) -> LinkView:
+    visit = made.visit
+    url = f"{origin}/.mooring/open?code={made.ticket}"
     return LinkView(id=visit.id, kind=VisitKind(visit.kind).value, url=url, expires_at=visit.expires_at)
