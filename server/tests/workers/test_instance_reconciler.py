@@ -270,8 +270,10 @@ async def test_cancelling_is_bounded(world: World) -> None:
     await stage.site.fleet.node(1)
     instance_id = await stage.running(1)
     upgrade = await stage.begin(instance_id, await stage.ask(instance_id, OperationKind.RECONCILE, []))
-    told = ("test", {"cancel_reason": "not wanted"})
-    await stage.apply(move_operation(stage.context(), "app", upgrade, OperationTrigger.CANCEL, told))
+    cancelled = move_operation(
+        stage.context(), "app", upgrade, OperationTrigger.CANCEL, "test", cancel_reason="not wanted"
+    )
+    await stage.apply(cancelled)
     await stage.look()
     assert (await stage.operations(instance_id))[-1].status == "cancelling"  # whoever holds it has his time
     stage.site.later(timedelta(seconds=121))
