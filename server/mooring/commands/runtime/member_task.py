@@ -59,18 +59,18 @@ async def make(work: Work[Task], ref: ClaimRef, operation_id: str | None, reques
     first = [await _load(work, ref, operation_id, request)]
     target = first[0].target
     work = under_correlation(work, target.operation or target.instance)
-    wanted = None
+    new_request = None
     if first[0].earlier is None:
-        wanted = await complete_request(work, target, request, ArtifactEvaluator(work, target.instance))
+        new_request = await complete_request(work, target, request, ArtifactEvaluator(work, target.instance))
 
     async def load() -> _TaskContext:
         return first.pop() if first else await _load(work, ref, operation_id, request)
 
     def decide(current: _TaskContext) -> Decision[Task]:
-        if current.earlier is not None or wanted is None:
+        if current.earlier is not None or new_request is None:
             return Decision(require_same(require(current.earlier, "task"), current.target))
         check_target(current.target, request)  # evaluating artifacts takes a while, and the member may be gone by now
-        made = make_task(work.context, wanted)
+        made = make_task(work.context, new_request)
         writes = (guard_of(current.claim), *guards_of(current.target), *made.writes)
         return Decision(made.task, writes, made.events, made.audits)
 
@@ -184,7 +184,7 @@ def _is_private(trust_context_: TrustContext, artifact: Artifact) -> bool:
 
 
 def _image(
-    services: Services, trust_context_: TrustContext, artifact: Artifact, asked: Mapping[str, Any]
+    services: Services, trust_context_: TrustContext, artifact: Artifact, requested: Mapping[str, Any]
 ) -> dict[str, Any]:
     if artifact.source_type != SourceType.OCI or artifact.kind != ArtifactKind.OCI:
         raise Refusal(
@@ -201,7 +201,7 @@ def _image(
 
 
 def _fetch(
-    services: Services, trust_context_: TrustContext, artifact: Artifact, asked: Mapping[str, Any]
+    services: Services, trust_context_: TrustContext, artifact: Artifact, requested: Mapping[str, Any]
 ) -> dict[str, Any]:
     location = location_of(artifact)
     if location.source_type not in FETCHED_FROM:
@@ -216,7 +216,7 @@ def _fetch(
         source = f"{registry}/v2/{repository}"
         if artifact.kind == ArtifactKind.BLOB:
             source = f"{source}/blobs/{artifact.digest}"
-    arguments = {name: value for name, value in asked.items() if name in FETCH_ARGUMENTS}
+    arguments = {name: value for name, value in requested.items() if name in FETCH_ARGUMENTS}
     return {
         **arguments,
         "kind": artifact.kind,

@@ -145,8 +145,8 @@ def teardown_proof(member_ids: Iterable[str], records: Iterable[ClosingRecord]) 
     missing = missing_closing_records(members, found)
     if missing:
         raise _record_missing("the teardown is not proven", missing)
-    asked = frozenset(members)
-    return proof_of(record.kind for record in found if record.member_id in asked)
+    member_set = frozenset(members)
+    return proof_of(record.kind for record in found if record.member_id in member_set)
 
 
 def proof_of(kinds: Iterable[str]) -> TeardownProof:

@@ -288,11 +288,11 @@ def _start_change(
     )
     parts: list[Decision[Any]] = []
     if target is not None:
-        wanted = [
+        holds = [
             Hold(digest, "instance", instance.id, target.version_id)
             for digest in sorted(set(target.artifacts.values()) - current.held)
         ]
-        parts.append(take_holds(context, instance.place, wanted))
+        parts.append(take_holds(context, instance.place, holds))
     return together(operation, *parts, new_operation(instance, operation, "instance.update"))
 
 
@@ -325,8 +325,8 @@ def _require_rollback(lifecycle: ManifestLifecycle | None, target: VersionPin) -
     if rollback is None or not rollback.supported:
         note = (rollback.note if rollback is not None else "") or "upgrade to a version that is offered"
         raise Refusal(Code.NOT_SUPPORTED, "the running version does not support a rollback", {"instead": note})
-    wanted = read_version(target.version)
-    if rollback.to_versions and not any(wanted in read_range(each) for each in rollback.to_versions):
+    target_version = read_version(target.version)
+    if rollback.to_versions and not any(target_version in read_range(each) for each in rollback.to_versions):
         raise Refusal(
             Code.NOT_SUPPORTED,
             f"the running version can be rolled back to {' or '.join(rollback.to_versions)}, not to {target.version}",

@@ -174,9 +174,9 @@ def orphans(context: DecisionContext, limits: TimeLimits, snapshot: InstanceSnap
     if instance.status != S.RUNNING or any(each.kind in WHOLE_KINDS for each in snapshot.operations):
         return None
     covered = {id_ for each in snapshot.operations for id_ in each.member_ids}
-    alone = [each for each in snapshot.members if each.member.id not in covered]
+    uncovered = [each for each in snapshot.members if each.member.id not in covered]
     parts = []
-    for each in alone:
+    for each in uncovered:
         if each.member.status not in COMING:
             continue
         code, detail = each.ended or (F.CANCELLED.value, "the operation that created it was cancelled")
@@ -184,7 +184,7 @@ def orphans(context: DecisionContext, limits: TimeLimits, snapshot: InstanceSnap
         parts.append(move_member(context, instance.app_slug, each.member, MemberTrigger.FAIL, ACTION, **failure))
     if parts:
         return together(instance, *parts[:AT_ONCE])
-    unwanted = [each for each in alone if _is_failed(each) and each.member.failure_code == F.CANCELLED]
+    unwanted = [each for each in uncovered if _is_failed(each) and each.member.failure_code == F.CANCELLED]
     if not unwanted:
         return None
     reason = "the operation that created it was cancelled"
@@ -198,8 +198,10 @@ def _stop(context: DecisionContext, snapshot: InstanceSnapshot, *, reason: str, 
     moved = move_instance(
         context, snapshot.instance, InstanceTrigger.STOP, ACTION, stop_requested_at=context.now, health_detail=reason
     )
-    made = system_operation(context, snapshot, K.DECOMMISSION, reason=reason, phase=Phase.ADAPTER, duration=duration)
-    return together(moved.result, moved, new_operation(snapshot.instance, made, ACTION))
+    operation = system_operation(
+        context, snapshot, K.DECOMMISSION, reason=reason, phase=Phase.ADAPTER, duration=duration
+    )
+    return together(moved.result, moved, new_operation(snapshot.instance, operation, ACTION))
 
 
 def _remove(

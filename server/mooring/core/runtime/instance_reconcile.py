@@ -104,10 +104,10 @@ def _leftovers(context: DecisionContext, limits: TimeLimits, snapshot: InstanceS
     if not needed or snapshot.open_of(K.DECOMMISSION):
         return None
     reason = "tear down what is left of a failed instance" if state == S.FAILED else "the instance is being stopped"
-    made = system_operation(
+    operation = system_operation(
         context, snapshot, K.DECOMMISSION, reason=reason, phase=Phase.PLATFORM, duration=limits.operation
     )
-    return new_operation(snapshot.instance, made, ACTION)
+    return new_operation(snapshot.instance, operation, ACTION)
 
 
 def _others_end(context: DecisionContext, limits: TimeLimits, snapshot: InstanceSnapshot) -> Step | None:
@@ -385,15 +385,15 @@ def _fail_instance(
 def _late_step(operation: Operation, now: datetime, limit: timedelta) -> str | None:
     """A sentence about the step that exceeds the limit; None if there is none."""
     for each in operation.steps:
-        begun = _moment(each) if each.get("status") == "running" else None
-        if begun is not None and begun + limit <= now:
-            return f"step {each.get('name')} has been running since {begun.isoformat(timespec='seconds')}"
+        started = _moment(each) if each.get("status") == "running" else None
+        if started is not None and started + limit <= now:
+            return f"step {each.get('name')} has been running since {started.isoformat(timespec='seconds')}"
     return None
 
 
 def _moment(step: Mapping[str, Any]) -> datetime | None:
-    begun = step.get("started_at")
-    return datetime.fromisoformat(begun) if isinstance(begun, str) else begun
+    started = step.get("started_at")
+    return datetime.fromisoformat(started) if isinstance(started, str) else started
 
 
 def _how_far(snapshot: InstanceSnapshot, operation: Operation) -> str:

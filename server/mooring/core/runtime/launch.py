@@ -131,10 +131,10 @@ class TargetAllocation:
 
     def capacity(self, group: GroupWithAllocations | None = None) -> Capacity:
         """The allocation as `compatibility` sees it; without a node it counts as on its group's node, or alone."""
-        where = self.allocation.node_id or self.allocation.id
+        node = self.allocation.node_id or self.allocation.id
         if group is not None and self.allocation.group_id == group.group.id:
-            where = next((each.node_id for each in group.allocations if each.node_id is not None), group.group.id)
-        return Capacity(CapacityShape(self.allocation.shape), self.allocation.gpu_count, where, self.facts)
+            node = next((each.node_id for each in group.allocations if each.node_id is not None), group.group.id)
+        return Capacity(CapacityShape(self.allocation.shape), self.allocation.gpu_count, node, self.facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,7 +148,7 @@ def build_read_task(
     details = {"member_id": target.member.id, **last_known(known, target.member, program)}
     allocation = _readable_allocation(target, details)
     bounds = (READS_OF_MEMBER, READS_OF_PROJECT, READS_OF_NODE)
-    if any(open_ >= most for open_, most in zip(target.open_reads, bounds, strict=True)):
+    if any(count >= limit for count, limit in zip(target.open_reads, bounds, strict=True)):
         raise Refusal(
             Code.RATE_LIMITED, "too many log reads are already open there", {"retry_after_seconds": 1, **details}
         )

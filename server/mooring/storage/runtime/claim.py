@@ -185,15 +185,15 @@ async def claim(
     ) as error:  # one holder polled twice at once, with the same instances in another order
         raise unavailable("two polls of one holder collided; try again") from error
     claims, lost, scanned, next_at = [], [], 0, None
-    for what, instance_id, fence, at in rows:
-        if what == "claim":
+    for kind, instance_id, fence, expires_at in rows:
+        if kind == "claim":
             claims.append(FencedInstance(instance_id, fence))
-        elif what == "lost":
+        elif kind == "lost":
             lost.append(FencedInstance(instance_id, fence))
-        elif what == "scanned":
+        elif kind == "scanned":
             scanned = fence
         else:
-            next_at = at
+            next_at = expires_at
     return ClaimResult(tuple(claims), tuple(lost), scanned, next_at)
 
 

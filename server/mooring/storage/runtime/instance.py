@@ -126,12 +126,12 @@ async def find(database: Database, acting: Acting, project_id: str, instance_id:
 
 
 async def page(
-    database: Database, acting: Acting, project_id: str, wanted: InstanceFilter, window: PageWindow
+    database: Database, acting: Acting, project_id: str, criteria: InstanceFilter, window: PageWindow
 ) -> list[Instance]:
     """The next instances of this project."""
-    categories = None if wanted.categories is None else list(wanted.categories)
+    categories = None if criteria.categories is None else list(criteria.categories)
     rows = await database.fetch(
-        acting, LIST, project_id, window.after, window.limit, wanted.status, wanted.kind, categories
+        acting, LIST, project_id, window.after, window.limit, criteria.status, criteria.kind, categories
     )
     return [instance_of(row) for row in rows]
 
@@ -143,10 +143,10 @@ async def find_member(database: Database, acting: Acting, ref: InstanceRef, memb
 
 
 async def page_members(
-    database: Database, acting: Acting, ref: InstanceRef, wanted: InstanceFilter, window: PageWindow
+    database: Database, acting: Acting, ref: InstanceRef, criteria: InstanceFilter, window: PageWindow
 ) -> list[Member]:
     """The next members of an instance, including removed ones."""
-    rows = await database.fetch(acting, LIST_MEMBERS, *_window_of(ref, window), wanted.status, wanted.kind)
+    rows = await database.fetch(acting, LIST_MEMBERS, *_window_of(ref, window), criteria.status, criteria.kind)
     return [member_of(row) for row in rows]
 
 
@@ -165,10 +165,10 @@ async def find_operation(database: Database, acting: Acting, ref: InstanceRef, o
 
 
 async def page_operations(
-    database: Database, acting: Acting, ref: InstanceRef, wanted: InstanceFilter, window: PageWindow
+    database: Database, acting: Acting, ref: InstanceRef, criteria: InstanceFilter, window: PageWindow
 ) -> list[Operation]:
     """The next older operations of an instance, without read-only actions."""
-    rows = await database.fetch(acting, LIST_OPERATIONS, *_window_of(ref, window), wanted.status, wanted.kind)
+    rows = await database.fetch(acting, LIST_OPERATIONS, *_window_of(ref, window), criteria.status, criteria.kind)
     return [operation_of(row) for row in rows]
 
 

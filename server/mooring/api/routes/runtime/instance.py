@@ -105,13 +105,13 @@ async def create_instance(request: RequestContext, body: CreateInstance) -> Answ
 @route_in(PLACES, "GET", PATH, RouteSpec("instance", "list", "instance.read", answer=Page[InstanceView], family=True))
 async def list_instances(request: RequestContext, query: InstanceQuery) -> Page[InstanceView]:
     """List a project's instances, oldest first; stopped ones stay readable."""
-    wanted = instances.InstanceFilter(
+    criteria = instances.InstanceFilter(
         None if query.status is None else query.status.value,
         query.app,
         categories_of(request.caller.authority, request.place, "instance.read"),
     )
     project_id, window = str(request.place.project_id), page_window(query, "instance")
-    rows = await instances.page(request.services.database, request.acting, project_id, wanted, window)
+    rows = await instances.page(request.services.database, request.acting, project_id, criteria, window)
     views = await shown(request, rows[: query.limit])
     return page(rows, query, "instance", lambda row: views[row.id])
 

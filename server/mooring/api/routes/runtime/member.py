@@ -53,9 +53,9 @@ async def list_members(request: RequestContext, instance_id: str, query: MemberQ
     """List the members of an instance, including removed ones."""
     database, ref = request.services.database, at(request, instance_id)
     require(await instances.find(database, request.acting, ref.project_id, ref.instance_id), "instance")
-    wanted = instances.InstanceFilter(None if query.status is None else query.status.value, query.component)
+    criteria = instances.InstanceFilter(None if query.status is None else query.status.value, query.component)
     window = page_window(query, "member")
-    rows = await instances.page_members(database, request.acting, ref, wanted, window)
+    rows = await instances.page_members(database, request.acting, ref, criteria, window)
     bound = await instances.bindings(database, [each.allocation_id for each in rows if each.allocation_id])
     return page(
         rows,
@@ -145,11 +145,11 @@ async def list_operations(request: RequestContext, instance_id: str, query: Oper
     """List the operations of an instance, newest first, without read-only actions."""
     database, ref = request.services.database, at(request, instance_id)
     require(await instances.find(database, request.acting, ref.project_id, ref.instance_id), "instance")
-    wanted = instances.InstanceFilter(
+    criteria = instances.InstanceFilter(
         None if query.status is None else query.status.value, None if query.kind is None else query.kind.value
     )
     window = page_window(query, "operation", AFTER_ALL)
-    rows = await instances.page_operations(database, request.acting, ref, wanted, window)
+    rows = await instances.page_operations(database, request.acting, ref, criteria, window)
     return page(rows, query, "operation", lambda row: operation_view(request.caller, row))
 
 
