@@ -25,8 +25,8 @@ import uvloop
 from bench import meters
 from bench.load import HEAD_END, LENGTH, LoadFailed
 from bench.statements import Alone, alone
-from mooring_agent.verify import Believer, Refused
-from mooring_agent.wire import Claimed, Reported, Task, decode
+from mooring_agent.control_plane.messages import Claimed, Reported, Task, decode
+from mooring_agent.tasks.verifier import Believer, Refused
 
 SHARED_CONNECTIONS = 64
 MAKING_CONNECTIONS = 64  # so many that no request waits for another one on our side

@@ -28,8 +28,8 @@ from bench.agent_load import Agent, Crew, Lane
 from bench.load import LoadFailed
 from bench.stand import Stand, stand
 from mooring.core.platform_key import encoded
-from mooring_agent.verify import Refused
-from mooring_agent.wire import Claimed, Task
+from mooring_agent.control_plane.messages import Claimed, Task
+from mooring_agent.tasks.verifier import Refused
 
 CONNECTIONS = 8
 MEMBERS = 200

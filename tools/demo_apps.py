@@ -22,7 +22,7 @@ from pathlib import Path
 from mooring.gateways.cosign_keys import new_signing_key
 from mooring.gateways.cosign_sign import sign_as_tag
 from mooring.gateways.registry_push import RegistryPusher
-from mooring_agent.podman import Podman
+from mooring_agent.containers.podman import Podman
 from mooring_sdk import Client, MooringError, models
 from mooring_workload.bundle import BUNDLE_VERSION, bundle_of, key_at, public_half, write_bundle
 from mooring_workload.image import BuildFailed, Layout

@@ -23,8 +23,8 @@ from typing import Any
 import httpx
 import msgspec
 
-from mooring_agent.hosts.choice import NEEDS, host_for
-from mooring_agent.keys import read_identity
+from mooring_agent.control_plane.keys import read_identity
+from mooring_agent.hosts.select import NEEDS, host_for
 from mooring_sdk import Client, MooringError, models
 from tools.demo_telling import DemoFailed, heading, tell, undisturbed
 from tools.ports import free_port

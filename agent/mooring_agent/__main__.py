@@ -23,19 +23,19 @@ from typing import Final
 
 import msgspec
 
-from mooring_agent import labels, simulate
-from mooring_agent.address import check_address, check_own_address, own_address
+from mooring_agent import log_context, simulate
 from mooring_agent.agent import Agent, Dismissed, Parts
-from mooring_agent.client import Introduction, Turned, Unreachable, enrol
-from mooring_agent.containers import containers_of
-from mooring_agent.families import FAMILIES
-from mooring_agent.hosts.choice import check_machine, host_for
+from mooring_agent.containers.container_tasks import containers_of
+from mooring_agent.containers.podman import Podman
+from mooring_agent.control_plane.addresses import check_address, check_own_address, own_address
+from mooring_agent.control_plane.keys import read_identity, ready_keys, store_identity
+from mooring_agent.control_plane.platform_client import Introduction, Turned, Unreachable, enrol
 from mooring_agent.hosts.namespace import NamespaceHost
-from mooring_agent.hosts.namespace.disks import DISK_BYTES
+from mooring_agent.hosts.namespace.sandbox_disk import DISK_BYTES
+from mooring_agent.hosts.select import check_machine, host_for
 from mooring_agent.inventory import take_inventory
-from mooring_agent.journal import Journal
-from mooring_agent.keys import read_identity, ready_keys, store_identity
-from mooring_agent.podman import Podman
+from mooring_agent.tasks.handlers import FAMILIES
+from mooring_agent.tasks.journal import Journal
 
 STATE: Final = "MOORING_AGENT_STATE_DIR"
 PR_SET_PDEATHSIG: Final = 1
@@ -45,7 +45,7 @@ GIB: Final = 1 << 30
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; its exit code."""
     chosen = _parser().parse_args(arguments)
-    labels.configure(chosen.log_level.upper())
+    log_context.configure(chosen.log_level.upper())
     try:
         if chosen.command == "enrol":
             return _enrol(chosen)

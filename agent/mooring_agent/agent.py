@@ -16,19 +16,19 @@ from typing import Any, Final
 import httpx
 
 from mooring_agent import VERSION
-from mooring_agent.client import Client, Turned, Unreachable
-from mooring_agent.executor import Executor
-from mooring_agent.families import FAMILIES, Family
+from mooring_agent.backoff import Pause
+from mooring_agent.control_plane.keys import Identity, NodeKeys, store_identity, with_announced
+from mooring_agent.control_plane.messages import Claimed
+from mooring_agent.control_plane.platform_client import Client, Turned, Unreachable
 from mooring_agent.hosts.contract import Host, HostFailure, Stray
-from mooring_agent.journal import Journal, JournalFull
-from mooring_agent.keys import Identity, NodeKeys, store_identity, with_announced
-from mooring_agent.log_reads import LogReads
-from mooring_agent.pause import Pause
-from mooring_agent.probes import PROBES
-from mooring_agent.reporter import Reporter
-from mooring_agent.tunnels import tunnel_families
-from mooring_agent.verify import Believer, Refused
-from mooring_agent.wire import Claimed
+from mooring_agent.tasks.executor import Executor
+from mooring_agent.tasks.handlers import FAMILIES, Family
+from mooring_agent.tasks.journal import Journal, JournalFull
+from mooring_agent.tasks.log_read import LogReads
+from mooring_agent.tasks.probes import PROBES
+from mooring_agent.tasks.reporter import Reporter
+from mooring_agent.tasks.verifier import Believer, Refused
+from mooring_agent.tunnels.tunnel import tunnel_families
 
 SWEEP_SECONDS: Final = 600.0
 WAIT_SECONDS: Final = 30.0

@@ -29,12 +29,19 @@ import msgspec
 
 from mooring_agent import VERSION
 from mooring_agent.agent import Agent, Dismissed, Parts
-from mooring_agent.client import USER_AGENT, Introduction, Turned, Unreachable, enrol, read_answer
+from mooring_agent.backoff import Pause
+from mooring_agent.control_plane.keys import make_keys
+from mooring_agent.control_plane.platform_client import (
+    USER_AGENT,
+    Introduction,
+    Turned,
+    Unreachable,
+    enrol,
+    read_answer,
+)
 from mooring_agent.hosts.simulated import SimulatedHost, Weather
 from mooring_agent.inventory import declared_gpus
-from mooring_agent.journal import Journal
-from mooring_agent.keys import make_keys
-from mooring_agent.pause import Pause
+from mooring_agent.tasks.journal import Journal
 
 ENROLLING_MAX: Final = 8
 """How many enrol at once."""

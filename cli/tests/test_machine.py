@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from agent.tests.supervisor.standing import is_alive
+from agent.tests.support.supervisors import is_alive
 from cli.tests.platform_double import Given, Platform
 from mooring_cli import up
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mooring_agent.hosts.choice import host_for
-from mooring_agent.podman import Podman
+from mooring_agent.containers.podman import Podman
+from mooring_agent.hosts.select import host_for
 from mooring_sdk import Client, ClientSettings, models
 from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
 

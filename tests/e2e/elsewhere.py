@@ -15,7 +15,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
-from mooring_agent.hosts.namespace.network import inside
+from mooring_agent.hosts.namespace.project_network import inside
 from tools.ports import LOOPBACK
 
 NAMESPACES: Final = Path("/run/netns")

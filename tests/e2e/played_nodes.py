@@ -17,11 +17,11 @@ from mooring_adapter.conformance.records import OPENING
 from mooring_adapter.conformance.rules import PLATFORM_ONLY
 from mooring_adapter.conformance.under_test import TaskView
 from mooring_agent.agent import Agent, Dismissed, Parts
-from mooring_agent.families import Doing, Family, Fields
+from mooring_agent.control_plane.messages import Task
 from mooring_agent.hosts.contract import Host, HostFailure, Owner
 from mooring_agent.hosts.simulated import SimulatedHost, Weather
 from mooring_agent.simulate import Fleet, Simulation
-from mooring_agent.wire import Task
+from mooring_agent.tasks.handlers import Doing, Family, Fields
 
 CALM: Final = Weather()
 START_SECONDS_MAX: Final = 180.0

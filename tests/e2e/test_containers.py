@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from agent.tests.containers.images import BUSYBOX, busybox_image, push
+from agent.tests.support.busybox_image import BUSYBOX, busybox_image, push
 from mooring.core.decision import Insert
 from mooring.core.ids import Prefix
 from mooring.embedded.cluster import Layout
 from mooring.storage.database import Database, PoolSettings
-from mooring_agent.podman import Podman
+from mooring_agent.containers.podman import Podman
 from mooring_sdk import errors
 from server.tests.registry.registry_process import RunningRegistry, running_registry
 from server.tests.rows import CLOCK, Ground, artifact_columns, machines_of

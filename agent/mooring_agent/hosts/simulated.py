@@ -30,7 +30,7 @@ from mooring_agent.hosts.contract import (
     Stray,
     Thing,
 )
-from mooring_agent.receipts import KINDS
+from mooring_agent.tasks.receipts import KINDS
 
 
 @dataclass(frozen=True, slots=True)

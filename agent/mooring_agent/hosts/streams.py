@@ -6,7 +6,7 @@ import socket
 from typing import Final
 
 from mooring_agent.hosts.contract import HostFailure
-from mooring_agent.supervisor.client import PipedCommand, SupervisorGone, SupervisorRefusal, TerminalCommand
+from mooring_agent.supervisor.supervisor_client import PipedCommand, SupervisorGone, SupervisorRefusal, TerminalCommand
 
 PIECE_BYTES: Final = 65_536
 _END_OF_TRANSMISSION: Final = b"\x04"

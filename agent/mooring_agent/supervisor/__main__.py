@@ -12,7 +12,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from mooring_agent.supervisor.options import Options
-from mooring_agent.supervisor.service import serve
+from mooring_agent.supervisor.serve import serve
 
 
 def main() -> None:

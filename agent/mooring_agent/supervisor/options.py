@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from mooring_agent.supervisor import logs
+from mooring_agent.supervisor import segmented_log
 
 
 class Options(NamedTuple):
@@ -21,8 +21,8 @@ class Options(NamedTuple):
     markers: Mapping[str, str] = {}  # set in every program's environment, to find again whose a process is
     drop_capabilities: tuple[int, ...] = ()  # not even a program of root's holds these
     no_new_privileges: bool = False  # also for root's programs
-    log_segment_bytes: int = logs.SEGMENT_BYTES
-    log_head_bytes: int = logs.HEAD_BYTES
+    log_segment_bytes: int = segmented_log.SEGMENT_BYTES
+    log_head_bytes: int = segmented_log.HEAD_BYTES
     prepare_owner: Callable[[], None] | None = None  # in a new owner's pid namespace; else it gets a /proc of its own
     prepare_program: Callable[[], None] | None = (
         None  # in a new process, still as the supervisor's user, before it is replaced

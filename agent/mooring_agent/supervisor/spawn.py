@@ -14,9 +14,9 @@ import termios
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
-from mooring_agent.supervisor import kernel
-from mooring_agent.supervisor.captures import OUTPUT_MAX_BYTES
+from mooring_agent.kernel import syscalls
 from mooring_agent.supervisor.options import Options
+from mooring_agent.supervisor.output_capture import OUTPUT_MAX_BYTES
 from mooring_agent.supervisor.users import UnknownUserError, User, find_user
 
 ARGUMENTS_MAX: Final = 4096
@@ -158,7 +158,7 @@ def _become(
             options.prepare_program()
         _take_user(options, user)
         _enter(spec.directory, options.start)
-        kernel.close_at_exec(3)
+        syscalls.close_at_exec(3)
         os.execvpe(spec.argv[0], list(spec.argv), _environment(spec, options, user))
     except OSError as error:
         os.write(tell, f"{error.errno or 0}:{error.strerror or error}".encode())
@@ -177,13 +177,13 @@ def _place(files: tuple[int, int, int, int]) -> int:
 
 
 def _take_user(options: Options, user: User | None) -> None:
-    kernel.drop_capabilities(options.drop_capabilities)
+    syscalls.drop_capabilities(options.drop_capabilities)
     if user is not None:
         os.setgroups(user.groups)
         os.setresgid(user.gid, user.gid, user.gid)
         os.setresuid(user.uid, user.uid, user.uid)
     if options.no_new_privileges or os.geteuid() != 0:
-        kernel.forbid_new_privileges()
+        syscalls.forbid_new_privileges()
 
 
 def _enter(directory: str, start: int | None) -> None:

@@ -17,20 +17,20 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.tests.containers.images import BUSYBOX, Made, busybox_image, push
-from agent.tests.platform_hand import ALLOCATION, CREATE, Hand, seal
-from agent.tests.supervisor.standing import until
-from mooring_agent.cache import Cache
-from mooring_agent.containers import Containers
-from mooring_agent.executor import Executor
-from mooring_agent.families import FAMILIES
+from agent.tests.support.busybox_image import BUSYBOX, Made, busybox_image, push
+from agent.tests.support.fake_platform import ALLOCATION, CREATE, Hand, seal
+from agent.tests.support.supervisors import until
+from mooring_agent.artifacts.blob_cache import Cache
+from mooring_agent.containers.container_tasks import Containers
+from mooring_agent.containers.images import Images
+from mooring_agent.containers.podman import Podman
+from mooring_agent.control_plane.keys import make_keys
+from mooring_agent.control_plane.messages import Result, decode
 from mooring_agent.hosts.contract import Network, SandboxSpec
 from mooring_agent.hosts.simulated import SimulatedHost
-from mooring_agent.images import Images
-from mooring_agent.journal import Journal
-from mooring_agent.keys import make_keys
-from mooring_agent.podman import Podman
-from mooring_agent.wire import Result, decode
+from mooring_agent.tasks.executor import Executor
+from mooring_agent.tasks.handlers import FAMILIES
+from mooring_agent.tasks.journal import Journal
 from server.tests.registry.registry_process import RunningRegistry, running_registry
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("containers")]

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.tests.supervisor.standing import DAEMON, NEVER, is_alive, python, shell, until
-from mooring_agent.hosts import proc
-from mooring_agent.supervisor import logs
-from mooring_agent.supervisor.client import ProgramSpec, SupervisorClient, SupervisorRefusal, bind_listener
+from agent.tests.support.supervisors import DAEMON, NEVER, is_alive, python, shell, until
+from mooring_agent.kernel import proc
+from mooring_agent.supervisor import segmented_log
+from mooring_agent.supervisor.supervisor_client import ProgramSpec, SupervisorClient, SupervisorRefusal, bind_listener
 from mooring_agent.supervisor.users import UnknownUserError, find_user
 
 INIT = """
 import sys
 from mooring_agent.supervisor.options import Options
-from mooring_agent.supervisor.service import serve
+from mooring_agent.supervisor.serve import serve
 listener, state, nested = (int(each) for each in sys.argv[1:])
 serve(Options(listener, state, 0, "mooring-init test", peer_outside=True, owner_namespaces=bool(nested)))
 """
@@ -45,7 +45,7 @@ class Init:
 
     def output(self, owner: str, key: str) -> str:
         """What a program wrote."""
-        return b"".join(logs.read_log(str(self.state / f"label-{owner}" / "logs" / key), 0)).decode()
+        return b"".join(segmented_log.read_log(str(self.state / f"label-{owner}" / "logs" / key), 0)).decode()
 
     async def told(self, owner: str, key: str, program: ProgramSpec) -> str:
         """Run a program to its end; what it wrote."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.tests.supervisor.standing import (
+from agent.tests.support.supervisors import (
     DAEMON,
     NEVER,
     Standing,
@@ -22,8 +22,8 @@ from agent.tests.supervisor.standing import (
     standing,
     until,
 )
-from mooring_agent.hosts import proc
-from mooring_agent.supervisor.client import SupervisorGone, SupervisorRefusal
+from mooring_agent.kernel import proc
+from mooring_agent.supervisor.supervisor_client import SupervisorGone, SupervisorRefusal
 
 SERVER = """
 import http.server, pathlib, sys
@@ -150,8 +150,8 @@ async def test_a_supervisor_that_is_killed_takes_everything_along(sandbox: Stand
 AGENT = """
 import asyncio, os, sys
 from pathlib import Path
-from mooring_agent.supervisor.client import ProgramSpec, SupervisorClient
-from mooring_agent.supervisor.launch import ensure_supervisor
+from mooring_agent.supervisor.supervisor_client import ProgramSpec, SupervisorClient
+from mooring_agent.supervisor.launcher import ensure_supervisor
 
 async def main():
     state, root, flag = (Path(each) for each in sys.argv[1:])

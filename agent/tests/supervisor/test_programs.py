@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.tests.supervisor.standing import (
+from agent.tests.support.supervisors import (
     DAEMON,
     NEVER,
     Standing,
@@ -23,10 +23,10 @@ from agent.tests.supervisor.standing import (
     standing,
     until,
 )
-from mooring_agent.hosts import proc
-from mooring_agent.supervisor import logs
-from mooring_agent.supervisor.captures import read_capture
-from mooring_agent.supervisor.client import ProgramSpec, SupervisorRefusal
+from mooring_agent.kernel import proc
+from mooring_agent.supervisor import segmented_log
+from mooring_agent.supervisor.output_capture import read_capture
+from mooring_agent.supervisor.supervisor_client import ProgramSpec, SupervisorRefusal
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def sandbox(tmp_path: Path) -> AsyncIterator[Standing]:
 
 def output(sandbox: Standing, owner: str, key: str, offset: int = 0) -> bytes:
     """What a program wrote."""
-    return b"".join(logs.read_log(sandbox.log(owner, key), offset))
+    return b"".join(segmented_log.read_log(sandbox.log(owner, key), offset))
 
 
 async def test_a_run_ends_with_its_code_and_its_output(sandbox: Standing) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.tests.namespace.standing import namespaces_of
-from mooring_agent.hosts.namespace import NamespaceHost, births, processes, ranges
-from mooring_agent.hosts.namespace.look import socket_inodes, sockets
-from mooring_agent.hosts.namespace.network import BRIDGE, inside, links
-from mooring_agent.hosts.namespace.records import UIDS
+from agent.tests.support.namespace_sandboxes import namespaces_of
+from mooring_agent.hosts.namespace import NamespaceHost, init_process, namespace_processes, uid_ranges
+from mooring_agent.hosts.namespace.inspect import socket_inodes, sockets
+from mooring_agent.hosts.namespace.project_network import BRIDGE, inside, links
+from mooring_agent.hosts.namespace.sandbox_records import UIDS
 from tests.e2e.cloud import Machine
 from tests.e2e.traces import traces_of
 
@@ -34,10 +34,10 @@ def ways() -> Iterator[tuple[str, int]]:
     A network that nobody has by any of these is gone.
     """
     known: set[str] = set()
-    for pid in processes.pids():
-        if (process := processes.read(pid)) is None:
+    for pid in namespace_processes.pids():
+        if (process := namespace_processes.read(pid)) is None:
             continue
-        opened = [(f"/proc/{pid}/fd/{number}", target) for number, target in processes.descriptors(pid)]
+        opened = [(f"/proc/{pid}/fd/{number}", target) for number, target in namespace_processes.descriptors(pid)]
         for way, target in ((f"/proc/{pid}/ns/net", f"net:[{process.namespaces.get('net')}]"), *opened):
             if target.startswith("net:[") and target not in known:
                 known.add(target)
@@ -82,10 +82,10 @@ class Footprint:
             if each.first_uid is not None
         }
         cabled = [each for each in records if not each.spec.network.machine]
-        projects = {births.project_network(host.places, each.spec.network.name) for each in cabled}
+        projects = {init_process.project_network(host.places, each.spec.network.name) for each in cabled}
         assert None not in projects
         namespaces = frozenset(item for each in allocations for item in namespaces_of(host, each))
-        within = [each for each in processes.survey() if namespaces.intersection(each.namespaces.items())]
+        within = [each for each in namespace_processes.survey() if namespaces.intersection(each.namespaces.items())]
         return cls(
             tuple(host.places.sandbox(each) for each in allocations),
             users,
@@ -95,7 +95,7 @@ class Footprint:
             frozenset(each.link for each in cabled),
             frozenset(network_number(each) for each in projects if each is not None),
             socket_inodes(within),
-            processes.ticks_now(),
+            namespace_processes.ticks_now(),
         )
 
     def left(self) -> list[str]:
@@ -104,8 +104,8 @@ class Footprint:
         found += [f"group {each}" for each in self.groups if each.exists()]
         found += [trace for each in self.directories for trace in traces_of(each)]
         # A range that is free again may be given to a sandbox of anybody, who came or went during the survey as well.
-        before, survey = ranges.given(self.registry), processes.survey()
-        after = ranges.given(self.registry)
+        before, survey = uid_ranges.given(self.registry), namespace_processes.survey()
+        after = uid_ranges.given(self.registry)
         own = [first for first, holder in self.users.items() if {before.get(first), after.get(first)} <= {holder, None}]
         # So may the number of a namespace; somebody older may be inside of one for a moment.
         given = {
@@ -136,6 +136,6 @@ class Footprint:
                 yield from (f"socket {each} in net:{number}" for each in self.sockets & socket_numbers(way))
 
 
-def is_of(process: processes.Process, ranges_of_users: Sequence[int]) -> bool:
+def is_of(process: namespace_processes.Process, ranges_of_users: Sequence[int]) -> bool:
     """Whether somebody of these ranges of users runs it."""
     return any(first <= process.uid < first + UIDS for first in ranges_of_users)

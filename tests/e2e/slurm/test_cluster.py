@@ -4,7 +4,7 @@ import os
 import signal
 
 from mooring_agent.hosts.namespace import NamespaceHost
-from mooring_agent.hosts.namespace.records import sandbox_itself
+from mooring_agent.hosts.namespace.sandbox_records import sandbox_itself
 from mooring_sdk import models
 from mooring_slurm.layout import controller_port, worker_port
 from tests.e2e.slurm.cluster import SKU, Site, Tenant

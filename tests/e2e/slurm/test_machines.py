@@ -1,6 +1,6 @@
 """A cluster of real Slurm over several whole machines, which reach each other by their own addresses."""
 
-from mooring_agent.hosts.namespace.network import links
+from mooring_agent.hosts.namespace.project_network import links
 from mooring_sdk import models
 from tests.e2e.elsewhere import NAMESPACES, elsewhere
 from tests.e2e.slurm.cluster import Site, Tenant

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent.tests.namespace.standing import Inside, spec_of
+from agent.tests.support.namespace_sandboxes import Inside, spec_of
 from mooring_agent.hosts.contract import Device, FileSpec, Owner, ProcessSpec, Restart
 from mooring_agent.hosts.namespace import NamespaceHost
 from mooring_slurm import conf, daemons, layout

@@ -11,7 +11,7 @@ import pytest
 
 from adapters.slurm.tests.real.scene import GO, PATIENCE_SECONDS, WAITS, Scene, until
 from adapters.slurm.tests.real.standing import RealCluster
-from agent.tests.namespace.standing import left_of
+from agent.tests.support.namespace_sandboxes import left_of
 from mooring_adapter import Instance, World
 from mooring_adapter import Member as Standing
 from mooring_agent.hosts.namespace import NamespaceHost

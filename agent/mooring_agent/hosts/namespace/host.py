@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
-from mooring_agent.address import LOOPBACK
+from mooring_agent.control_plane.addresses import LOOPBACK
 from mooring_agent.hosts import contract
 from mooring_agent.hosts.contract import (
     FileSpec,
@@ -31,20 +31,20 @@ from mooring_agent.hosts.contract import (
     SandboxSpec,
 )
 from mooring_agent.hosts.namespace import (
-    births,
-    disks,
-    limits,
-    look,
-    making,
-    network,
-    owned,
-    processes,
-    sweeping,
-    unmaking,
+    cgroups,
+    create,
+    destroy,
+    init_process,
+    inspect,
+    namespace_processes,
+    owner_files,
+    project_network,
+    sandbox_disk,
+    sweep,
 )
-from mooring_agent.hosts.namespace.making import Machine
-from mooring_agent.hosts.namespace.programs import Programs
-from mooring_agent.hosts.namespace.records import Init, Places, Record, sandbox_itself
+from mooring_agent.hosts.namespace.create import Machine
+from mooring_agent.hosts.namespace.sandbox_records import Init, Places, Record, sandbox_itself
+from mooring_agent.hosts.namespace.supervised_programs import Programs
 from mooring_agent.hosts.streams import SocketStream
 
 P = ParamSpec("P")
@@ -62,16 +62,16 @@ class NamespaceHost(Programs):
 
     def __init__(
         self, directory: Path, node_id: str, registry: Path = _DEFAULT_REGISTRY, *,
-        disk_bytes: int = disks.DISK_BYTES, address: str = LOOPBACK,
+        disk_bytes: int = sandbox_disk.DISK_BYTES, address: str = LOOPBACK,
     ) -> None:  # fmt: skip
         label = hashlib.sha256(f"{node_id}\n{directory}".encode()).hexdigest()[:12]
-        if disk_bytes and disk_bytes < disks.DISK_BYTES_MIN:
-            raise ValueError(f"a sandbox's disk has at least {disks.DISK_BYTES_MIN} bytes")
+        if disk_bytes and disk_bytes < sandbox_disk.DISK_BYTES_MIN:
+            raise ValueError(f"a sandbox's disk has at least {sandbox_disk.DISK_BYTES_MIN} bytes")
         places = Places(directory.absolute(), label, registry)
-        self.machine = Machine(places, limits.detect(), threading.Lock(), disk_bytes, address)
+        self.machine = Machine(places, cgroups.detect(), threading.Lock(), disk_bytes, address)
         self.places.make()
-        self.making_steps = making.STEPS
-        self.unmaking_steps = unmaking.STEPS
+        self.making_steps = create.STEPS
+        self.unmaking_steps = destroy.STEPS
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._dialled: dict[str, weakref.WeakSet[SocketStream]] = {}
 
@@ -94,7 +94,7 @@ class NamespaceHost(Programs):
 
     def device_paths(self, allocation_id: str) -> tuple[str, ...]:
         """The machine's devices that are the sandbox's; a simulated one is none of them."""
-        nodes = births.devices(self._record(allocation_id).spec.devices)
+        nodes = init_process.devices(self._record(allocation_id).spec.devices)
         return tuple(node["source"] for node in nodes if node["source"])
 
     def _lock(self, allocation_id: str) -> asyncio.Lock:
@@ -107,7 +107,7 @@ class NamespaceHost(Programs):
         return record
 
     def _init(self, allocation_id: str) -> Init:
-        init = births.living(self.places, sandbox_itself(allocation_id))
+        init = init_process.living(self.places, sandbox_itself(allocation_id))
         if init is None:
             raise HostFailure("not_found", f"the sandbox of {allocation_id} does not stand")
         return init
@@ -121,23 +121,25 @@ class NamespaceHost(Programs):
             async with self._lock(allocation_id):
                 if await _thread(self._recover_one, allocation_id):
                     standing.append(allocation_id)
-        await _thread(sweeping.remnants, self.machine)
+        await _thread(sweep.remnants, self.machine)
         for name in {self._record(each).spec.network.name for each in standing}:
-            await _thread(making.rename_members, self.machine, name)
+            await _thread(create.rename_members, self.machine, name)
         return standing
 
     def _recover_one(self, allocation_id: str) -> bool:
         for owner in self.places.owners(allocation_id):
-            births.wait_for_birth(self.places.owner(owner))
+            init_process.wait_for_birth(self.places.owner(owner))
         record = self.places.load(allocation_id)
         if record is None:
-            sweeping.remove_unrecorded(self.machine, allocation_id)
+            sweep.remove_unrecorded(self.machine, allocation_id)
             return False
         if record.status == "creating":
             # One that cannot be completed stays as it is: whoever asks for it again is told why.
             with contextlib.suppress(HostFailure):
-                record = making.perform(self.machine, record, self.making_steps)
-        return record.status == "standing" and births.living(self.places, sandbox_itself(allocation_id)) is not None
+                record = create.perform(self.machine, record, self.making_steps)
+        return (
+            record.status == "standing" and init_process.living(self.places, sandbox_itself(allocation_id)) is not None
+        )
 
     async def create(self, spec: SandboxSpec) -> SandboxFacts:
         """Make the sandbox, or answer how it stands already; a half made one is completed."""
@@ -148,14 +150,14 @@ class NamespaceHost(Programs):
     def _create(self, spec: SandboxSpec) -> SandboxFacts:
         record = self.places.load(spec.allocation_id)
         if record is None:
-            record = making.begin(self.machine, spec)
+            record = create.begin(self.machine, spec)
         if record.status == "destroying":
             raise HostFailure("refused", f"the sandbox of {spec.allocation_id} is being destroyed")
         if record.status == "standing":
-            if births.living(self.places, sandbox_itself(spec.allocation_id)) is None:
+            if init_process.living(self.places, sandbox_itself(spec.allocation_id)) is None:
                 raise HostFailure("interrupted", "the sandbox ended with its machine; it has to be destroyed first")
-            return making.facts(record)
-        return making.facts(making.perform(self.machine, record, self.making_steps))
+            return create.facts(record)
+        return create.facts(create.perform(self.machine, record, self.making_steps))
 
     async def set_peers(self, allocation_id: str, peers: Sequence[Peer]) -> None:
         """Let the sandbox know these names beside those of its project on this machine, and forget others."""
@@ -164,7 +166,7 @@ class NamespaceHost(Programs):
             record = self._record(allocation_id)
             self._init(allocation_id)
             self.places.store(replace(record, spec=replace(record.spec, peers=tuple(peers))))
-            refused = making.rename_members(self.machine, record.spec.network.name)
+            refused = create.rename_members(self.machine, record.spec.network.name)
             if allocation_id in refused:
                 raise refused[allocation_id]
 
@@ -174,7 +176,7 @@ class NamespaceHost(Programs):
     async def write_files(self, owner: Owner, files: Sequence[FileSpec]) -> int:
         """Write files below the sandbox's root and remember whose they are; how many."""
         async with self._lock(owner.allocation_id):
-            return await _thread(owned.write, self.places, self._record(owner.allocation_id), owner, files)
+            return await _thread(owner_files.write, self.places, self._record(owner.allocation_id), owner, files)
 
     # --- reaching in ---
 
@@ -190,7 +192,9 @@ class NamespaceHost(Programs):
         for address in (LOOPBACK, *own, "::1"):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             with contextlib.suppress(OSError, TimeoutError):
-                connection = await _thread(network.inside, namespace, lambda family=family: socket.socket(family))
+                connection = await _thread(
+                    project_network.inside, namespace, lambda family=family: socket.socket(family)
+                )
                 stream = await _connect(connection, address, port)
                 self._dialled.setdefault(allocation_id, weakref.WeakSet()).add(stream)
                 return stream
@@ -199,9 +203,9 @@ class NamespaceHost(Programs):
     def _own_ports(self, allocation_id: str) -> set[int]:
         """The ports that processes of the sandbox listen on, where its network is the machine's."""
         number = self._init(allocation_id).namespaces["uts"]
-        inside = [each for each in processes.survey() if each.namespaces.get("uts") == number]
-        inodes = look.socket_inodes(inside)
-        return {each.port for each in look.sockets("/proc/self/net") if each.port and each.inode in inodes}
+        inside = [each for each in namespace_processes.survey() if each.namespaces.get("uts") == number]
+        inodes = inspect.socket_inodes(inside)
+        return {each.port for each in inspect.sockets("/proc/self/net") if each.port and each.inode in inodes}
 
     async def _hang_up(self, allocation_id: str) -> None:
         """Our own connections into a sandbox would keep its network alive."""
@@ -217,8 +221,8 @@ class NamespaceHost(Programs):
         async with self._lock(owner.allocation_id):
             record = self.places.load(owner.allocation_id)
             if record is None:
-                return await _thread(unmaking.destroy_unknown, self.machine, owner.allocation_id)
-            return await _thread(unmaking.close_owner, self.machine, record, owner)
+                return await _thread(destroy.destroy_unknown, self.machine, owner.allocation_id)
+            return await _thread(destroy.close_owner, self.machine, record, owner)
 
     async def destroy(self, allocation_id: str) -> Look:
         """Kill, remove and look for everything of the allocation."""
@@ -226,8 +230,8 @@ class NamespaceHost(Programs):
             await self._hang_up(allocation_id)
             record = self.places.load(allocation_id)
             if record is None:
-                return await _thread(unmaking.destroy_unknown, self.machine, allocation_id)
-            return await _thread(unmaking.destroy, self.machine, record, self.unmaking_steps)
+                return await _thread(destroy.destroy_unknown, self.machine, allocation_id)
+            return await _thread(destroy.destroy, self.machine, record, self.unmaking_steps)
 
     async def sweep(self, known: Collection[str]) -> Sequence[contract.Stray]:
         """Compare the machine with the allocations that the platform knows; reap what is ours and unknown."""
@@ -244,7 +248,7 @@ class NamespaceHost(Programs):
                 async with self._lock(allocation_id):
                     await _thread(self._recover_one, allocation_id)
                 strays.append(contract.Stray(thing, "adopted", allocation_id))
-        return [*strays, *await _thread(sweeping.remnants, self.machine)]
+        return [*strays, *await _thread(sweep.remnants, self.machine)]
 
 
 async def _thread(action: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
-from mooring_agent.address import LOOPBACK
-from mooring_agent.hosts import proc
+from mooring_agent.control_plane.addresses import LOOPBACK
 from mooring_agent.hosts.contract import (
     ByteStream,
     Command,
@@ -27,23 +26,24 @@ from mooring_agent.hosts.contract import (
     ServiceState,
     Stray,
 )
-from mooring_agent.hosts.process import dialling, making, teardown
-from mooring_agent.hosts.process.files import OwnedFiles
-from mooring_agent.hosts.process.making import Making
-from mooring_agent.hosts.process.sandbox import SANDBOX_VARIABLE, Record, Sandbox
+from mooring_agent.hosts.log_parts import service_part
+from mooring_agent.hosts.process import create, destroy, dial
+from mooring_agent.hosts.process.create import Making
+from mooring_agent.hosts.process.owner_files import OwnedFiles
+from mooring_agent.hosts.process.sandbox_directory import SANDBOX_VARIABLE, Record, Sandbox
 from mooring_agent.hosts.streams import SocketStream, stream_of
-from mooring_agent.log_parts import service_part
-from mooring_agent.supervisor import logs
-from mooring_agent.supervisor.captures import read_capture
-from mooring_agent.supervisor.client import (
+from mooring_agent.kernel import proc
+from mooring_agent.supervisor import segmented_log
+from mooring_agent.supervisor.launcher import ensure_supervisor
+from mooring_agent.supervisor.output_capture import read_capture
+from mooring_agent.supervisor.program_runner import is_name
+from mooring_agent.supervisor.supervisor_client import (
     ProgramSpec,
     ProgramState,
     SupervisorClient,
     SupervisorGone,
     SupervisorRefusal,
 )
-from mooring_agent.supervisor.launch import ensure_supervisor
-from mooring_agent.supervisor.programs import is_name
 
 LAST_LINES: Final = 50
 _NOT_ENFORCED: Final = "not enforced: the process host has no control groups of its own"
@@ -62,8 +62,8 @@ class ProcessHost:
         self._making = asyncio.Lock()
         self._starting = asyncio.Lock()
         self._locks: dict[str, asyncio.Lock] = {}
-        self.making_steps = making.STEPS
-        self.destroying_steps = teardown.STEPS
+        self.making_steps = create.STEPS
+        self.destroying_steps = destroy.STEPS
         self._sandboxes.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def recover(self) -> Sequence[str]:
@@ -90,7 +90,7 @@ class ProcessHost:
 
     async def set_peers(self, allocation_id: str, peers: Sequence[Peer]) -> None:
         """Write the names to etc/hosts below the root; programs here ask the machine's resolver all the same."""
-        await self.write_files(Owner(allocation_id), [making.hosts_file(peers)])
+        await self.write_files(Owner(allocation_id), [create.hosts_file(peers)])
 
     async def write_files(self, owner: Owner, files: Sequence[FileSpec]) -> int:
         """Write files below the sandbox's root and remember whose they are; how many."""
@@ -146,11 +146,13 @@ class ProcessHost:
         state = await _told(client.inspect(owner.label, name))
         if state is None:
             return ServiceState(name, "absent")
-        return _service(name, state, await asyncio.to_thread(logs.last_lines, sandbox.log(owner, name), LAST_LINES))
+        return _service(
+            name, state, await asyncio.to_thread(segmented_log.last_lines, sandbox.log(owner, name), LAST_LINES)
+        )
 
     async def read_log(self, owner: Owner, key: str, offset: int) -> AsyncIterator[bytes]:
         """The output of a run or a service from an offset to what is there now."""
-        for piece in logs.read_log(self._standing(owner).log(owner, key), offset):
+        for piece in segmented_log.read_log(self._standing(owner).log(owner, key), offset):
             yield piece
             await asyncio.sleep(0)
 
@@ -164,8 +166,8 @@ class ProcessHost:
 
     async def dial(self, allocation_id: str, port: int) -> ByteStream:
         """Connect to a port on which a process of the sandbox listens, and nowhere else."""
-        holding = await teardown.holding_of(self._standing(Owner(allocation_id)), None)
-        return SocketStream(await dialling.dial(holding, port))
+        holding = await destroy.holding_of(self._standing(Owner(allocation_id)), None)
+        return SocketStream(await dial.dial(holding, port))
 
     async def open_command(self, owner: Owner, process: ProcessSpec, columns: int, rows: int) -> Command:
         """Start an interactive command with a terminal of this size."""
@@ -182,19 +184,19 @@ class ProcessHost:
     async def close_owner(self, owner: Owner) -> Look:
         """Kill, remove and look for everything of one owner; the others go on."""
         async with self._lock(owner.allocation_id):
-            return await teardown.close_owner(self._standing(owner), owner.label)
+            return await destroy.close_owner(self._standing(owner), owner.label)
 
     async def destroy(self, allocation_id: str) -> Look:
         """Kill, remove and look for everything of the allocation; of one that is gone there is nothing."""
         async with self._lock(allocation_id):
-            found = await teardown.destroy(self._sandbox(allocation_id), self.destroying_steps)
+            found = await destroy.destroy(self._sandbox(allocation_id), self.destroying_steps)
         self._locks.pop(allocation_id, None)
         return found
 
     async def sweep(self, known: Collection[str]) -> Sequence[Stray]:
         """Compare the machine with the allocations that the platform knows; reap what is ours and unknown."""
         async with self._making:
-            return await teardown.sweep(self._sandboxes, self._node_id, known, self.destroy)
+            return await destroy.sweep(self._sandboxes, self._node_id, known, self.destroy)
 
     def _sandbox(self, allocation_id: str) -> Sandbox:
         if not is_name(allocation_id):

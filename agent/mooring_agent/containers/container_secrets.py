@@ -1,0 +1,78 @@
+"""Secrets of containers, as variables of their environment, and nowhere that outlives them.
+
+podman writes a container's environment into its database, and what was once there can still be read in the file when
+the container is gone. So a secret is no part of the container: it is one of podman's own secrets, of which the database
+has the name alone. The values lie in a directory that ends with the machine's boot, readable by root, and are put into
+the environment when the container starts. They are removed with the container, and again by every teardown.
+
+Names begin with the allocation, so that whatever an agent left that was killed is found by whose it was.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+from mooring_agent.containers.podman import Podman
+from mooring_agent.hosts.contract import HostFailure, Owner, Thing
+from mooring_agent.tasks import arguments as taken
+from mooring_agent.tasks.handlers import Doing, secret_text
+
+BYTES_MAX: Final = 500_000
+DIGITS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSecrets:
+    """What containers of this agent are told in confidence."""
+
+    podman: Podman
+
+    async def words(self, doing: Doing, wanted: taken.ContainerLaunch) -> list[str]:
+        """Keep the secrets of a container that is about to be made; the words by which podman gives them to it."""
+        words: list[str] = []
+        place = f"{_of_owner(doing.owner)}.{_short(wanted.name)}"
+        for number, (variable, name) in enumerate(sorted(wanted.environment_secrets.items())):
+            value = secret_text(doing, name).encode()
+            if len(value) > BYTES_MAX:
+                raise HostFailure("too_large", f"the secret {name!r} is larger than {BYTES_MAX} bytes")
+            if not value:  # podman keeps no empty one, and there is nothing to hide
+                words += ["--env", f"{variable}="]
+                continue
+            known = f"{place}.{number}"
+            await self.podman.attempt("secret", "rm", known)  # of a launch that was cut off
+            options = f"path={self.podman.secrets}"
+            await self.podman.call(
+                "secret", "create", "--driver", "file", "--driver-opts", options, known, "-", given=value
+            )
+            words += ["--secret", f"{known},type=env,target={variable}"]
+        return words
+
+    async def forget_container(self, owner: Owner, name: str) -> list[Thing]:
+        """Remove what one container was told."""
+        return await self._forget(f"{_of_owner(owner)}.{_short(name)}.")
+
+    async def forget(self, owner: Owner) -> list[Thing]:
+        """Remove what all containers of an owner were told; without a label, those of the whole allocation."""
+        return await self._forget(f"{_of_owner(owner)}." if owner.label else f"{owner.allocation_id}.")
+
+    async def holders(self) -> list[str]:
+        """The allocations that have secrets here."""
+        return sorted({name.partition(".")[0] for name in await self._names()})
+
+    async def _names(self) -> list[str]:
+        return (await self.podman.call("secret", "ls", "--format", "{{.Name}}")).split()
+
+    async def _forget(self, beginning: str) -> list[Thing]:
+        found = [name for name in await self._names() if name.startswith(beginning)]
+        if found:
+            await self.podman.call("secret", "rm", *found)
+        return [Thing("secrets", name) for name in found]
+
+
+def _of_owner(owner: Owner) -> str:
+    return f"{owner.allocation_id}.{_short(owner.label or '')}"
+
+
+def _short(text: str) -> str:
+    """A name that podman takes, of a length that leaves room: a label may have as many letters as podman allows."""
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]

@@ -1,0 +1,139 @@
+"""Images: every byte hashed into the cache, then given to podman as a directory.
+
+The manifest is asked for by its digest and hashed before it is read; what it names is fetched by digest and size.
+Only when all of it is here does podman see it, and what podman then says its digest is must be the one that was
+asked for. A tampered layer, config or manifest therefore never becomes an image.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mooring_agent.artifacts.blob_cache import Cache, Tell
+from mooring_agent.artifacts.http_sources import INDEXES, MANIFESTS, Manifest, Registry
+from mooring_agent.containers.podman import Podman
+from mooring_agent.hosts.contract import HostFailure
+
+LAYERS_MAX: Final = 256
+MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+_MANIFEST: Final = msgspec.json.Decoder(Manifest)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that podman has, by the id of its config."""
+
+    digest: str
+    image_id: str
+    fetched_bytes: int
+
+
+class Images:
+    """The images of one agent."""
+
+    def __init__(self, cache: Cache, podman: Podman) -> None:
+        self._cache = cache
+        self._podman = podman
+        self._one = asyncio.Lock()
+
+    async def have(self, registry: Registry, digest: str, tell: Tell, no_progress_seconds: float = 60.0) -> Image:
+        """Have this image, verified; what is in the cache is not fetched again."""
+        raw, manifest = await self._manifest(registry, digest)
+        if manifest.media_type in INDEXES:
+            digest = _chosen(manifest)
+            raw, manifest = await self._manifest(registry, digest)
+        if manifest.config is None or not 1 <= len(manifest.layers) <= LAYERS_MAX:
+            raise HostFailure("image_pull_failed", f"{digest} is no image of 1 to {LAYERS_MAX} layers")
+        wanted = (manifest.config, *manifest.layers)
+        total, done, fetched = sum(each.size for each in wanted), 0, 0
+        for each in wanted:
+            before = done
+
+            def told(stage: str, got: int, size: int | None, unit: str, before: int = before) -> None:
+                tell("pull", before + got, total, unit)
+
+            was_here = await self._cache.fetch(
+                each.digest, each.size, registry.blob(each.digest), told, no_progress_seconds
+            )
+            done += each.size
+            fetched += 0 if was_here else each.size
+        tell("pull", total, total, "bytes")
+        async with self._one:
+            return Image(digest, await self._load(digest, raw, manifest), fetched)
+
+    async def _manifest(self, registry: Registry, digest: str) -> tuple[bytes, Manifest]:
+        raw = await registry.manifest(digest)
+        seen = f"sha256:{hashlib.sha256(raw).hexdigest()}"
+        if seen != digest:
+            raise HostFailure("digest_mismatch", f"the registry's manifest is {seen}, not {digest}")
+        try:
+            manifest = _MANIFEST.decode(raw)
+        except msgspec.DecodeError as error:
+            raise HostFailure("image_pull_failed", f"{digest} is no manifest: {error}") from error
+        if manifest.media_type not in (*MANIFESTS, *INDEXES):
+            raise HostFailure("image_pull_failed", f"{digest} is a {manifest.media_type[:100]}")
+        return raw, manifest
+
+    async def _load(self, digest: str, raw: bytes, manifest: Manifest) -> str:
+        config = manifest.config
+        if config is None:
+            raise ValueError("an image without a config is not loaded")
+        image_id = config.digest.partition(":")[2]
+        if await self._digest_of(image_id) == digest:
+            return image_id
+        self._podman.prepare()
+        # podman makes a name of the directory's, so it is a plain one, and named from where podman runs.
+        layout = self._podman.layouts / secrets.token_hex(16)
+        try:
+            _lay_out(layout, self._cache, digest, raw, manifest)
+            await self._podman.call(
+                "pull", "--quiet", "--signature-policy", str(self._podman.policy), f"oci:{layout.name}:image",
+                code="image_pull_failed",
+            )  # fmt: skip
+        finally:
+            shutil.rmtree(layout)
+        got = await self._digest_of(image_id)
+        if got != digest:
+            raise HostFailure("digest_mismatch", f"podman holds {got or 'nothing'} for {digest}")
+        return image_id
+
+    async def _digest_of(self, image_id: str) -> str:
+        status, output, _ = await self._podman.attempt("image", "inspect", "--format", "{{.Digest}}", image_id)
+        return output.strip() if status == 0 else ""
+
+
+def _chosen(index: Manifest) -> str:
+    machine = MACHINES.get(os.uname().machine, os.uname().machine)
+    for each in index.manifests:
+        if each.platform is not None and (each.platform.get("os"), each.platform.get("architecture")) == (
+            "linux", machine,
+        ):  # fmt: skip
+            return each.digest
+    raise HostFailure("image_pull_failed", f"the index has no image for linux/{machine}")
+
+
+def _lay_out(layout: Path, cache: Cache, digest: str, raw: bytes, manifest: Manifest) -> None:
+    blobs = layout / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    (blobs / digest.partition(":")[2]).write_bytes(raw)
+    for each in (*manifest.layers, manifest.config):
+        if each is None:
+            continue
+        place = blobs / each.digest.partition(":")[2]
+        if not place.exists():
+            with cache.using(each.digest) as source:
+                os.link(source, place)
+    top = {
+        "mediaType": manifest.media_type, "digest": digest, "size": len(raw),
+        "annotations": {"org.opencontainers.image.ref.name": "image"},
+    }  # fmt: skip
+    (layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [top]}))
+    (layout / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')

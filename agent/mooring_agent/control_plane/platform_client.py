@@ -1,0 +1,232 @@
+"""The agent's side of the conversation: it dials out, and says who it is by its key.
+
+A token lives for minutes and is fetched anew when it ends or is refused. Nothing here tries again by itself: the
+loops that call it know what is worth repeating.
+"""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import httpx
+import msgspec
+
+from mooring_agent import VERSION
+from mooring_agent.control_plane.keys import Identity, NodeKeys
+from mooring_agent.control_plane.messages import Claimed, Enrolled, Held, Reported, encode, make_ready
+
+ASSERTION_SECONDS: Final = 120
+ENROL_CONTEXT: Final = "mooring-enrol-v1"
+ANSWER_MAX: Final = 64 * 1_048_576
+USER_AGENT: Final = f"mooring-agent/{VERSION}"
+GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+
+Answer = TypeVar("Answer")
+
+
+class Unreachable(Exception):
+    """The platform did not answer, or not sensibly: worth another try later."""
+
+
+class Turned(Exception):
+    """The platform answered no; `code` says why."""
+
+    def __init__(self, status: int, code: str, detail: str, correlation_id: str = "") -> None:
+        super().__init__(f"{code}: {detail}" + (f" (correlation id {correlation_id})" if correlation_id else ""))
+        self.status = status
+        self.code = code
+        self.detail = detail
+
+
+class _Token(msgspec.Struct):
+    access_token: str
+    expires_in: float
+
+
+class _Known(msgspec.Struct):
+    allocations: tuple[str, ...] = ()
+
+
+make_ready(_Token, _Known)
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a machine says of itself when it enrols."""
+
+    name: str
+    host: str
+    labels: Mapping[str, str]
+    previous_node_id: str | None = None  # which node the state of this machine is of, if it was one before
+
+
+class Client:
+    """One agent's connection to the platform."""
+
+    def __init__(
+        self, identity: Identity, keys: NodeKeys, now: Any, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        self.identity = identity
+        self._keys = keys
+        self._now = now
+        self._token: tuple[str, float] | None = None
+        self._session = secrets.token_urlsafe(16)
+        self._http = httpx.AsyncClient(
+            base_url=identity.url.rstrip("/") + "/api/v1",
+            timeout=httpx.Timeout(30.0),
+            headers={"User-Agent": USER_AGENT},
+            follow_redirects=False,
+            transport=transport,
+            limits=httpx.Limits(max_connections=4, max_keepalive_connections=2),
+        )
+
+    @property
+    def http(self) -> httpx.AsyncClient:
+        """For what is streamed: tunnels."""
+        return self._http
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._http.aclose()
+
+    async def claim(
+        self, free: int, wait_seconds: float, running: Sequence[Held], health: Mapping[str, Any]
+    ) -> Claimed:
+        """Heartbeat, renewal of leases and claim in one long poll."""
+        body = {
+            "free": free,
+            "wait_seconds": wait_seconds,
+            "running": running,
+            "health": health,
+            "session": self._session,
+        }
+        return await self._post("/agent/claims", body, Claimed, wait_seconds + 30.0)
+
+    async def report(self, reports: Sequence[Mapping[str, Any]]) -> Reported:
+        """Tell what happened; each report is answered on its own."""
+        return await self._post("/agent/reports", {"reports": reports}, Reported)
+
+    async def tell_inventory(self, inventory: Mapping[str, Any]) -> None:
+        """Tell what this machine has."""
+        await self._post("/agent/inventory", inventory, dict[str, Any])
+
+    async def allocations(self) -> Sequence[str]:
+        """The allocations that the platform has on this node: what else stands here is a stray."""
+        return (await self._send("GET", "/agent/allocations", None, _Known)).allocations
+
+    async def authorization(self) -> str:
+        """The value of the header that says who we are."""
+        return f"Bearer {await self._access()}"
+
+    async def _post(self, path: str, body: Any, kind: type[Answer], timeout: float = 30.0) -> Answer:
+        return await self._send("POST", path, msgspec.json.encode(body), kind, timeout)
+
+    async def _send(
+        self, method: str, path: str, content: bytes | None, kind: type[Answer], timeout: float = 30.0
+    ) -> Answer:
+        for again in (True, False):
+            headers = {
+                "Authorization": await self.authorization(),
+                "Content-Type": "application/json",
+                "Idempotency-Key": secrets.token_urlsafe(18),
+            }
+            try:
+                answer = await self._http.request(method, path, content=content, headers=headers, timeout=timeout)
+            except httpx.HTTPError as error:
+                raise Unreachable(f"{type(error).__name__}: {error}") from error
+            if answer.status_code == 401 and again:
+                self._token = None
+                continue
+            return read_answer(answer, kind)
+        raise Unreachable("the platform refuses its own token")
+
+    async def _access(self) -> str:
+        if self._token is not None and self._token[1] > self._now() + 30:
+            return self._token[0]
+        form = {"grant_type": GRANT, "assertion": assertion(self.identity, self._keys, self._now())}
+        try:
+            answer = await self._http.post("/oauth/token", data=form)
+        except httpx.HTTPError as error:
+            raise Unreachable(f"{type(error).__name__}: {error}") from error
+        token = read_answer(answer, _Token)
+        self._token = (token.access_token, self._now() + token.expires_in)
+        return token.access_token
+
+
+def assertion(identity: Identity, keys: NodeKeys, now: float) -> str:
+    """A signed sentence "I am this node", good once and for minutes only (RFC 7523)."""
+    head = {"alg": "EdDSA", "kid": "signing", "typ": "JWT"}
+    claims = {
+        "iss": identity.node_id,
+        "sub": identity.node_id,
+        "aud": f"{identity.url.rstrip('/')}/api/v1/oauth/token",
+        "iat": int(now),
+        "exp": int(now) + ASSERTION_SECONDS,
+        "jti": secrets.token_urlsafe(18),
+    }
+    signed = ".".join(encode(json.dumps(part, separators=(",", ":")).encode()) for part in (head, claims))
+    return f"{signed}.{encode(keys.sign(b'', signed.encode()))}"
+
+
+async def enrol(
+    url: str,
+    token: str,
+    keys: NodeKeys,
+    introduction: Introduction,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> Identity:
+    """Join: show the one-time token, prove the keys, and learn whom to believe."""
+    said = "\n".join((ENROL_CONTEXT, _sha256(token), keys.signing_public, keys.sealing_public)).encode()
+    body: dict[str, Any] = {
+        "token": token,
+        "name": introduction.name,
+        "host": introduction.host,
+        "labels": dict(introduction.labels),
+        "signing_key": keys.signing_public,
+        "sealing_key": keys.sealing_public,
+        "proof": encode(keys.sign(b"", said)),
+    }
+    if introduction.previous_node_id is not None:
+        body["previous_node_id"] = introduction.previous_node_id
+    async with httpx.AsyncClient(timeout=30.0, headers={"User-Agent": USER_AGENT}, transport=transport) as http:
+        try:
+            answer = await http.post(f"{url.rstrip('/')}/api/v1/agent/enrolments", content=msgspec.json.encode(body),
+                                     headers={"Content-Type": "application/json"})  # fmt: skip
+        except httpx.HTTPError as error:
+            raise Unreachable(f"{type(error).__name__}: {error}") from error
+        enrolled = read_answer(answer, Enrolled)
+    return Identity(url, enrolled.node_id, enrolled.audience, enrolled.platform_keys)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_answer(answer: httpx.Response, kind: type[Answer]) -> Answer:
+    """What the platform answered; `Turned` when it says no, `Unreachable` when it says nothing sensible."""
+    if len(answer.content) > ANSWER_MAX:
+        raise Unreachable("the platform's answer is too large")
+    if answer.status_code >= 500 or answer.status_code == 429:
+        raise Unreachable(f"the platform answered {answer.status_code}")
+    if answer.status_code >= 300:
+        raise _turned(answer)
+    try:
+        return msgspec.json.decode(answer.content or b"{}", type=kind)
+    except msgspec.DecodeError as error:
+        raise Unreachable(f"the platform's answer cannot be read: {error}") from error
+
+
+def _turned(answer: httpx.Response) -> Turned:
+    try:
+        problem = answer.json()
+        return Turned(
+            answer.status_code,
+            str(problem.get("code", "unknown")),
+            str(problem.get("detail", "")),
+            str(problem.get("correlation_id", "")),
+        )
+    except (ValueError, AttributeError):
+        return Turned(answer.status_code, "unknown", f"the platform answered {answer.status_code}")

@@ -1,0 +1,191 @@
+"""Making a sandbox: a list of steps, each of which may be done again.
+
+The steps are data, so that a test can stop after each of them. Whatever a step is about to give out or make is in the
+sandbox's record before; so whoever comes after a crash does the list again from the start and ends where it would
+have ended.
+"""
+
+import logging
+import platform
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from mooring_agent.control_plane.addresses import LOOPBACK
+from mooring_agent.hosts.contract import HostFailure, Peer, SandboxFacts, SandboxSpec
+from mooring_agent.hosts.namespace import (
+    cgroups,
+    init_process,
+    owner_files,
+    project_network,
+    root_filesystem,
+    sandbox_disk,
+    uid_ranges,
+)
+from mooring_agent.hosts.namespace.cgroups import Hierarchies
+from mooring_agent.hosts.namespace.sandbox_records import Init, Places, Record, sandbox_itself
+from mooring_agent.sandbox_init import confinement
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the steps work with."""
+
+    places: Places
+    hierarchies: Hierarchies
+    cables: threading.Lock  # one change of the project networks at a time
+    disk_bytes: int = sandbox_disk.DISK_BYTES  # what a sandbox may write; 0 for no bound
+    address: str = LOOPBACK  # where other machines reach this one
+
+
+Step = Callable[[Machine, Record], Record]
+
+
+def give_range(machine: Machine, record: Record) -> Record:
+    """Users of its own, unless it is bounded by capabilities alone."""
+    if record.spec.isolation == "bounded" or record.first_uid is not None:
+        return record
+    holder = machine.places.sandbox(record.spec.allocation_id)
+    return machine.places.store(replace(record, first_uid=uid_ranges.claim(machine.places.registry, holder)))
+
+
+def plan_names(machine: Machine, record: Record) -> Record:
+    """Which link and which groups it will have."""
+    if record.link:
+        return record
+    allocation_id = record.spec.allocation_id
+    groups = cgroups.plan(machine.hierarchies, machine.places.label, allocation_id)
+    return machine.places.store(replace(record, link=project_network.link_name(allocation_id), cgroups=groups))
+
+
+def make_disk(machine: Machine, record: Record) -> Record:
+    """A disk of its own, where this machine can have one; anew, if nobody lives on it."""
+    if _init(machine, record) is not None:
+        return record
+    why = sandbox_disk.why_not() if machine.disk_bytes else "the agent was told to set no bound"
+    if why:
+        return machine.places.store(replace(record, disk=f"not enforced: {why}", has_disk=False))
+    record = machine.places.store(replace(record, disk=sandbox_disk.told(machine.disk_bytes), has_disk=True))
+    sandbox_disk.make(machine.places.disk(record.spec.allocation_id), machine.disk_bytes)
+    return record
+
+
+def build_root(machine: Machine, record: Record) -> Record:
+    """Its own files; anew, if nobody lives in them."""
+    if _init(machine, record) is None:
+        root_filesystem.build(machine.places.root(record.spec.allocation_id), record.spec, record.first_uid)
+    return record
+
+
+def make_groups(machine: Machine, record: Record) -> Record:
+    """Its limits."""
+    rules = init_process.device_rules(init_process.devices(record.spec.devices))
+    found = cgroups.make(machine.hierarchies, record.cgroups, record.spec, rules)
+    found["disk"] = record.disk
+    found["capabilities"] = "bounding set, no new privileges"
+    known = confinement.filter_program(platform.machine()) is not None
+    found["system_calls"] = "seccomp" if known else f"not enforced: no list for a {platform.machine()} machine"
+    return machine.places.store(replace(record, limits=found))
+
+
+def give_birth(machine: Machine, record: Record) -> Record:
+    """Its namespaces and its init."""
+    # Two first members of a project would each make a network of their own.
+    with machine.cables:
+        init_process.sandbox_init(machine.places, record)
+    return record
+
+
+def connect(machine: Machine, record: Record) -> Record:
+    """Its cable to the project's network."""
+    init = _init(machine, record)
+    if init is None:
+        raise HostFailure("interrupted", "the sandbox's init ended while it was made")
+    if record.spec.network.machine:
+        return record
+    with machine.cables:
+        project = f"/proc/{init.pid}/fd/{init_process.PROJECT_DESCRIPTOR}"
+        project_network.attach(project, record.spec.network, record.link, init.pid)
+    return record
+
+
+def tell_names(machine: Machine, record: Record) -> Record:
+    """The members of its project on this machine learn its name, and it theirs."""
+    rename_members(machine, record.spec.network.name)
+    return record
+
+
+def stand(machine: Machine, record: Record) -> Record:
+    """From now on it stands."""
+    return machine.places.store(replace(record, status="standing"))
+
+
+STEPS: tuple[Step, ...] = (
+    give_range,
+    plan_names,
+    make_disk,
+    build_root,
+    make_groups,
+    give_birth,
+    connect,
+    tell_names,
+    stand,
+)
+
+
+def begin(machine: Machine, spec: SandboxSpec) -> Record:
+    """Write down that it is wanted; nothing of it was there before. On the machine's network it has its address."""
+    if spec.network.machine:
+        spec = replace(spec, network=replace(spec.network, address=machine.address))
+    return machine.places.store(Record(spec=spec, status="creating"))
+
+
+def perform(machine: Machine, record: Record, steps: tuple[Step, ...]) -> Record:
+    """Do the steps, whichever of them were done before."""
+    for step in steps:
+        try:
+            record = step(machine, record)
+        except OSError as problem:
+            raise HostFailure("host_error", f"{step.__name__}: {problem}") from problem
+    return record
+
+
+def facts(record: Record) -> SandboxFacts:
+    """How a sandbox that stands is told."""
+    return SandboxFacts(record.spec.isolation, record.spec.network.address, dict(record.limits))
+
+
+def rename_members(machine: Machine, name: str) -> dict[str, HostFailure]:
+    """Let every sandbox of a project's network on this machine know the others, and what names its task gave it.
+
+    One whose tenant made something else of its /etc/hosts keeps that, which is no reason for others not to stand; who
+    did is answered.
+    """
+    refused: dict[str, HostFailure] = {}
+    with machine.cables:
+        records = [each for each in map(machine.places.load, machine.places.allocations()) if each is not None]
+        members = [each for each in records if _is_member(each, name)]
+        for record in members:
+            init = _init(machine, record)
+            if init is None:
+                continue
+            others = [Peer(each.spec.hostname, each.spec.network.address) for each in members if each is not record]
+            try:
+                owner_files.write_hosts(record, init, (*others, *record.spec.peers))
+            except HostFailure as failure:
+                log.warning("%s does not take its project's names: %s", record.spec.allocation_id, failure)
+                refused[record.spec.allocation_id] = failure
+            except OSError as problem:  # it ended a moment ago
+                log.info("%s was not told its project's names: %s", record.spec.allocation_id, problem)
+    return refused
+
+
+def _is_member(record: Record, name: str) -> bool:
+    network = record.spec.network
+    return record.status != "destroying" and network.name == name and not network.machine
+
+
+def _init(machine: Machine, record: Record) -> Init | None:
+    return init_process.living(machine.places, sandbox_itself(record.spec.allocation_id))

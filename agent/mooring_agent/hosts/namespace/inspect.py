@@ -1,0 +1,287 @@
+"""Looking at the machine: what of a sandbox, or of one owner in it, is there now.
+
+A look believes no record: it reads the kernel's own tables. What it knows to look for (`Traces`) comes from the
+records that were written before anything was made: numbers of namespaces, a range of users, a directory, a link,
+groups.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from mooring_agent.hosts.contract import Thing
+from mooring_agent.hosts.namespace import cgroups, namespace_processes, project_network, root_filesystem
+from mooring_agent.hosts.namespace.namespace_processes import Guard, Process
+from mooring_agent.hosts.namespace.sandbox_records import UIDS
+
+KINDS: Final = (
+    "processes",
+    "namespaces",
+    "mounts",
+    "links",
+    "sockets",
+    "ports",
+    "cgroups",
+    "files",
+    "containers",
+    "secrets",
+)
+_TEMPORARY: Final = ("/tmp", "/var/tmp", "/dev/shm", "/run")
+_LISTENING: Final = "0A"
+_SLEEPING: Final = {"06", "03", "0C"}  # no process has these: the kernel lets the last packets of a connection pass
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What to look for."""
+
+    allocation_id: str
+    label: str | None  # none for the whole sandbox
+    directory: Path
+    namespaces: frozenset[tuple[str, int]]  # its own alone, none that it shares
+    files: tuple[Path, ...]
+    first_uid: int | None = None
+    link: str = ""
+    project_links: Callable[[], list[str]] = list  # in the network where its cable ends
+    cgroups: tuple[str, ...] = ()
+    killed_at: int | None = None
+    sockets: frozenset[int] = frozenset()  # inodes that its processes had open
+
+
+@dataclass(slots=True)
+class Seen:
+    """The result of one look."""
+
+    things: list[Thing] = field(default_factory=list)
+    looked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    not_looked: list[str] = field(default_factory=list)
+    processes: list[Process] = field(default_factory=list)
+
+    def add(self, kind: str, names: Iterable[str]) -> None:
+        """Found."""
+        self.things += [Thing(kind, name) for name in names]
+
+
+def look(traces: Traces, guard: Guard) -> Seen:
+    """One look at everything that this host makes; of containers their own family knows."""
+    return _look(traces, guard, namespace_processes.survey())
+
+
+def first_look(traces: Traces, guard: Guard) -> tuple[Seen, frozenset[int]]:
+    """A look, and the sockets that the processes which it finds have open.
+
+    In a network that is not its own only whoever has a socket open says whose it is: what was found here is what
+    later looks are told to look for.
+    """
+    everybody = namespace_processes.survey()
+    held = socket_inodes(_inside(traces, everybody))
+    return _look(replace(traces, sockets=held), guard, everybody), held
+
+
+def _look(traces: Traces, guard: Guard, everybody: list[Process]) -> Seen:
+    seen = Seen()
+    seen.looked["processes"] = len(everybody)
+    seen.processes = _inside(traces, everybody)
+    seen.add("processes", (f"{each.pid} {each.name}" for each in seen.processes))
+    _look_namespaces(traces, seen, everybody, guard)
+    _look_mounts(traces, seen, everybody)
+    _look_links(traces, seen, guard)
+    _look_sockets(traces, seen, guard)
+    _look_cgroups(traces, seen)
+    _look_files(traces, seen)
+    return seen
+
+
+def processes_of(traces: Traces) -> list[Process]:
+    """The processes alone, for who does something about them: a whole look goes through all that anybody has open."""
+    return _inside(traces, namespace_processes.survey())
+
+
+def _inside(traces: Traces, everybody: list[Process]) -> list[Process]:
+    found = []
+    grouped = set(cgroups.members(traces.cgroups))
+    for each in everybody:
+        if each.pid == os.getpid():
+            continue
+        in_range = traces.first_uid is not None and traces.first_uid <= each.uid < traces.first_uid + UIDS
+        inside = not traces.namespaces.isdisjoint(each.namespaces.items())
+        if traces.killed_at is not None and each.start > traces.killed_at:
+            inside = False  # it has a number that was given again
+        if in_range or inside or each.pid in grouped:
+            found.append(each)
+    return found
+
+
+def _look_namespaces(traces: Traces, seen: Seen, everybody: list[Process], guard: Guard) -> None:
+    """A namespace lives as long as a process is in it, has it open, or a mount holds it."""
+    found: set[tuple[str, int]] = set()
+    for each in everybody:
+        seen.looked["namespaces"] += len(each.namespaces)
+        ours = each in seen.processes
+        found.update(item for item in each.namespaces.items() if ours and item in traces.namespaces)
+    own = set(guard.held.values())
+    if not guard.held and traces.killed_at is not None:
+        # After a crash nothing keeps the numbers from being given again: what is held open now may be anybody's.
+        seen.add("namespaces", (f"{kind}:[{number}]" for kind, number in sorted(found)))
+        return
+    for pid in {each.pid for each in everybody}:
+        for descriptor, target in namespace_processes.descriptors(pid):
+            number = namespace_processes.number_of(target)
+            if number is not None and not (pid == os.getpid() and descriptor in own):
+                seen.looked["namespaces"] += 1
+                if number in traces.namespaces:
+                    found.add(number)
+    for line in _mount_lines(everybody):
+        number = namespace_processes.number_of(line[3])
+        if number is not None:
+            seen.looked["namespaces"] += 1
+            if number in traces.namespaces:
+                found.add(number)
+    seen.add("namespaces", (f"{kind}:[{number}]" for kind, number in sorted(found)))
+
+
+def _mount_lines(everybody: list[Process]) -> Iterator[list[str]]:
+    """The mounts of every mount namespace of the machine, as fields."""
+    known: set[int] = set()
+    for each in everybody:
+        number = each.namespaces.get("mnt")
+        if number is None or number in known:
+            continue
+        with contextlib.suppress(OSError):
+            text = Path(f"/proc/{each.pid}/mountinfo").read_text(errors="surrogateescape")
+            known.add(number)
+            yield from (line.split(" ") for line in text.splitlines())
+
+
+def _look_mounts(traces: Traces, seen: Seen, everybody: list[Process]) -> None:
+    """Everything that shows a file of the sandbox somewhere, lies in one, or is mounted below its directory."""
+    found = set()
+    disks = _disks_below(traces.directory)
+    for fields in _mount_lines(everybody):
+        seen.looked["mounts"] += 1
+        root, place = unescape(fields[3]), unescape(fields[4])
+        if fields[2] in disks or any(_is_below(each, traces.directory) for each in (root, place)):
+            found.add(place)
+    seen.add("mounts", sorted(found))
+
+
+def _disks_below(directory: Path) -> set[str]:
+    """The numbers of the loop devices that show a file below the directory."""
+    found = set()
+    for device in Path("/sys/block").glob("loop*"):
+        with contextlib.suppress(OSError):
+            backing = (device / "loop" / "backing_file").read_text().rstrip("\n").removesuffix(" (deleted)")
+            if _is_below(backing, directory):
+                found.add((device / "dev").read_text().strip())
+    return found
+
+
+def _is_below(path: str, directory: Path) -> bool:
+    return path == str(directory) or path.startswith(f"{directory}/")
+
+
+def unescape(text: str) -> str:
+    """A path as the kernel's table of mounts spells it."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
+
+def _look_links(traces: Traces, seen: Seen, guard: Guard) -> None:
+    if traces.label is not None:
+        return
+    places: list[tuple[Callable[[], list[str]], str]] = [
+        (traces.project_links, traces.link),
+        (partial(project_network.links, "/proc/self/ns/net"), traces.link),
+    ]
+    for kind, number in traces.namespaces:
+        path = guard.path(kind, number) if kind == "net" else None
+        if path is not None:
+            places.append((partial(project_network.links, path), "eth0"))
+    for links, wanted in places:
+        try:
+            there = links()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            seen.not_looked.append("links")
+            continue
+        seen.looked["links"] += len(there)
+        seen.add("links", (name for name in there if name == wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class Socket:
+    """A line of one of the kernel's tables of sockets."""
+
+    table: str
+    inode: int
+    name: str
+    port: int | None  # that it listens on
+
+
+def sockets(directory: str) -> Iterator[Socket]:
+    """The sockets of the network namespace whose tables are in this directory."""
+    for table in ("tcp", "tcp6", "udp", "udp6", "raw", "raw6", "udplite", "udplite6"):
+        with contextlib.suppress(FileNotFoundError):
+            for line in Path(directory, table).read_text().splitlines()[1:]:
+                fields = line.split()
+                port = int(fields[1].rpartition(":")[2], 16)
+                listens = fields[3] == _LISTENING if table.startswith("tcp") else port != 0
+                if fields[3] in _SLEEPING and fields[9] == "0":
+                    continue
+                yield Socket(table, int(fields[9]), f"{table} port {port}", port if listens else None)
+    with contextlib.suppress(FileNotFoundError):
+        for line in Path(directory, "unix").read_text(errors="surrogateescape").splitlines()[1:]:
+            fields = line.split(maxsplit=7)
+            path = fields[7] if len(fields) > 7 else ""
+            yield Socket("unix", int(fields[6]), f"unix {path}".strip(), None)
+
+
+def _look_sockets(traces: Traces, seen: Seen, guard: Guard) -> None:
+    ours: list[Socket] = []
+    for each in sockets("/proc/self/net"):
+        seen.looked["sockets"] += 1
+        seen.looked["ports"] += each.port is not None
+        if f"unix {traces.directory}/" in each.name or each.inode in traces.sockets:
+            ours.append(each)
+    for kind, number in traces.namespaces:
+        path = guard.path(kind, number) if kind == "net" else None
+        if path is None:
+            continue
+        inside = project_network.inside(path, lambda: list(sockets("/proc/thread-self/net")))
+        seen.looked["sockets"] += len(inside)
+        seen.looked["ports"] += sum(each.port is not None for each in inside)
+        # A socket that nothing has open any more is the kernel's, and ends with its namespace.
+        ours += [each for each in inside if each.inode]
+    seen.add("sockets", (each.name for each in ours))
+    seen.add("ports", sorted({f"{each.table} {each.port}" for each in ours if each.port is not None}))
+
+
+def socket_inodes(everybody: Iterable[Process]) -> frozenset[int]:
+    """The sockets that these processes have open."""
+    found = set()
+    for each in everybody:
+        for _, target in namespace_processes.descriptors(each.pid):
+            if target.startswith("socket:["):
+                found.add(int(target[8:-1]))
+    return frozenset(found)
+
+
+def _look_cgroups(traces: Traces, seen: Seen) -> None:
+    seen.looked["cgroups"] = len(traces.cgroups)
+    seen.add("cgroups", (each.removeprefix("/sys/fs/cgroup/") for each in cgroups.left(traces.cgroups)))
+
+
+def _look_files(traces: Traces, seen: Seen) -> None:
+    seen.looked["files"] = len(traces.files)
+    # A tenant reads this: where the agent keeps its things is not his to know.
+    state = traces.directory.parent if traces.label is None else traces.directory.parents[2]
+    seen.add("files", (str(each.relative_to(state)) for each in traces.files if os.path.lexists(each)))
+    if traces.first_uid is not None and traces.label is None:
+        found, looked = root_filesystem.owned_below(_TEMPORARY, traces.first_uid, UIDS)
+        seen.looked["files"] += looked
+        seen.add("files", found)

@@ -1,0 +1,110 @@
+"""Project networks: a bridge in a network namespace of its own per project, never in the machine's.
+
+The namespace is held open by the init of each member, so it needs no process and no mount of its own, stands when the
+agent does not, and is gone with its last member. Nothing in it has an address: it carries packets between the members
+of one project, knows no route and meets no other network. A member's cable has one end there and the other, `eth0`,
+in the sandbox.
+"""
+
+import contextlib
+import hashlib
+import ipaddress
+import os
+import subprocess
+import threading
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from mooring_agent.hosts.contract import HostFailure, Network
+from mooring_agent.kernel import syscalls
+
+T = TypeVar("T")
+
+BRIDGE: Final = "bridge0"
+_TOOL_SECONDS: Final = 60.0
+
+
+def link_name(allocation_id: str) -> str:
+    """The project's end of a sandbox's cable; names of links are short."""
+    return "m" + hashlib.sha256(allocation_id.encode()).hexdigest()[:12]
+
+
+def inside(namespace: str, action: Callable[[], T]) -> T:
+    """Do something in a network namespace, in a thread that ends with it, so that nothing else of this process is
+    there."""
+    outcome: list[T] = []
+    problems: list[OSError] = []
+
+    def enter() -> None:
+        try:
+            descriptor = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                syscalls.setns(descriptor, syscalls.CLONE_NEWNET)
+            finally:
+                os.close(descriptor)
+            outcome.append(action())
+        except OSError as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=enter, name="namespace")
+    thread.start()
+    thread.join()
+    if problems:
+        raise problems[0]
+    return outcome[0]
+
+
+def _tool(argv: list[str], text: str = "") -> str:
+    try:
+        done = subprocess.run(
+            argv, input=text, capture_output=True, text=True, timeout=_TOOL_SECONDS, check=False, start_new_session=True
+        )
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise HostFailure("host_error", f"{argv[0]}: {problem}") from problem
+    if done.returncode:
+        raise HostFailure("host_error", f"{' '.join(argv)}: {done.stderr.strip()[:500]}")
+    return done.stdout
+
+
+def _ip(namespace: str, lines: list[str]) -> None:
+    _tool(["nsenter", f"--net={namespace}", "ip", "-batch", "-"], "".join(f"{line}\n" for line in lines))
+
+
+def links(namespace: str) -> list[str]:
+    """The names of the links in a network namespace."""
+
+    def read() -> list[str]:
+        with open("/proc/thread-self/net/dev", encoding="ascii", errors="replace") as file:
+            return [line.partition(":")[0].strip() for line in file if ":" in line]
+
+    return inside(namespace, read)
+
+
+def attach(namespace: str, network: Network, link: str, pid: int) -> None:
+    """Connect the sandbox whose init this is to its project's network and give it its address.
+
+    What a crash left half done is done again from the start.
+    """
+    interface = ipaddress.ip_interface(f"{network.address}/{ipaddress.ip_network(network.subnet).prefixlen}")
+    own = f"/proc/{pid}/ns/net"
+    there = links(namespace)
+    lines = [] if BRIDGE in there else [f"link add {BRIDGE} type bridge", f"link set {BRIDGE} addrgenmode none"]
+    lines.append(f"link set {BRIDGE} up")
+    if link in there and "eth0" not in links(own):
+        lines.append(f"link del {link}")
+        there.remove(link)
+    if link not in there:
+        lines.append(f"link add {link} type veth peer name eth0 netns {pid}")
+    lines += [f"link set {link} addrgenmode none", f"link set {link} master {BRIDGE} up"]
+    _ip(namespace, lines)
+    _ip(own, ["link set lo up", f"addr replace {interface} dev eth0", "link set eth0 up"])
+
+
+def remove_link(namespace: str, link: str) -> bool:
+    """Take a cable away, by either of its ends; whether there was one."""
+    if link not in links(namespace):
+        return False
+    with contextlib.suppress(HostFailure):
+        # The kernel may take it away first, with one of the namespaces that it is in.
+        _ip(namespace, [f"link del {link}"])
+    return True

@@ -1,0 +1,105 @@
+"""Ranges of users: each sandbox has 65,536 of its own, which no other sandbox and no account of the machine has.
+
+Several agents share a machine, so the ranges are given out in one directory of the machine: a file per range, named
+by its first number, saying which sandbox's directory holds it. Whatever already uses a range without being in that
+directory (accounts, subordinate ranges of other programs, user namespaces that stand) is passed over.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from mooring_agent.atomic_files import sync_directory
+from mooring_agent.hosts.contract import HostFailure
+from mooring_agent.hosts.namespace.sandbox_records import UIDS
+
+FIRST: Final = 0x40000000
+END: Final = 0x70000000
+
+
+@contextlib.contextmanager
+def _locked(registry: Path) -> Iterator[None]:
+    descriptor = os.open(registry / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def given(registry: Path) -> dict[int, str]:
+    """Every range that is given out, and to which directory."""
+    ranges: dict[int, str] = {}
+    with contextlib.suppress(FileNotFoundError):
+        for each in registry.iterdir():
+            if each.name.isdigit():
+                with contextlib.suppress(FileNotFoundError):
+                    ranges[int(each.name)] = each.read_text()
+    return ranges
+
+
+def claim(registry: Path, holder: Path) -> int:
+    """The first number of a range for this holder: the one that it has, or a free one."""
+    with _locked(registry):
+        held = given(registry)
+        for first, who in held.items():
+            if who == str(holder):
+                return first
+        taken = set(held) | {number // UIDS * UIDS for number in _used()}
+        for first in range(FIRST, END, UIDS):
+            if first not in taken:
+                _write(registry / str(first), str(holder))
+                return first
+    raise HostFailure("capacity", "every range of users on this machine is given out")
+
+
+def release(registry: Path, holder: Path) -> None:
+    """Give back what this holder has."""
+    with _locked(registry):
+        for first, who in given(registry).items():
+            if who == str(holder):
+                (registry / str(first)).unlink(missing_ok=True)
+        sync_directory(registry)
+
+
+def _write(path: Path, text: str) -> None:
+    # The content goes in before the name does: a range that is given out always says to whom.
+    draft = path.with_name(f".{path.name}")
+    with draft.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(path)
+    sync_directory(path.parent)
+
+
+def _used() -> Iterator[int]:
+    """Numbers that something of the machine uses: a number of each block of 65,536 that is touched."""
+    for name in ("/etc/passwd", "/etc/group"):
+        for fields in _lines(name):
+            yield from (int(each) for each in fields[2:4] if each.isdigit())
+    for name in ("/etc/subuid", "/etc/subgid"):
+        for fields in _lines(name):
+            if len(fields) == 3 and fields[1].isdigit() and fields[2].isdigit():
+                yield from _blocks(int(fields[1]), int(fields[2]))
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                for line in Path(entry.path, "uid_map").read_text().splitlines():
+                    _, first, count = (int(each) for each in line.split())
+                    if count < END:  # the machine's own map names every user there is
+                        yield from _blocks(first, count)
+
+
+def _blocks(first: int, count: int) -> Iterator[int]:
+    low, high = max(first, FIRST - UIDS), min(first + count, END)
+    yield from range(low // UIDS * UIDS, high, UIDS)
+
+
+def _lines(name: str) -> Iterator[list[str]]:
+    with contextlib.suppress(FileNotFoundError):
+        for line in Path(name).read_text(errors="replace").splitlines():
+            yield line.strip().split(":")

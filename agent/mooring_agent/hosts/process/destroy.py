@@ -1,0 +1,212 @@
+"""Take a sandbox or one of its owners away, and look whether it is gone."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+from mooring_agent.hosts import safe_paths
+from mooring_agent.hosts.contract import HostFailure, Look, Stray, Thing
+from mooring_agent.hosts.process import inspect
+from mooring_agent.hosts.process.inspect import Holding, Sight
+from mooring_agent.hosts.process.owner_files import OwnedFiles
+from mooring_agent.hosts.process.sandbox_directory import SANDBOX_VARIABLE, Sandbox
+from mooring_agent.kernel import proc
+from mooring_agent.supervisor.program_runner import is_name
+from mooring_agent.supervisor.supervisor_client import SupervisorClient, SupervisorGone, SupervisorRefusal
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+_ROUNDS_MAX: Final = 250
+_ROUND_SECONDS: Final = 0.02
+
+
+async def holding_of(sandbox: Sandbox, label: str | None, paths: Sequence[Path] = ()) -> Holding:
+    """A sandbox or one of its owners, with the supervisors that answer for it."""
+    pids: list[int] = []
+    status = await _if_it_answers(SupervisorClient(sandbox.supervisor).status())
+    if status is not None:
+        pids = [status.pid] if label is None else [pid for name, pid in status.owners.items() if name == label]
+    supervisors = frozenset(found for pid in pids if (found := proc.find_process(pid)) is not None)
+    record = sandbox.read()
+    origin = frozenset(record.origin) if record is not None else frozenset[str]()
+    return Holding(sandbox, label, supervisors, tuple(paths), origin)
+
+
+async def close_owner(sandbox: Sandbox, label: str) -> Look:
+    """Kill, remove and look for everything of one owner."""
+    files = OwnedFiles(sandbox)
+    written = await asyncio.to_thread(files.of, label)
+    paths = [sandbox.root / path for path in written] + [sandbox.owner_directory(label)]
+    holding = await holding_of(sandbox, label, paths)
+    before = await asyncio.to_thread(inspect.see, holding)
+    await _if_it_answers(SupervisorClient(sandbox.supervisor).close_owner(label))
+    await _kill(holding, before)
+    await asyncio.to_thread(files.remove, label)
+    await asyncio.to_thread(_remove, sandbox.supervisor, sandbox.owner_directory(label).name)
+    await asyncio.to_thread(inspect.remove_groups, before.held["cgroups"])
+    return inspect.compare(before, await _look_again(holding, before))
+
+
+@dataclass(slots=True)
+class Destroying:
+    """One teardown of a whole sandbox, step by step."""
+
+    sandbox: Sandbox
+    holding: Holding
+    before: Sight
+    after: Sight | None = None
+
+
+Step = Callable[[Destroying], Awaitable[None]]
+
+
+async def note_destroying(work: Destroying) -> None:
+    """From now on it is not to stand again."""
+    record = work.sandbox.read()
+    if record is not None:
+        work.sandbox.write(replace(record, phase="destroying"))
+
+
+async def shut_down(work: Destroying) -> None:
+    """Its supervisor ends what it runs, and itself."""
+    await _if_it_answers(SupervisorClient(work.sandbox.supervisor).shut_down())
+
+
+async def kill_rest(work: Destroying) -> None:
+    """Whoever is left, because the supervisor is gone itself."""
+    await _kill(work.holding, work.before)
+
+
+async def remove_groups(work: Destroying) -> None:
+    """Control groups that its programs had made for themselves."""
+    await asyncio.to_thread(inspect.remove_groups, work.before.held["cgroups"])
+
+
+async def remove_files(work: Destroying) -> None:
+    """Its root and its supervisor's directory."""
+    for name in ("root", "supervisor"):
+        await asyncio.to_thread(_remove, work.sandbox.directory, name)
+
+
+async def forget(work: Destroying) -> None:
+    """The record goes last, so that a crash leaves a sandbox that is still known to be going."""
+    await asyncio.to_thread(_remove, work.sandbox.directory.parent, work.sandbox.directory.name)
+
+
+async def look_after(work: Destroying) -> None:
+    """What is left."""
+    work.after = await _look_again(work.holding, work.before)
+
+
+STEPS: tuple[Step, ...] = (note_destroying, shut_down, kill_rest, remove_groups, remove_files, forget, look_after)
+
+
+async def destroy(sandbox: Sandbox, steps: tuple[Step, ...] = STEPS) -> Look:
+    """Kill, remove and look for everything of an allocation."""
+    paths = await asyncio.to_thread(_top, sandbox)
+    holding = await holding_of(sandbox, None, paths)
+    work = Destroying(sandbox, holding, await asyncio.to_thread(inspect.see, holding))
+    for step in steps:
+        await step(work)
+    return inspect.compare(work.before, work.after or work.before)
+
+
+async def sweep(
+    sandboxes: Path, node_id: str, known: Collection[str], reap: Callable[[str], Awaitable[Look]]
+) -> list[Stray]:
+    """Reap sandboxes and processes of ours that the platform does not know, and name what is not ours."""
+    strays: list[Stray] = []
+    for entry in await asyncio.to_thread(_entries, sandboxes):
+        if entry.name in known:
+            continue
+        if not entry.is_dir(follow_symlinks=False) or not is_name(entry.name):
+            strays.append(Stray(Thing("files", entry.name), "foreign"))
+            continue
+        seen = await reap(entry.name)
+        if seen.remaining:
+            # It still stands, so the next sweep comes back to it.
+            log.error("%d things of %s could not be reaped", len(seen.remaining), entry.name)
+            continue
+        things = [Thing("files", entry.name), *(thing for thing in seen.removed if thing.kind != "files")]
+        strays += [Stray(thing, "reaped", entry.name) for thing in things]
+    standing = {entry.name for entry in await asyncio.to_thread(_entries, sandboxes)}
+    for process in await asyncio.to_thread(_marked):
+        owner, _, allocation_id = proc.environment(process.pid).get(SANDBOX_VARIABLE, "").partition("/")
+        thing = Thing("processes", f"{process.pid} {process.name}")
+        if owner and owner != node_id:
+            strays.append(Stray(thing, "foreign", allocation_id or None))
+        elif owner and allocation_id not in standing and proc.kill(process):
+            strays.append(Stray(thing, "reaped", allocation_id))
+    return strays
+
+
+def _entries(directory: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(directory) as entries:
+        return sorted(entries, key=lambda entry: entry.name)
+
+
+def _marked() -> list[proc.Process]:
+    """The living processes that carry the mark of some sandbox."""
+    table = proc.processes().values()
+    return [each for each in table if not each.ended and SANDBOX_VARIABLE in proc.environment(each.pid)]
+
+
+def _top(sandbox: Sandbox) -> list[Path]:
+    """What is in a sandbox's directory and at the top of its root: the things that a receipt lists."""
+    found = [sandbox.directory] if sandbox.directory.is_dir() else []
+    for directory in (sandbox.directory, sandbox.root):
+        if directory.is_dir():
+            found += sorted(directory.iterdir())
+    return found
+
+
+def _remove(parent: Path, name: str) -> None:
+    try:
+        place = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        safe_paths.remove_entry(place, name)
+    except OSError as error:
+        raise HostFailure("host_error", f"{name} could not be removed: {error.strerror}") from error
+    finally:
+        os.close(place)
+
+
+async def _if_it_answers(asked: Awaitable[Answer]) -> Answer | None:
+    """A supervisor that is gone or stuck cannot help; what is left of it is found and killed without it."""
+    try:
+        return await asked
+    except SupervisorGone:
+        return None
+    except SupervisorRefusal as refusal:
+        log.warning("the supervisor did not help: %s", refusal)
+        return None
+
+
+async def _kill(holding: Holding, before: Sight) -> None:
+    """What the supervisor did not end because it is gone itself; looked for again as long as there is some."""
+    found = before.processes
+    for _ in range(_ROUNDS_MAX):
+        found = await asyncio.to_thread(lambda known: inspect.find_processes(holding, proc.processes(), known), found)
+        if not found:
+            return
+        for process in found:
+            proc.kill(process)
+        await asyncio.sleep(_ROUND_SECONDS)
+
+
+async def _look_again(holding: Holding, before: Sight) -> Sight:
+    """A socket or a namespace goes a moment after the last process that held it, so what is seen is looked at again."""
+    for _ in range(_ROUNDS_MAX):
+        after = await asyncio.to_thread(inspect.see, holding, before)
+        if not after.things:
+            break
+        await asyncio.sleep(_ROUND_SECONDS)
+    return after

@@ -1,0 +1,161 @@
+"""Look for everything that belongs to a sandbox or to one of its owners, before a teardown and after it."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from mooring_agent.hosts.contract import Look, Thing
+from mooring_agent.hosts.process.sandbox_directory import SANDBOX_VARIABLE, Sandbox
+from mooring_agent.kernel import proc
+from mooring_agent.supervisor.owner_supervisor import OWNER_VARIABLE
+
+LISTED_MAX: Final = 1000
+KINDS: Final = (
+    "processes",
+    "namespaces",
+    "mounts",
+    "links",
+    "sockets",
+    "ports",
+    "cgroups",
+    "files",
+    "containers",
+    "secrets",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What is to be looked for: a sandbox, or one owner in it, whose supervisors are known."""
+
+    sandbox: Sandbox
+    label: str | None  # none is the whole sandbox
+    supervisors: frozenset[proc.Process]
+    paths: tuple[Path, ...]
+    origin: frozenset[str]  # the namespaces and control groups of the agent that had started the supervisor
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What was seen: things by their kind and a key that stands for this very thing, and how much was examined."""
+
+    things: Mapping[tuple[str, str], Thing]
+    processes: tuple[proc.Process, ...]
+    examined: Mapping[str, int]
+    held: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+def find_processes(
+    holding: Holding, table: dict[int, proc.Process], known: Iterable[proc.Process] = ()
+) -> tuple[proc.Process, ...]:
+    """The living ones, by the tree, by the mark in the environment, and supervisors of the sandbox by their title.
+
+    One that is `known` to be of it counts as long as it lives: who dies loses its environment a while before its end.
+    """
+    sandbox = holding.sandbox
+    # By its start too: its number may be somebody else's by now.
+    roots = {
+        each.pid
+        for each in (*holding.supervisors, *known)
+        if each.pid in table and table[each.pid].started == each.started
+    }
+    for pid in table:
+        variables = proc.environment(pid)
+        if variables.get(SANDBOX_VARIABLE) == sandbox.mark:
+            if holding.label is None or variables.get(OWNER_VARIABLE) == holding.label:
+                roots.add(pid)
+        elif holding.label is None and proc.title(pid) == sandbox.title:
+            roots.add(pid)
+    return tuple(table[pid] for pid in sorted(proc.below(table, roots)) if not table[pid].ended)
+
+
+def see(holding: Holding, before: Sight | None = None) -> Sight:
+    """Look at everything. Afterwards (`before` is given) also whether anybody at all holds what was seen before."""
+    table = proc.processes()
+    found = find_processes(holding, table, () if before is None else before.processes)
+    things = {
+        ("processes", f"{each.pid}/{each.started}"): Thing("processes", f"{each.pid} {each.name}") for each in found
+    }
+    examined = dict.fromkeys(KINDS, 0) | {"processes": len(table)}
+    held = {
+        "namespaces": _others(proc.namespaces, holding, found),
+        "cgroups": _others(proc.cgroups, holding, found),
+        "sockets": frozenset(str(inode) for inode in proc.socket_inodes([each.pid for each in found])),
+    }
+    if before is not None:
+        held = {kind: names | before.held[kind] for kind, names in held.items()}
+    for kind in ("namespaces", "cgroups"):
+        living, examined[kind] = _still_there(kind, table)
+        if kind == "cgroups":
+            living |= _empty_groups(held[kind])
+        things |= {(kind, name): Thing(kind, name) for name in held[kind] & living}
+    _see_sockets(held["sockets"], things, examined)
+    places = proc.mounts()
+    examined["mounts"] = len(places)
+    inside = f"{holding.sandbox.directory.resolve()}/"
+    if holding.label is None:
+        things |= {("mounts", place): Thing("mounts", place) for place in places if f"{place}/".startswith(inside)}
+    for path in holding.paths:
+        examined["files"] += 1
+        if path.is_symlink() or path.exists():
+            things[("files", str(path))] = Thing("files", str(path.relative_to(holding.sandbox.directory)))
+    return Sight(things, found, examined, held)
+
+
+def compare(before: Sight, after: Sight) -> Look:
+    """What was found, what is gone, and what is left: also what nobody had seen before."""
+    found = list(before.things.values())
+    removed = [thing for key, thing in before.things.items() if key not in after.things]
+    looked = {kind: max(before.examined[kind], after.examined[kind]) for kind in KINDS}
+    return Look(
+        found=tuple(found[:LISTED_MAX]),
+        removed=tuple(removed[:LISTED_MAX]),
+        remaining=tuple(after.things.values()),
+        looked=looked,
+        truncated=len(found) > LISTED_MAX,
+    )
+
+
+def _others(ask: Callable[[int], set[str]], holding: Holding, found: tuple[proc.Process, ...]) -> frozenset[str]:
+    """The namespaces or control groups that processes made for themselves: those that no agent of ours was in."""
+    ours = ask(os.getpid()) | holding.origin
+    return frozenset(name for each in found for name in ask(each.pid) if name not in ours)
+
+
+def _still_there(kind: str, table: dict[int, proc.Process]) -> tuple[set[str], int]:
+    """What anybody that we may see is in, and how many were examined."""
+    ask = proc.namespaces if kind == "namespaces" else proc.cgroups
+    names = [name for pid, process in table.items() if not process.ended for name in ask(pid)]
+    return set(names), len(names)
+
+
+def _empty_groups(held: frozenset[str]) -> set[str]:
+    """Control groups that nobody is in any more and that are still there, as directories."""
+    places = {name: proc.cgroup_directory(name) for name in held}
+    return {name for name, place in places.items() if place is not None and place.is_dir()}
+
+
+def remove_groups(held: frozenset[str]) -> None:
+    """Take away the groups that programs had made and were in, the deepest first; one that others are in stays."""
+    places = [place for name in held if (place := proc.cgroup_directory(name)) is not None]
+    for place in sorted(places, key=lambda each: len(each.parts), reverse=True):
+        with contextlib.suppress(OSError):
+            place.rmdir()
+
+
+def _see_sockets(held: frozenset[str], things: dict[tuple[str, str], Thing], examined: dict[str, int]) -> None:
+    """Sockets live as long as somebody holds them: those that were held and are still in the machine's tables."""
+    named = proc.unix_sockets()
+    ports = proc.ports()
+    examined |= {"sockets": len(named), "ports": len(ports)}
+    for inode, name in named.items():
+        if str(inode) in held:
+            things[("sockets", f"{inode}/{name}")] = Thing("sockets", name)
+    for port in ports:
+        if str(port.inode) in held:
+            things[("ports", f"{port.inode}/{port.number}")] = Thing(
+                "ports", f"{port.protocol} {port.address} {port.number}"
+            )

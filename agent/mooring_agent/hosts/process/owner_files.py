@@ -1,0 +1,116 @@
+"""Which owner wrote which file of a sandbox, and its removal.
+
+The table is on the disk before a file is, so that no crash leaves one that nobody knows. A directory belongs to whom it
+was first made for, with all that programs put into it; where another owner has files in it, it passes to that one.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import Final
+
+from mooring_agent.hosts import safe_paths
+from mooring_agent.hosts.contract import FileSpec, HostFailure
+from mooring_agent.hosts.process.sandbox_directory import Sandbox, replace_json
+
+OWNED_MAX: Final = 20_000
+
+
+class OwnedFiles:
+    """The files of one sandbox."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._table = sandbox.directory / "files.json"
+
+    def write(self, label: str, files: Sequence[FileSpec]) -> int:
+        """Write them all, or refuse before the first if one is not allowed; how many."""
+        if len(files) > safe_paths.FILES_MAX:
+            raise HostFailure("too_large", f"at most {safe_paths.FILES_MAX} files are written at once")
+        wanted = [(safe_paths.parse_path(_plain(each)), each) for each in files]
+        for _, file in wanted:
+            safe_paths.check_file(file.content, file.mode)
+        with self._open_root() as root:
+            owners = self._read()
+            for parts, file in wanted:
+                self._claim(root, owners, (label, parts, file))
+            if len(owners) > OWNED_MAX:
+                raise HostFailure("capacity", f"a sandbox has at most {OWNED_MAX} files of its tasks")
+            replace_json(self._table, owners)
+            for parts, file in wanted:
+                if file.directory:
+                    safe_paths.make_directory(root, parts, file.mode)
+                else:
+                    safe_paths.write_file(root, parts, file.content, file.mode)
+        return len(wanted)
+
+    def of(self, label: str) -> tuple[str, ...]:
+        """The paths that are an owner's and nobody else's, and are there."""
+        with self._open_root() as root:
+            owners = self._read()
+            heirs = _heirs(owners, label)
+            mine = sorted(path for path, owner in owners.items() if owner == label and path not in heirs)
+            return tuple(path for path in mine if safe_paths.exists(root, _parts(path)))
+
+    def remove(self, label: str) -> int:
+        """Take an owner's files away, and its directories unless another owner has files in them; how many things."""
+        removed = 0
+        with self._open_root() as root:
+            owners = self._read()
+            heirs = _heirs(owners, label)
+            mine = sorted((path for path, owner in owners.items() if owner == label), key=len, reverse=True)
+            for path in mine:
+                if path in heirs:
+                    owners[path] = heirs[path]
+                else:
+                    removed += safe_paths.remove(root, _parts(path))
+                    del owners[path]
+            replace_json(self._table, owners)
+        return removed
+
+    def _claim(self, root: int, owners: dict[str, str], wish: tuple[str, safe_paths.Parts, FileSpec]) -> None:
+        """Enter one file and the directories that it needs into the table."""
+        label, parts, file = wish
+        path = "/".join(parts)
+        holder = owners.get(path, label)
+        if holder != label and not file.directory:
+            raise HostFailure("path_refused", f"{file.path} belongs to another owner of the sandbox")
+        for above in safe_paths.missing_directories(root, parts):
+            owners.setdefault("/".join(above), label)
+        if not (file.directory and safe_paths.exists(root, parts)):
+            owners.setdefault(path, label)
+
+    def _read(self) -> dict[str, str]:
+        try:
+            owners: dict[str, str] = json.loads(self._table.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        return owners
+
+    @contextmanager
+    def _open_root(self) -> Iterator[int]:
+        try:
+            root = os.open(self._sandbox.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise HostFailure("not_found", "the sandbox has no root directory") from None
+        try:
+            yield root
+        finally:
+            os.close(root)
+
+
+def _heirs(owners: dict[str, str], label: str) -> dict[str, str]:
+    """The directories in which others than this owner have something, and who."""
+    others = [(path, owner) for path, owner in owners.items() if owner != label]
+    return {above: owner for path, owner in others for above in accumulate(_parts(path)[:-1], "{}/{}".format)}
+
+
+def _plain(file: FileSpec) -> str:
+    """A directory may be spelled with a slash at its end."""
+    return file.path.removesuffix("/") if file.directory else file.path
+
+
+def _parts(path: str) -> safe_paths.Parts:
+    return tuple(path.split("/"))

@@ -1,0 +1,314 @@
+"""How a sandbox, or an owner's part of one, is made.
+
+Three processes take part:
+
+* the **maker** (the program itself, root of the machine) builds the mounts in a mount namespace of its own, leaves the
+  machine's root behind, writes the map of users, and records on disk whom it made;
+* the **bridge** enters the user namespace, makes the other namespaces and forks the **init**, then ends;
+* the **init** waits at a gate. It is let through only when its record is on disk: whoever kills the maker before
+  leaves nothing, since the init ends when the gate does. Then it locks the mounts (by copying the mount namespace
+  into the less privileged user namespace), hides what /proc and /sys say of the machine, confines itself and does its
+  work.
+
+The plan comes as JSON on standard input; one line of JSON on standard output says what stands, or what failed.
+"""
+
+import fcntl
+import json
+import os
+import resource
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+from mooring_agent.kernel import syscalls
+from mooring_agent.sandbox_init import confinement
+
+QUIET: Final = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+_KINDS: Final = {
+    "cgroup": syscalls.CLONE_NEWCGROUP,
+    "ipc": syscalls.CLONE_NEWIPC,
+    "mnt": syscalls.CLONE_NEWNS,
+    "net": syscalls.CLONE_NEWNET,
+    "pid": syscalls.CLONE_NEWPID,
+    "user": syscalls.CLONE_NEWUSER,
+    "uts": syscalls.CLONE_NEWUTS,
+}
+_HIDDEN: Final = (
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/cmdline",
+    "/proc/config.gz",
+    "/proc/interrupts",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/key-users",
+    "/proc/keys",
+    "/proc/kmsg",
+    "/proc/kpagecgroup",
+    "/proc/kpagecount",
+    "/proc/kpageflags",
+    "/proc/latency_stats",
+    "/proc/modules",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/slabinfo",
+    "/proc/timer_list",
+    "/proc/vmallocinfo",
+    "/sys/block",
+    "/sys/firmware",
+    "/sys/fs",
+    "/sys/hypervisor",
+    "/sys/kernel",
+    "/sys/module",
+    "/sys/power",
+)
+_READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+
+
+def perform(maker: type["Maker"]) -> NoReturn:
+    """Do the plan on standard input and say how it went."""
+    plan = json.load(sys.stdin)
+    try:
+        answer = maker(plan).make()
+    except OSError as problem:
+        answer = {"problem": str(problem)}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+    os._exit(0 if "problem" not in answer else 1)
+
+
+class Maker:
+    """One birth, from the machine's side; what is made, and what its init does, is said below."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.plan = plan
+        self.first_uid: int | None = plan["first_uid"]
+        self.directory = os.open(plan["directory"], os.O_RDONLY | os.O_DIRECTORY)
+        self.lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self.directory)
+        # Whoever finds this lock held knows that a birth is still going on.
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        self.proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+        self.log = os.open("init.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=self.directory)
+
+    # --- what a sandbox and an owner do each in its own way ---
+
+    def attach(self) -> None:
+        """As root of the machine, before any group denies it a device: mount what lies on one."""
+
+    def prepare(self) -> None:
+        """As root of the machine: be in a mount namespace with the right root, and open what is not reachable from
+        it."""
+        raise NotImplementedError
+
+    def enter_users(self) -> bool:
+        """In the bridge: be in the user namespace; whether it is new and waits for its map."""
+        raise NotImplementedError
+
+    @property
+    def fresh(self) -> int:
+        """The namespaces to be made beside."""
+        raise NotImplementedError
+
+    def mount_views(self) -> None:
+        """As root of the machine in the init's pid and network namespaces: mount what shows them."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """In the init, before it is confined."""
+        raise NotImplementedError
+
+    def descriptors(self) -> list[int]:
+        """What the init keeps open beside its standard files, as numbers from 3 on."""
+        raise NotImplementedError
+
+    def live(self) -> None:
+        """The init's work, confined."""
+        raise NotImplementedError
+
+    # --- the maker ---
+
+    def make(self) -> dict[str, Any]:
+        """Every step in its order; the answer is what the init's record says."""
+        self.attach()
+        for path in self.plan["cgroups"]:
+            with open(path, "w") as file:
+                file.write(str(os.getpid()))
+        # None of the keys that the agent's session may hold.
+        syscalls.new_session_keyring()
+        self.prepare()
+        ours, theirs = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        bridge = os.fork()
+        if bridge == 0:
+            ours.close()
+            _or_die(theirs, lambda: self._bridge(theirs))
+        theirs.close()
+        if _hear(ours, "user", "joined")[1] == "user":
+            self._map_users(bridge)
+        ours.send(b"go")
+        init, _ = _hear(ours, "born")
+        self._mount_views(init)
+        ours.send(b"go")
+        _hear(ours, "ready")
+        record = {
+            "pid": init,
+            "start": self._start_of(init),
+            "namespaces": self._namespaces_of(init),
+            "boot": self._read("sys/kernel/random/boot_id").decode().strip(),
+        }
+        self._record(record)
+        ours.send(b"go")
+        os.waitpid(bridge, 0)
+        return record
+
+    def _mount_views(self, init: int) -> None:
+        """A file system of processes shows the pid namespace of whoever mounts it, and only root of the machine may
+        mount one where none is: so a child of ours enters the init's namespaces, and its child mounts.
+        """
+
+        def enter() -> None:
+            self.setns(init, "net")
+            self.setns(init, "pid")
+            _in_child(self.mount_views)
+
+        _in_child(enter)
+
+    def setns(self, pid: int, kind: str) -> None:
+        """Enter a namespace of a process, by the machine's own /proc."""
+        descriptor = os.open(f"{pid}/ns/{kind}", os.O_RDONLY, dir_fd=self.proc)
+        try:
+            syscalls.setns(descriptor, _KINDS[kind])
+        finally:
+            os.close(descriptor)
+
+    # --- the map of users and the record ---
+
+    def _map_users(self, bridge: int) -> None:
+        for name in ("uid_map", "gid_map"):
+            descriptor = os.open(f"{bridge}/{name}", os.O_WRONLY, dir_fd=self.proc)
+            try:
+                os.write(descriptor, f"0 {self.first_uid} {self.plan['uids']}\n".encode())
+            finally:
+                os.close(descriptor)
+
+    def _read(self, path: str) -> bytes:
+        descriptor = os.open(path, os.O_RDONLY, dir_fd=self.proc)
+        try:
+            return os.read(descriptor, 65536)
+        finally:
+            os.close(descriptor)
+
+    def _start_of(self, pid: int) -> int:
+        return int(self._read(f"{pid}/stat").rpartition(b")")[2].split()[19])
+
+    def _namespaces_of(self, pid: int) -> dict[str, int]:
+        return {kind: os.stat(f"{pid}/ns/{kind}", dir_fd=self.proc).st_ino for kind in _KINDS}
+
+    def _record(self, record: dict[str, Any]) -> None:
+        descriptor = os.open(".init.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=self.directory)
+        os.write(descriptor, json.dumps(record).encode())
+        os.fsync(descriptor)
+        os.close(descriptor)
+        os.rename(".init.json", "init.json", src_dir_fd=self.directory, dst_dir_fd=self.directory)
+        os.fsync(self.directory)
+
+    # --- the bridge and the init ---
+
+    def _bridge(self, maker: socket.socket) -> None:
+        maker.send(b"user" if self.enter_users() else b"joined")
+        _wait(maker)
+        os.setgroups([])
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+        syscalls.unshare(self.fresh)
+        if os.fork():
+            os._exit(0)
+        # From here on as pid 1. The socket tells the maker our number as the machine counts.
+        maker.send(b"born")
+        _wait(maker)
+        self._become_init(maker)
+
+    def _become_init(self, maker: socket.socket) -> None:
+        os.setsid()
+        if self.first_uid is not None:
+            # From now on every mount is locked: nobody with less rights than the machine's root can undo one.
+            syscalls.unshare(syscalls.CLONE_NEWNS)
+        self.settle()
+        _hide()
+        for name, limit in self.plan["rlimits"].items():
+            resource.setrlimit(getattr(resource, name), (limit, limit))
+        os.umask(0o022)
+        # Before anybody hears of this init: whoever does may enter the project's network by the number of its
+        # descriptor. First above the numbers that are about to be taken, so that none is overwritten before its use.
+        keep = [os.open("/dev/null", os.O_RDONLY), self.log, self.log, *self.descriptors()]
+        *sources, channel = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64) for descriptor in (*keep, maker.fileno())]
+        for target, source in enumerate(sources):
+            os.dup2(source, target, inheritable=target < 3)
+        maker.detach()
+        with socket.socket(fileno=channel) as to_maker:
+            to_maker.send(b"ready")
+            _wait(to_maker)
+        os.closerange(len(keep), 1 << 16)
+        confinement.confine()
+        self.live()
+
+
+def _hide() -> None:
+    """Cover what /proc and /sys say of the machine, and make the rest of the machine's switches read-only."""
+    for path in _READ_ONLY:
+        if os.path.exists(path):
+            syscalls.bind(path, path, syscalls.MS_RDONLY | QUIET)
+    for path in _HIDDEN:
+        if os.path.isdir(path):
+            syscalls.mount("tmpfs", path, "tmpfs", QUIET | syscalls.MS_RDONLY, "size=0,nr_inodes=1")
+        elif os.path.exists(path):
+            syscalls.bind("/dev/null", path)
+
+
+def _in_child(action: Callable[[], None]) -> None:
+    """Do it in a child, and fail as the child does."""
+    child = os.fork()
+    if child == 0:
+        status = 0
+        try:
+            action()
+        except OSError as problem:
+            sys.stderr.write(f"{problem}\n")
+            sys.stderr.flush()
+            status = problem.errno or 1
+        os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status:
+        raise OSError(status, os.strerror(status) if status > 0 else "a part of the birth was killed", action.__name__)
+
+
+def _or_die(maker: socket.socket, action: Callable[[], None]) -> None:
+    """Do it, and tell the maker what went wrong; never return."""
+    try:
+        action()
+    except OSError as problem:
+        maker.send(f"problem {problem}".encode())
+    finally:
+        os._exit(1)
+
+
+def _hear(channel: socket.socket, *words: str) -> tuple[int, str]:
+    """Wait for one of these words: the number of the process that said it, and which it was."""
+    message, ancillary, _, _ = channel.recvmsg(4096, socket.CMSG_SPACE(12))
+    said = message.decode(errors="replace")
+    if said not in words:
+        raise OSError(1, said or f"it ended before it was {words[0]}")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            return int(struct.unpack("=3i", data[:12])[0]), said
+    raise OSError(1, "the kernel named no sender")
+
+
+def _wait(channel: socket.socket) -> None:
+    """Stand at the gate; if it is gone, so are we."""
+    if channel.recv(16) != b"go":
+        os._exit(1)

@@ -1,0 +1,63 @@
+"""Start a supervisor from the agent, for a host that makes no namespaces."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from mooring_agent.kernel import syscalls
+from mooring_agent.supervisor.options import Options
+from mooring_agent.supervisor.supervisor_client import SupervisorClient, SupervisorGone, SupervisorStatus, bind_listener
+
+PROGRAM = Path(__file__).with_name("__main__.py")
+
+
+async def ensure_supervisor(state: Path, start: Path, title: str, markers: Mapping[str, str]) -> SupervisorStatus:
+    """The supervisor of a sandbox without isolation, whose programs run as this user; started if none answers."""
+    client = SupervisorClient(state)
+    try:
+        return await client.status()
+    except SupervisorGone:
+        pass
+    listener = bind_listener(state)
+    directories = [os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for path in (state, start)]
+    try:
+        capabilities = range(syscalls.last_capability() + 1) if os.geteuid() == 0 else ()
+        options = Options(
+            listener=listener.fileno(),
+            state=directories[0],
+            agent_uid=os.geteuid(),
+            title=title,
+            switch_users=False,
+            start=directories[1],
+            markers=dict(markers),
+            drop_capabilities=tuple(capabilities),
+            no_new_privileges=True,
+        )
+        await spawn_supervisor(options, (listener.fileno(), *directories))
+    finally:
+        listener.close()
+        for directory in directories:
+            os.close(directory)
+    return await client.status()
+
+
+async def spawn_supervisor(options: Options, descriptors: tuple[int, ...]) -> None:
+    """It leaves us by a second fork, so what is waited for here is short."""
+    given = {name: value for name, value in options._asdict().items() if not name.startswith("prepare_")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-I",
+        "-S",
+        str(PROGRAM),
+        json.dumps(given),
+        pass_fds=descriptors,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        cwd="/",
+        env={},
+    )
+    await process.wait()

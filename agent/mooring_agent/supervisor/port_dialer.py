@@ -1,0 +1,69 @@
+"""Connect to a port inside: on addresses of the sandbox's own, one after the other, never on one that was given."""
+
+import errno
+import os
+import socket
+from typing import Any, Final
+
+from mooring_agent.supervisor.event_loop import Loop, Timer
+from mooring_agent.supervisor.replies import Answer
+from mooring_agent.supervisor.spawn import Refusal
+
+CONNECT_SECONDS: Final = 10.0
+
+
+class Dialling:
+    """One attempt; it answers with the connected socket."""
+
+    def __init__(self, loop: Loop, addresses: tuple[str, ...], port: Any, answer: Answer) -> None:
+        if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65_536:
+            raise Refusal("refused", "a port is 1 to 65535")
+        self._loop = loop
+        self._addresses = list(addresses)
+        self._port = port
+        self._answer = answer
+        self._socket: socket.socket | None = None
+        self._timer: Timer | None = None
+
+    def begin(self) -> None:
+        """Try the next address; when there is none left it is refused."""
+        while self._addresses:
+            address = self._addresses.pop(0)
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            try:
+                attempt = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+            except OSError:
+                continue
+            result = attempt.connect_ex((address, self._port))
+            if result in (0, errno.EINPROGRESS):
+                self._socket = attempt
+                self._loop.watch_writable(attempt.fileno(), self._decided)
+                self._timer = self._loop.after(CONNECT_SECONDS, self._decided)
+                return
+            attempt.close()
+        self._answer.refuse(Refusal("not_found", f"nothing in the sandbox takes connections on port {self._port}"))
+
+    def _decided(self) -> None:
+        attempt = self._socket
+        if attempt is None:
+            return
+        self._loop.forget(attempt.fileno())
+        self._socket = None
+        if self._timer is not None:
+            self._timer.cancel()
+        # Until its time is over a socket that is not connected has no peer, even where it has no error.
+        failed = attempt.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or not _has_peer(attempt)
+        with attempt:
+            if not failed:
+                os.set_blocking(attempt.fileno(), False)
+                self._answer.give((attempt.fileno(),), port=self._port)
+        if failed:
+            self.begin()
+
+
+def _has_peer(attempt: socket.socket) -> bool:
+    try:
+        attempt.getpeername()
+    except OSError:
+        return False
+    return True

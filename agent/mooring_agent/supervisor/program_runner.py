@@ -1,0 +1,357 @@
+"""The programs of one owner: runs that end, and services that are started again.
+
+A run is started at most once under its key. A service has a main process; what that leaves behind when it ends goes on
+living and goes on writing to the service's log, and is still the owner's.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from mooring_agent.kernel import process_tree
+from mooring_agent.supervisor import program_records, spawn
+from mooring_agent.supervisor.event_loop import Loop, Timer
+from mooring_agent.supervisor.options import Options
+from mooring_agent.supervisor.output_capture import Capture
+from mooring_agent.supervisor.replies import Answer
+from mooring_agent.supervisor.segmented_log import LogWriter
+from mooring_agent.supervisor.spawn import Plumbing, Refusal, Spec
+
+RUNNING_MAX: Final = 256
+NAME_MAX: Final = 128
+KEY_VARIABLE: Final = "MOORING_KEY"
+_BACKOFF_MAX_SECONDS: Final = 60.0
+_STEADY_SECONDS: Final = 60.0
+_READ_BYTES: Final = 65_536
+_LOOK_SECONDS: Final = 0.02
+_LOOKS_MAX: Final = 250
+_SAVE_AGAIN_SECONDS: Final = 1.0
+
+
+class Restart(NamedTuple):
+    """When a service is started again."""
+
+    policy: str
+    backoff_seconds: float
+    limit: int
+
+
+class Program:
+    """One program and all that is known of it; `entry` is what the records keep."""
+
+    def __init__(self, name: str, entry: program_records.Entry) -> None:
+        self.name = name
+        self.entry = entry
+        self.spec: Spec | None = None
+        self.restart = Restart("never", 0.0, 0)
+        self.log: LogWriter | None = None
+        self.outputs: set[int] = set()
+        self.capture: tuple[int, Capture] | None = None  # the standard output that is kept, by its descriptor
+        self.timer: Timer | None = None
+        self.waiters: list[Answer] = []
+        self.stopping = False
+        self.failures = 0  # in a row
+        self.begun = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        """Of the main process, while it lives."""
+        pid: int | None = self.entry["pid"]
+        return pid
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no process of it is meant to run."""
+        return self.entry["state"] in ("ended", "exited", "failed")
+
+    def cancel_timer(self) -> None:
+        """Neither a time-out nor a restart is due any more."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+class Programs:
+    """Starts them, hears them and writes down how they end."""
+
+    def __init__(self, loop: Loop, options: Options, directory: int) -> None:
+        self.loop = loop
+        self.options = options
+        self.closing = False
+        self._directory = directory
+        self._logs = program_records.open_directory(directory, "logs")
+        self.known = {name: Program(name, entry) for name, entry in program_records.load(directory).items()}
+        self.children: dict[int, Callable[[int], None]] = {}
+
+    def start_run(self, key: str, spec: Spec, timeout_seconds: float) -> Program:
+        """Start it once; a known key is answered as it stands."""
+        program = self.known.get(key)
+        if program is None:
+            program = self._add(key, "run")
+            self._begin(program, spec)
+            program.timer = self.loop.after(timeout_seconds, lambda: self.end_run(program, "timed_out"))
+        elif program.entry["kind"] != "run":
+            raise Refusal("refused", f"{key} is a service")
+        return program
+
+    def end_run(self, program: Program, reason: str, answer: Answer | None = None) -> None:
+        """Kill it and what it started; the answer is given when nothing of it is left."""
+        if not program.is_over:
+            program.entry["reason"] = reason
+        program.cancel_timer()
+        self._kill_related(program, answer, _LOOKS_MAX)
+
+    def start_service(self, name: str, spec: Spec, restart: Restart) -> Program:
+        """Start it, or answer how the one of this name stands if it runs or is about to."""
+        program = self.known.get(name)
+        if program is not None and program.entry["kind"] != "service":
+            raise Refusal("refused", f"{name} is a run")
+        if program is None or program.is_over:
+            program = self._add(name, "service")
+            program.restart = restart
+            self._begin(program, spec)
+        return program
+
+    def stop_main(self, program: Program, grace_seconds: float) -> bool:
+        """Ask the main process to end, and kill it after the grace; whether it ran."""
+        program.stopping = True
+        program.cancel_timer()
+        pid = program.pid
+        if pid is None:
+            if program.entry["state"] == "backing_off":
+                self._over(program, "exited")
+            return False
+        os.kill(pid, signal.SIGTERM)
+        program.timer = self.loop.after(grace_seconds, lambda: process_tree.send_signal([pid], signal.SIGKILL))
+        return True
+
+    def give_up(self) -> None:
+        """Start nothing any more; how the runs end that are killed now says nothing about them."""
+        self.closing = True
+        for program in self.known.values():
+            if program.entry["kind"] == "run" and not program.is_over:
+                program.entry["reason"] = "lost"
+
+    def reap(self) -> None:
+        """Bury every child that has ended, ours and those that were left to us."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            ended = self.children.pop(pid, None)
+            if ended is not None:
+                ended(os.waitstatus_to_exitcode(status))
+
+    def log_directory(self, name: str) -> int:
+        """The directory of one program's log."""
+        return program_records.open_directory(self._logs, name)
+
+    def _add(self, name: str, kind: str) -> Program:
+        if self.closing:
+            raise Refusal("refused", "the owner is being closed")
+        if not is_name(name):
+            raise Refusal("refused", "a key is 1 to 128 letters, digits, '.', '_' or '-', and does not begin with '.'")
+        if sum(not each.is_over for each in self.known.values()) >= RUNNING_MAX:
+            raise Refusal("capacity", f"{RUNNING_MAX} programs run already")
+        self._make_room()
+        entry = {"kind": kind, "state": "starting", "pid": None, "started_at": time.time(), "restarts": 0}
+        entry |= {"exit_code": None, "reason": None, "ended_at": None}
+        # A service that is started anew keeps its log, which what it left behind may still be writing to.
+        program = self.known.pop(name, None) or Program(name, entry)
+        program.entry, program.stopping, program.failures = entry, False, 0
+        self.known[name] = program
+        program_records.save(self._directory, self._entries())
+        return program
+
+    def _make_room(self) -> None:
+        """The oldest runs that are over are forgotten, with their output."""
+        over = [each for each in self.known.values() if each.is_over and not each.outputs]
+        for program in over[: max(0, len(self.known) - program_records.PROGRAMS_MAX + 1)]:
+            self._close_log(program)
+            directory = self.log_directory(program.name)
+            for name in os.listdir(directory):
+                os.unlink(name, dir_fd=directory)
+            os.close(directory)
+            os.rmdir(program.name, dir_fd=self._logs)
+            del self.known[program.name]
+
+    def _begin(self, program: Program, spec: Spec) -> None:
+        """Start the first process of it; what cannot be started is over."""
+        program.spec = spec
+        try:
+            self._launch(program, spec)
+        except Refusal as refusal:
+            program.entry["reason"] = refusal.code
+            self._over(program, "ended" if program.entry["kind"] == "run" else "failed")
+            raise
+
+    def _launch(self, program: Program, spec: Spec) -> None:
+        if program.log is None:
+            directory = self.log_directory(program.name)
+            program.log = LogWriter(directory, self.options.log_segment_bytes, self.options.log_head_bytes)
+        marked = spec._replace(environment={**spec.environment, KEY_VARIABLE: program.name})
+        # Standard output and errors share a pipe, so that the log has their order, unless one of them is kept apart.
+        pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2 if spec.output_bytes else 1)]
+        outputs = [read for read, _ in pipes]
+        try:
+            pid = spawn.start(marked, self.options, Plumbing(pipes[0][1], pipes[-1][1]))
+        except (Refusal, OSError):
+            for output in outputs:
+                os.close(output)
+            raise
+        finally:
+            for _, write in pipes:
+                os.close(write)
+        if spec.output_bytes:
+            self._keep_output(program, outputs[0], spec.output_bytes)
+        program.begun = time.monotonic()
+        program.entry |= {"state": "running", "pid": pid, "started_at": time.time(), "exit_code": None}
+        self.children[pid] = lambda code: self._ended(program, outputs, code)
+        for output in outputs:
+            os.set_blocking(output, False)
+            program.outputs.add(output)
+            self.loop.watch(output, partial(self._listen, program, output))
+        self._save()
+
+    def _keep_output(self, program: Program, output: int, limit_bytes: int) -> None:
+        """Keep what comes out of this pipe; where no file can be made, the log alone has it."""
+        directory = self.log_directory(program.name)
+        try:
+            program.capture = (output, Capture(directory, limit_bytes))
+        except OSError:
+            os.close(directory)
+
+    def _listen(self, program: Program, output: int) -> None:
+        self._hear(program, output)
+
+    def _hear(self, program: Program, output: int) -> bool:
+        """Take what a program wrote; whether there may be more."""
+        try:
+            data = os.read(output, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if data and program.log is not None:
+            program.log.write(data)
+            if program.capture is not None and program.capture[0] == output:
+                program.capture[1].write(data)
+            return True
+        self.loop.forget(output)
+        os.close(output)
+        program.outputs.discard(output)
+        if program.is_over:
+            self._close_log(program)
+        return False
+
+    def _ended(self, program: Program, outputs: list[int], code: int) -> None:
+        """The main process ended: what it wrote before is taken first, and what it left behind is not its output."""
+        for output in outputs:
+            while output in program.outputs and self._hear(program, output):
+                pass
+        if program.capture is not None:
+            program.capture[1].close()
+            program.capture = None
+        entry = program.entry
+        entry |= {"pid": None, "exit_code": code if code >= 0 else 128 - code, "ended_at": time.time()}
+        if entry["kind"] == "run":
+            entry["reason"] = entry["reason"] or "exited"
+            program.cancel_timer()
+            self._over(program, "ended")
+        elif program.stopping or self.closing:
+            program.cancel_timer()
+            self._over(program, "exited")
+        else:
+            self._restart_or_not(program)
+
+    def _restart_or_not(self, program: Program) -> None:
+        policy, entry = program.restart, program.entry
+        if time.monotonic() - program.begun >= max(_STEADY_SECONDS, 10 * policy.backoff_seconds):
+            program.failures = 0
+        wanted = policy.policy == "always" or (policy.policy == "on_failure" and entry["exit_code"] != 0)
+        if not wanted:
+            self._over(program, "exited" if entry["exit_code"] == 0 else "failed")
+        elif program.failures >= policy.limit:
+            entry["reason"] = "restart limit"
+            self._over(program, "failed")
+        else:
+            most = max(_BACKOFF_MAX_SECONDS, policy.backoff_seconds)
+            wait = min(most, policy.backoff_seconds * 2.0 ** min(program.failures, 16))
+            program.failures += 1
+            entry["state"] = "backing_off"
+            program.timer = self.loop.after(wait, lambda: self._again(program))
+            self._save()
+
+    def _again(self, program: Program) -> None:
+        program.timer = None
+        program.entry["restarts"] += 1
+        if program.spec is None:
+            raise ValueError("a program of before has nothing to be started with")
+        try:
+            self._launch(program, program.spec)
+        except (Refusal, OSError) as error:
+            # A program that was there and is not any more counts as one that failed.
+            program.entry |= {"exit_code": 127, "reason": str(error)[:200]}
+            self._restart_or_not(program)
+
+    def _over(self, program: Program, state: str) -> None:
+        program.entry["state"] = state
+        program.spec = None  # its environment is not needed any more
+        self._save()
+        waiters, program.waiters = program.waiters, []
+        for answer in waiters:
+            answer.give(program=dict(program.entry))
+        if not program.outputs:
+            self._close_log(program)
+
+    def _kill_related(
+        self, program: Program, answer: Answer | None, looks: int, dying: frozenset[int] = frozenset()
+    ) -> None:
+        """Kill what descends from it, is in its session or carries its key; look again until nothing is left.
+
+        A process that dies loses its key a while before it has ended: who was killed is waited for by number.
+        """
+        living = frozenset(process_tree.descendants(os.getpid()))
+        related = frozenset(pid for pid in living if self._is_related(pid, program))
+        left = related | (living & dying)
+        if not left or looks == 0:
+            if answer is not None:
+                answer.give(left=sorted(left))
+            return
+        process_tree.send_signal(related, signal.SIGKILL)
+        self.loop.after(_LOOK_SECONDS, lambda: self._kill_related(program, answer, looks - 1, left))
+
+    def _is_related(self, pid: int, program: Program) -> bool:
+        if program.pid is not None and (pid == program.pid or process_tree.is_in_session(pid, program.pid)):
+            return True
+        return process_tree.has_marker(pid, f"{KEY_VARIABLE}={program.name}")
+
+    def _close_log(self, program: Program) -> None:
+        if program.log is not None and not program.outputs:
+            program.log.close()
+            program.log = None
+
+    def _entries(self) -> dict[str, program_records.Entry]:
+        return {name: program.entry for name, program in self.known.items()}
+
+    def _save(self) -> None:
+        """Write down what has happened already: a full disk delays that, and stops nothing."""
+        try:
+            program_records.save(self._directory, self._entries())
+        except OSError:
+            self.loop.after(_SAVE_AGAIN_SECONDS, self._save)
+
+
+def is_name(name: Any) -> bool:
+    """Whether it may be a key, the name of a service or a label."""
+    return (
+        isinstance(name, str)
+        and 1 <= len(name) <= NAME_MAX
+        and name.isascii()
+        and not name.startswith(".")
+        and all(letter.isalnum() or letter in "._-" for letter in name)
+    )

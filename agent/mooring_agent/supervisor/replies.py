@@ -1,0 +1,77 @@
+"""One question's connection, until it is answered or whoever asked is gone."""
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from mooring_agent.supervisor import packets
+from mooring_agent.supervisor.event_loop import Loop
+from mooring_agent.supervisor.spawn import Refusal
+
+
+class Answer:
+    """Where the answer goes; it is given once, then the connection is closed."""
+
+    def __init__(self, loop: Loop, connection: socket.socket) -> None:
+        self._loop = loop
+        self._connection: socket.socket | None = connection
+        self._waiting = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody still waits."""
+        return self._connection is not None
+
+    def give(self, descriptors: tuple[int, ...] = (), **fields: Any) -> None:
+        """Answer and close."""
+        self.tell(descriptors, **fields)
+        self.close()
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer that it is not done, and why."""
+        self._send({"ok": False, "code": refusal.code, "detail": refusal.detail}, ())
+        self.close()
+
+    def tell(self, descriptors: tuple[int, ...] = (), **fields: Any) -> None:
+        """Say something and stay open for more."""
+        self._send({"ok": True, **fields}, descriptors)
+
+    def wait(self, on_gone: Callable[[], None], on_message: Callable[[packets.Message], None] | None = None) -> None:
+        """The answer comes later; call if nobody waits for it any more, or if more is said meanwhile."""
+        if self._connection is None:
+            on_gone()
+            return
+        connection = self._connection
+
+        def heard() -> None:
+            try:
+                message, descriptors = packets.receive_message(connection)
+            except (packets.WireError, OSError):
+                message, descriptors = None, []
+            packets.close_all(descriptors)
+            if message is not None and on_message is not None:
+                on_message(message)
+                return
+            self.close()
+            on_gone()
+
+        self._waiting = True
+        self._loop.watch(connection.fileno(), heard)
+
+    def close(self) -> None:
+        """Nothing more is said."""
+        if self._connection is None:
+            return
+        if self._waiting:
+            self._loop.forget(self._connection.fileno())
+        self._connection.close()
+        self._connection = None
+
+    def _send(self, message: packets.Message, descriptors: tuple[int, ...]) -> None:
+        if self._connection is None:
+            return
+        try:
+            packets.send_message(self._connection, message, descriptors)
+        except OSError:
+            # Whoever asked is gone or does not read; what was done stands in the records.
+            self.close()

@@ -1,0 +1,343 @@
+"""The arguments of every task family, as types that refuse what they do not know.
+
+Reading them is the check: sizes, alphabets and counts are bounded here, before anything is done. They say the same
+as the published schemas (`task_schemas.json`); a test feeds both the same documents.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from mooring_agent.control_plane.messages import Task, make_ready
+from mooring_agent.tasks.verifier import Refused
+
+_PLAIN_PART: Final = r"/\.?[A-Za-z0-9_@+=~%-][A-Za-z0-9._@+=~%-]{0,253}"
+_PART: Final = r"/\.?[A-Za-z0-9_@+=:,~%-][A-Za-z0-9._@+=:,~%-]{0,253}"
+_HOST_URL: Final = r"^https?://[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(:[0-9]{1,5})?\Z"
+_PIECE: Final = r"[a-z0-9]+([._-]+[a-z0-9]+){0,20}"
+KIB: Final = 1_024
+DEPTH_MAX: Final = 8
+TAIL_LINES: Final = 100
+"""How many lines of a log are read where neither an offset nor a number is given."""
+
+# `\Z` is the end alone; `$` would let a line's end follow.
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?\Z")]
+Word = Annotated[str, Meta(max_length=16 * KIB, pattern=r"^[^\x00]*\Z")]
+Argv = Annotated[tuple[Word, ...], Meta(min_length=1, max_length=256)]
+Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}\Z")]
+Value = Annotated[str, Meta(max_length=32 * KIB, pattern=r"^[^\x00]*\Z")]
+Environment = Annotated[dict[Variable, Value], Meta(max_length=200)]
+EnvironmentSecrets = Annotated[dict[Variable, Name], Meta(max_length=200)]
+UserName = Annotated[str, Meta(max_length=32, pattern=r"^([a-z_][a-z0-9_-]{0,31}|[0-9]{1,5}(:[0-9]{1,5})?)\Z")]
+SandboxPath = Annotated[str, Meta(min_length=2, max_length=1_000, pattern=rf"^({_PART}){{1,64}}\Z")]
+# A place in a container that is written as PLACE:OPTIONS,…: no colon and no comma of its own.
+TemporaryPath = Annotated[str, Meta(min_length=2, max_length=1_000, pattern=rf"^({_PLAIN_PART}){{1,64}}\Z")]
+Directory = Annotated[str, Meta(min_length=1, max_length=1_000, pattern=rf"^(/|({_PART}){{1,64}})\Z")]
+Port = Annotated[int, Meta(ge=1, le=65_535)]
+Grace = Annotated[float, Meta(ge=0, le=3_600)]
+Cpus = Annotated[float, Meta(ge=0.01, le=4_096)]
+ProbeSeconds = Annotated[float, Meta(ge=0.05, le=300)]
+Attempts = Annotated[int, Meta(ge=1, le=1_000)]
+Hostname = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")]
+Address = Annotated[str, Meta(max_length=15, pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}\Z")]
+Subnet = Annotated[str, Meta(max_length=18, pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}\Z")]
+Digest = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
+Repository = Annotated[str, Meta(max_length=255, pattern=rf"^{_PIECE}(/{_PIECE}){{0,10}}\Z")]
+HostUrl = Annotated[str, Meta(max_length=270, pattern=_HOST_URL)]
+Content = Annotated[str, Meta(max_length=256 * KIB, pattern=r"^[^\x00]*\Z")]
+Base64 = Annotated[str, Meta(max_length=256 * KIB, pattern=r"^[A-Za-z0-9+/]*={0,2}\Z")]
+Columns = Annotated[int, Meta(ge=1, le=1_000)]
+OutputBytes = Annotated[int, Meta(ge=0, le=64 * KIB)]
+
+
+class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is not understood is refused."""
+
+
+class DeviceArguments(Strict, frozen=True):
+    """A GPU for the sandbox."""
+
+    index: Annotated[int, Meta(ge=0, le=1_023)]
+    simulated: bool
+
+
+class NetworkArguments(Strict, frozen=True):
+    """The project's network on this machine."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}\Z")]
+    address: Address
+    subnet: Subnet
+    machine: bool = False
+
+
+class PeerArguments(Strict, frozen=True):
+    """Another sandbox of the project."""
+
+    name: Hostname
+    address: Address
+
+
+class SandboxCreate(Strict, frozen=True):
+    """`sandbox.create`."""
+
+    hostname: Hostname
+    network: NetworkArguments
+    cpus: Cpus = 1.0
+    memory_bytes: Annotated[int, Meta(ge=16_777_216, le=1 << 50)] = 1 << 30
+    pids: Annotated[int, Meta(ge=16, le=4_194_304)] = 4_096
+    devices: Annotated[tuple[DeviceArguments, ...], Meta(max_length=64)] = ()
+    peers: Annotated[tuple[PeerArguments, ...], Meta(max_length=1_024)] = ()
+    isolation: Literal["user_namespace", "bounded"] = "user_namespace"
+
+
+class Nothing(Strict, frozen=True):
+    """No arguments."""
+
+
+class FileArguments(Strict, frozen=True):
+    """One file: its content as text, or a secret by its name, or a directory."""
+
+    path: SandboxPath
+    mode: Annotated[str, Meta(pattern=r"^0?[0-7]{3}\Z")] = "0644"
+    user: UserName = "root"
+    content: Content | None = None
+    content_base64: Base64 | None = None
+    secret: Name | None = None
+    directory: bool = False
+
+
+class FilesWrite(Strict, frozen=True):
+    """`files.write`."""
+
+    files: Annotated[tuple[FileArguments, ...], Meta(min_length=1, max_length=256)]
+
+
+class Program(Strict, frozen=True):
+    """A program to start."""
+
+    argv: Argv
+    environment: Environment = {}
+    environment_secrets: EnvironmentSecrets = {}
+    user: UserName = "root"
+    directory: Directory = "/"
+
+
+class ProcessRun(Program, frozen=True):
+    """`process.run`."""
+
+    timeout_seconds: Annotated[float, Meta(ge=0.1, le=86_400)] = 600.0
+    stdin: Annotated[str, Meta(max_length=64 * KIB, pattern=r"^[^\x00]*\Z")] = ""
+    output_bytes: OutputBytes = 0
+
+
+class RestartArguments(Strict, frozen=True):
+    """When a service is started again."""
+
+    policy: Literal["never", "on_failure", "always"]
+    backoff_seconds: Annotated[float, Meta(ge=0.05, le=3_600)] = 1.0
+    limit: Annotated[int, Meta(ge=0, le=10_000)] = 10
+
+
+class EndpointArguments(Strict, frozen=True):
+    """A port that people reach through the platform."""
+
+    name: Name
+    port: Port
+    protocol: Literal["http", "tcp"]
+
+
+class ServiceStart(Program, frozen=True, kw_only=True):
+    """`service.start`."""
+
+    name: Name
+    restart: RestartArguments = RestartArguments("on_failure")
+    endpoint: EndpointArguments | None = None
+
+
+class ServiceStop(Strict, frozen=True):
+    """`service.stop`."""
+
+    name: Name
+    kill: Literal["main", "owner"] = "main"
+    grace_seconds: Grace = 10.0
+
+
+class ServiceInspect(Strict, frozen=True):
+    """`service.inspect`."""
+
+    name: Name
+
+
+class LogRead(Strict, frozen=True):
+    """`log.read`: what follows on an offset, or without one the last lines."""
+
+    name: Name
+    kind: Literal["service", "container"]
+    offset: Annotated[int, Meta(ge=0, le=1 << 53)] | None = None
+    tail_lines: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    max_bytes: Annotated[int, Meta(ge=KIB, le=256 * KIB)] = 64 * KIB
+    wait_seconds: Annotated[float, Meta(ge=0, le=25)] = 0.0
+    log: Annotated[str, Meta(max_length=32, pattern=r"^[0-9a-z]*\Z")] = ""
+
+
+class ImageArguments(Strict, frozen=True):
+    """An image, by digest only."""
+
+    registry: HostUrl
+    repository: Repository
+    digest: Digest
+    secret: Name | None = None  # what opens the registry: purpose `artifact_pull`
+    private: bool = False  # whether the platform lets it lie in a private network
+
+
+class MountArguments(Strict, frozen=True):
+    """A volume of the owner's in the container; it is made when it is first named, and goes with its owner."""
+
+    volume: Name
+    target: SandboxPath
+    read_only: bool = False
+
+
+class ContainerLaunch(Strict, frozen=True):
+    """`container.launch`."""
+
+    name: Name
+    image: ImageArguments
+    argv: Annotated[tuple[Word, ...], Meta(max_length=256)] = ()
+    environment: Environment = {}
+    environment_secrets: EnvironmentSecrets = {}
+    user: Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,4}:[1-9][0-9]{0,4}\Z")] = "1000:1000"
+    mounts: Annotated[tuple[MountArguments, ...], Meta(max_length=32)] = ()
+    temporary: Annotated[tuple[TemporaryPath, ...], Meta(max_length=16)] = ("/tmp",)
+    cpus: Cpus | None = None  # what is not said is what the sandbox has
+    memory_bytes: Annotated[int, Meta(ge=8_388_608, le=1 << 50)] | None = None
+    pids: Annotated[int, Meta(ge=8, le=4_194_304)] | None = None
+    endpoint: EndpointArguments | None = None
+
+
+class ContainerControl(Strict, frozen=True):
+    """`container.control`."""
+
+    name: Name
+    action: Literal["stop", "start", "restart", "inspect"]
+    grace_seconds: Grace = 10.0
+
+
+class ContainerRemove(Strict, frozen=True):
+    """`container.remove`."""
+
+    name: Name
+
+
+class ArtifactFetch(Strict, frozen=True):
+    """`artifact.fetch`: into the content-addressed cache, and from there to a place in the sandbox."""
+
+    kind: Literal["oci", "blob"]
+    digest: Digest
+    source: Annotated[str, Meta(max_length=1_000, pattern=r"^[^\x00]*\Z")]
+    size: Annotated[int, Meta(ge=0, le=1 << 50)] | None = None
+    destination: SandboxPath | None = None
+    volume: Name | None = None  # or into a volume of its owner's, under the name of `file`
+    file: Name | None = None
+    secret: Name | None = None
+    private: bool = False  # whether the platform lets it lie in a private network
+    no_progress_seconds: Annotated[float, Meta(ge=1, le=3_600)] = 60.0
+
+
+class Probe(Strict, frozen=True, kw_only=True):
+    """How often and how long a probe tries."""
+
+    attempts: Attempts = 1
+    interval_seconds: ProbeSeconds = 1.0
+    timeout_seconds: ProbeSeconds = 5.0
+
+
+class ProbeTcp(Probe, frozen=True, kw_only=True):
+    """`probe.tcp`."""
+
+    port: Port
+
+
+class ProbeHttp(Probe, frozen=True, kw_only=True):
+    """`probe.http`."""
+
+    port: Port
+    path: Annotated[str, Meta(max_length=1_000, pattern=r"^/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*\Z")] = "/"
+    status: Annotated[tuple[Annotated[int, Meta(ge=100, le=599)], ...], Meta(min_length=1, max_length=16)] = (200,)
+
+
+class ProbeExec(Probe, frozen=True, kw_only=True):
+    """`probe.exec`."""
+
+    argv: Argv
+    environment: Environment = {}
+    user: UserName = "root"
+    output_bytes: OutputBytes = 0
+
+
+class TeardownVerify(Strict, frozen=True):
+    """`teardown.verify`: close the owner, kill, remove, look."""
+
+    close: Literal[True] = True
+
+
+class TunnelOpen(Strict, frozen=True):
+    """`tunnel.open`: let the relay open streams to these ports of the sandbox, or run this one command."""
+
+    relay: HostUrl
+    ports: Annotated[tuple[Port, ...], Meta(max_length=64)] = ()
+    argv: Argv | None = None
+    user: UserName = "app"
+    directory: Directory = "/"
+    environment: Environment = {}
+    terminal: bool = True
+    columns: Columns = 80
+    rows: Columns = 24
+    idle_seconds: Annotated[float, Meta(ge=1, le=86_400)] = 300.0
+
+
+ARGUMENTS: Final[dict[str, type[Strict]]] = {
+    "sandbox.create": SandboxCreate,
+    "sandbox.destroy": Nothing,
+    "files.write": FilesWrite,
+    "process.run": ProcessRun,
+    "service.start": ServiceStart,
+    "service.stop": ServiceStop,
+    "service.inspect": ServiceInspect,
+    "log.read": LogRead,
+    "container.launch": ContainerLaunch,
+    "container.control": ContainerControl,
+    "container.remove": ContainerRemove,
+    "artifact.fetch": ArtifactFetch,
+    "probe.tcp": ProbeTcp,
+    "probe.http": ProbeHttp,
+    "probe.exec": ProbeExec,
+    "teardown.verify": TeardownVerify,
+    "tunnel.open": TunnelOpen,
+}
+make_ready(*ARGUMENTS.values())
+
+
+def read_arguments(task: Task) -> Strict:
+    """The task's arguments as its family has them, or the refusal of the whole task."""
+    kind = ARGUMENTS.get(task.type)
+    if kind is None:
+        raise Refused("unknown_type", f"this agent knows no task {task.type[:80]!r}", task.task_id)
+    try:
+        return msgspec.convert(_plain(task.arguments), kind)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise Refused("bad_arguments", str(error)[:500], task.task_id) from error
+
+
+def _plain(value: Any, depth: int = DEPTH_MAX) -> Any:
+    """The value as the schemas see it: a whole number is one however it is written, and nothing stands for nothing."""
+    if value is None:
+        raise ValueError("null is no argument: what is not given is left out")
+    if depth < 0:
+        raise ValueError("the arguments are nested too deeply")
+    if isinstance(value, dict):
+        return {name: _plain(each, depth - 1) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each, depth - 1) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,249 @@
+"""The agent's memory: what it was told, what it meant to do, and how it ended.
+
+A task's intent is on disk before the task has any effect, and its result before anybody hears of it. So after `kill
+-9` at any moment the journal tells a new agent which tasks it may have begun, which results are still owed to the
+platform, which owners are closed for ever, and where the chain of receipts ends. A result and its receipt are one
+transaction.
+
+SQLite (in the standard library) gives the transaction and the flush; the file is the agent's alone.
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mooring_agent.control_plane.messages import Result, Task
+from mooring_agent.tasks.receipts import FIRST_PREVIOUS, Link, next_link
+
+BALLAST_BYTES: Final = 16 * 1_048_576
+KEEP_DELIVERED_SECONDS: Final = 86_400.0
+KEEP_CLOSED_SECONDS: Final = 30 * 86_400.0
+VERSION: Final = 1
+"""Of the tables; another agent's may have others."""
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS task (
+  task_id TEXT PRIMARY KEY,
+  fence INTEGER NOT NULL,
+  owner TEXT NOT NULL,
+  allocation_id TEXT NOT NULL,
+  state TEXT NOT NULL CHECK (state IN ('intended', 'ended', 'delivered')),
+  payload BLOB,
+  result BLOB,
+  expires_at REAL NOT NULL,
+  changed_at REAL NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS task_open ON task (state) WHERE state <> 'delivered';
+CREATE TABLE IF NOT EXISTS closed_owner (
+  owner TEXT PRIMARY KEY,
+  closed_at REAL NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS receipt (
+  sequence INTEGER PRIMARY KEY,
+  task_id TEXT NOT NULL,
+  body BLOB NOT NULL,
+  signature BLOB NOT NULL
+) STRICT;
+"""
+_TASK: Final = msgspec.json.Decoder(Task)
+_RESULT: Final = msgspec.json.Decoder(Result)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A task as the journal knows it."""
+
+    task_id: str
+    fence: int
+    owner: str
+    state: str
+    task: Task | None
+    result: Result | None
+
+
+class JournalFull(Exception):
+    """The disk is full, and so is what was kept free for this moment: nothing was written."""
+
+
+class JournalUnreadable(ValueError):
+    """The journal cannot be used: it is damaged, or of an agent of another version. Nothing was changed in it."""
+
+
+class Journal:
+    """The journal of one agent; `:memory:` for a simulated one, which does not survive its process."""
+
+    def __init__(self, path: Path | str) -> None:
+        if isinstance(path, Path):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.touch(mode=0o600)
+            os.chmod(path, 0o600)
+        self._ballast = path.with_name("ballast") if isinstance(path, Path) else None
+        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            self._open(path)
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _open(self, path: Path | str) -> None:
+        try:
+            version = self._database.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, VERSION):
+                raise JournalUnreadable(
+                    f"the journal {path} has version {version}, this agent writes version {VERSION}: "
+                    "run the agent that wrote it, or a newer one"
+                )
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = FULL")
+            told = [row[0] for row in self._database.execute("PRAGMA quick_check(1)")]
+            if told != ["ok"]:
+                raise JournalUnreadable(_damaged(path, "; ".join(told)))
+            self._database.executescript(f"{_SCHEMA} PRAGMA user_version = {VERSION};")
+        except sqlite3.DatabaseError as error:
+            raise JournalUnreadable(_damaged(path, str(error))) from error
+
+    def keep_room(self) -> bool:
+        """Have a file that is dropped when the disk is full, so that a teardown can still be written down."""
+        if self._ballast is None or self._ballast.exists():
+            return True
+        try:
+            with self._ballast.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
+        except OSError:
+            self._ballast.unlink(missing_ok=True)
+            return False
+        return True
+
+    def _written(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+                raise
+            if self._ballast is None or not self._ballast.exists():
+                raise JournalFull("the disk is full: nothing more can be written down") from error
+            self._ballast.unlink()
+            act()
+
+    def _execute(self, statement: str, values: tuple[object, ...]) -> None:
+        self._written(lambda: self._database.execute(statement, values))
+
+    def close(self) -> None:
+        """Nothing is written after this."""
+        self._database.close()
+
+    def find(self, task_id: str) -> Entry | None:
+        """What is known of a task."""
+        row = self._database.execute(
+            "SELECT task_id, fence, owner, state, payload, result FROM task WHERE task_id = ?", (task_id,)
+        ).fetchone()
+        return None if row is None else _entry(row)
+
+    def intend(self, task: Task, now: float) -> None:
+        """The task may have an effect from here on."""
+        self._execute(
+            "INSERT INTO task VALUES (?, ?, ?, ?, 'intended', ?, NULL, ?, ?)",
+            (
+                task.task_id, task.fence, task.owner, task.allocation_id, msgspec.json.encode(task), task.expires_at,
+                now,
+            ),
+        )  # fmt: skip
+
+    def take_fence(self, task_id: str, fence: int, now: float) -> None:
+        """The same task was given to us again: what is reported from here on goes under the new fence."""
+        self._execute(
+            """UPDATE task SET fence = ?, changed_at = ?,
+                      state = CASE state WHEN 'delivered' THEN 'ended' ELSE state END
+               WHERE task_id = ? AND fence < ?""",
+            (fence, now, task_id, fence),
+        )
+
+    def end(self, task_id: str, result: Result, now: float, receipt: tuple[Link, bytes, bytes] | None = None) -> None:
+        """The task ended so; its receipt, where it has one, joins the chain in the same transaction."""
+        self._written(lambda: self._end(task_id, result, now, receipt))
+
+    def _end(self, task_id: str, result: Result, now: float, receipt: tuple[Link, bytes, bytes] | None) -> None:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            if receipt is not None:
+                link, body, signature = receipt
+                self._database.execute(
+                    "INSERT INTO receipt VALUES (?, ?, ?, ?)", (link.sequence, task_id, body, signature)
+                )
+            self._database.execute(
+                "UPDATE task SET state = 'ended', result = ?, payload = NULL, changed_at = ? WHERE task_id = ?",
+                (msgspec.json.encode(result), now, task_id),
+            )
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
+
+    def delivered(self, task_id: str, fence: int, now: float, instead: Result | None = None) -> None:
+        """The platform has the result, under this fence; `instead` is what is kept of one that is large."""
+        self._execute(
+            """UPDATE task SET state = 'delivered', changed_at = ?, result = coalesce(?, result)
+               WHERE task_id = ? AND fence = ? AND state = 'ended'""",
+            (now, None if instead is None else msgspec.json.encode(instead), task_id, fence),
+        )
+
+    def begun(self) -> Sequence[Entry]:
+        """Tasks that may have had an effect and have no result: after a start, those that a crash cut off."""
+        return self._entries("intended")
+
+    def owed(self) -> Sequence[Entry]:
+        """Results that the platform has not accepted yet, in the order of their ends, which is that of receipts."""
+        return self._entries("ended")
+
+    def close_owner(self, owner: str, now: float) -> None:
+        """Nothing more is done for this owner; closing an allocation closes all within it."""
+        self._execute("INSERT OR IGNORE INTO closed_owner VALUES (?, ?)", (owner, now))
+
+    def is_closed(self, owner: str) -> bool:
+        """Whether the owner, or the allocation that it lies in, is closed."""
+        row = self._database.execute(
+            "SELECT 1 FROM closed_owner WHERE owner IN (?, ?)", (owner, owner.partition("/")[0])
+        ).fetchone()
+        return row is not None
+
+    def link(self) -> Link:
+        """Where the chain of receipts goes on."""
+        row = self._database.execute("SELECT sequence, body FROM receipt ORDER BY sequence DESC LIMIT 1").fetchone()
+        return Link(1, FIRST_PREVIOUS) if row is None else next_link(Link(row[0], ""), row[1])
+
+    def prune(self, now: float) -> None:
+        """Forget what nobody can ask for again: the tasks have expired, the owners were closed long ago."""
+        self._database.execute(
+            "DELETE FROM task WHERE state = 'delivered' AND expires_at < ? AND changed_at < ?",
+            (now - KEEP_DELIVERED_SECONDS, now - KEEP_DELIVERED_SECONDS),
+        )
+        self._database.execute("DELETE FROM closed_owner WHERE closed_at < ?", (now - KEEP_CLOSED_SECONDS,))
+
+    def _entries(self, state: str) -> Sequence[Entry]:
+        rows = self._database.execute(
+            """SELECT task_id, fence, owner, state, payload, result FROM task WHERE state = ?
+               ORDER BY (SELECT sequence FROM receipt r WHERE r.task_id = task.task_id), changed_at, rowid""",
+            (state,),
+        ).fetchall()
+        return [_entry(row) for row in rows]
+
+
+def _damaged(path: Path | str, told: str) -> str:
+    cause = " ".join(told.split())[:200]
+    return (
+        f"the journal {path} is damaged ({cause}): what this agent began and owes is not known any more. Move it "
+        "away, retire the node and enrol this machine anew (`mooring-agent enrol --again`): the sweep then reaps what "
+        "stands here"
+    )
+
+
+def _entry(row: tuple[str, int, str, str, bytes | None, bytes | None]) -> Entry:
+    task_id, fence, owner, state, payload, result = row
+    task = None if payload is None else msgspec.structs.replace(_TASK.decode(payload), fence=fence)
+    return Entry(task_id, fence, owner, state, task, None if result is None else _RESULT.decode(result))

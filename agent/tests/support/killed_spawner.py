@@ -1,0 +1,32 @@
+"""A maker of sandboxes that is killed in the middle; its plan comes as the real one's does, the place to die as an
+argument."""
+
+import os
+import signal
+import sys
+from typing import Any
+
+from mooring_agent.sandbox_init.sandbox_spawner import SandboxMaker
+from mooring_agent.sandbox_init.spawner import perform
+
+PLACES = ("prepare", "_map_users", "_mount_views", "_record")
+
+
+class DyingMaker(SandboxMaker):
+    """Dies, as it were killed, right after the named part."""
+
+
+def dying(name: str) -> Any:
+    """The part, then death."""
+    whole = getattr(SandboxMaker, name)
+
+    def part(self: SandboxMaker, *arguments: Any) -> Any:
+        whole(self, *arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return part
+
+
+if __name__ == "__main__":
+    setattr(DyingMaker, sys.argv[1], dying(sys.argv[1]))
+    perform(DyingMaker)

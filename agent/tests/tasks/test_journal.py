@@ -1,0 +1,72 @@
+"""A journal that cannot be used says so, says what to do, and is left as it is."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from agent.tests.support.fake_platform import ALLOCATION, Hand
+from mooring_agent.__main__ import main, set_aside
+from mooring_agent.control_plane.keys import Identity, store_identity
+from mooring_agent.control_plane.messages import Result
+from mooring_agent.tasks.journal import Journal, JournalUnreadable
+from mooring_agent.tasks.receipts import Link
+
+
+def test_a_journal_of_a_newer_agent_is_refused_and_not_changed(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    Journal(path).close()
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 7")
+    database.close()
+    before = path.read_bytes()
+    with pytest.raises(JournalUnreadable, match="version 7, this agent writes version 1"):
+        Journal(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("place", ["head", "middle"])
+def test_a_damaged_journal_says_what_to_do(tmp_path: Path, place: str) -> None:
+    path, hand = tmp_path / "journal.sqlite", Hand()
+    journal = Journal(path)
+    for _ in range(200):
+        journal.intend(hand.task("process.run", {"argv": ["x" * 500]}), 1.0)
+    journal.close()
+    data = bytearray(path.read_bytes())
+    start = 0 if place == "head" else len(data) // 2
+    data[start : start + 8_192] = b"\xff" * 8_192
+    path.write_bytes(data)
+    with pytest.raises(JournalUnreadable, match=r"is damaged .*`mooring-agent enrol --again`"):
+        Journal(path)
+
+
+def test_the_command_ends_with_that_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store_identity(tmp_path, Identity("http://127.0.0.1:9", "nod_01hzzzzzzzzzzzzzzzzzzzzzzz", "mooring:x", ()))
+    (tmp_path / "journal.sqlite").write_bytes(b"this is no database at all, but a letter" * 200)
+    assert main(["run", "--host", "process", "--state-dir", str(tmp_path)]) == 1
+    assert "is damaged" in capsys.readouterr().err
+
+
+def test_owed_results_come_in_the_order_of_their_receipts(tmp_path: Path) -> None:
+    journal, hand = Journal(tmp_path / "journal.sqlite"), Hand()
+    first, second = hand.task("sandbox.destroy"), hand.task("sandbox.destroy")
+    for task in (first, second):
+        journal.intend(task, 1.0)
+    journal.end(second.task_id, Result("succeeded"), 2.0, (Link(1, "0" * 64), b"{}", b""))
+    journal.end(first.task_id, Result("succeeded"), 2.0, (Link(2, "0" * 64), b"{}", b""))
+    assert [entry.task_id for entry in journal.owed()] == [second.task_id, first.task_id]
+    journal.close()
+
+
+def test_a_machine_that_joins_anew_keeps_its_old_journal_beside_a_new_chain(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+    task = Hand().task("sandbox.destroy")
+    journal.close_owner(ALLOCATION, 1.0)
+    journal.intend(task, 1.0)
+    journal.end(task.task_id, Result("succeeded"), 2.0, (Link(1, "0" * 64), b"{}", b""))
+    journal.close()
+    set_aside(tmp_path, "nod_old")
+    assert [path.name for path in tmp_path.iterdir()] == ["journal-nod_old.sqlite"]
+    fresh = Journal(tmp_path / "journal.sqlite")
+    assert (fresh.link().sequence, fresh.owed()) == (1, [])
+    fresh.close()

@@ -1,0 +1,419 @@
+"""What happened is told until it is heard: in order, under the right fence, however long the platform is away."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from agent.tests.support.fake_platform import ALLOCATION, AUDIENCE, CREATE, NODE, Hand
+from agent.tests.support.supervisors import until
+from mooring_agent.agent import Agent, Dismissed, Parts
+from mooring_agent.backoff import Pause
+from mooring_agent.control_plane.keys import Identity, make_keys
+from mooring_agent.control_plane.messages import PlatformKey, decode, encode
+from mooring_agent.control_plane.platform_client import Client, Unreachable
+from mooring_agent.hosts.contract import FileSpec, HostFailure, Owner, ProcessSpec, Restart, ServiceState
+from mooring_agent.hosts.simulated import SimulatedHost
+from mooring_agent.tasks.executor import Executor
+from mooring_agent.tasks.journal import Journal
+from mooring_agent.tasks.reporter import CHUNK_BYTES, Reporter
+
+pytestmark = pytest.mark.anyio
+Verdict = dict[str, Any]
+
+
+def accept(report: dict[str, Any]) -> Verdict:
+    """The usual answer."""
+    return {"accepted": True}
+
+
+@dataclass
+class Platform:
+    """The platform as an agent meets it on the wire: there or away, and with an answer to each report."""
+
+    away: bool = False
+    dismisses: bool = False
+    answer: Callable[[dict[str, Any]], Verdict] = accept
+    heard: list[dict[str, Any]] = field(default_factory=list)
+    batches: int = 0
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        """One request."""
+        if self.away:
+            raise httpx.ConnectError("nobody is there", request=request)
+        if request.url.path.endswith("/oauth/token"):
+            if self.dismisses:
+                return httpx.Response(401, json={"code": "assertion_refused", "detail": "this node was retired"})
+            return httpx.Response(200, json={"access_token": "token", "expires_in": 600})
+        self.batches += 1
+        reports = json.loads(request.content)["reports"]
+        self.heard += reports
+        return httpx.Response(200, json={"results": [self.answer(report) for report in reports]})
+
+    def told(self, kind: str) -> list[dict[str, Any]]:
+        """What was heard of this kind."""
+        return [report for report in self.heard if report["kind"] == kind]
+
+
+@dataclass
+class Machine:
+    """An agent's executor and reporter on a simulated host, and the platform that it tells."""
+
+    directory: Path
+    platform: Platform = field(default_factory=Platform)
+    host: SimulatedHost = field(default_factory=SimulatedHost)
+    hand: Hand = field(default_factory=Hand)
+    keys: Any = field(default_factory=make_keys)
+    now: float = field(default_factory=time.time)
+
+    @asynccontextmanager
+    async def agent(self) -> AsyncIterator[tuple[Executor, Reporter]]:
+        """It runs until the block ends; its journal stays."""
+        identity = Identity("http://platform.example", NODE, AUDIENCE, ())
+        client = Client(identity, self.keys, lambda: self.now, httpx.MockTransport(self.platform))
+        journal = Journal(self.directory / "journal.sqlite")
+        executor = Executor(self.host, journal, self.keys, lambda: self.now, lambda: reporter.wake.set())
+        reporter = Reporter(client, executor, journal, self.host, lambda: self.now)
+        try:
+            yield executor, reporter
+        finally:
+            await executor.stop()
+            await client.close()
+            journal.close()
+
+
+async def run_one(machine: Machine, executor: Executor, argv: str = "true") -> str:
+    """A program to its end; the task's id."""
+    task = machine.hand.task("process.run", {"argv": [argv]})
+    executor.accept(task)
+    await executor.settle()
+    return str(task.task_id)
+
+
+async def flush(reporter: Reporter) -> None:
+    """Everything that can be told now."""
+    while await reporter.flush():
+        pass
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """A machine with a platform."""
+    return Machine(tmp_path)
+
+
+async def test_results_are_kept_while_the_platform_is_away_and_delivered_by_the_next_agent(machine: Machine) -> None:
+    machine.platform.away = True
+    async with machine.agent() as (executor, reporter):
+        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        await executor.settle()
+        task_id = await run_one(machine, executor)
+        with pytest.raises(Unreachable):
+            await reporter.flush()
+        assert len(reporter.journal.owed()) == 2
+    machine.platform.away = False
+    async with machine.agent() as (_, reporter):
+        await flush(reporter)
+        assert [each["outcome"] for each in machine.platform.told("result")] == ["succeeded", "succeeded"]
+        assert machine.platform.told("result")[1]["task_id"] == task_id
+        assert reporter.journal.owed() == []
+        await flush(reporter)
+    assert len(machine.platform.told("result")) == 2
+
+
+async def test_the_output_is_told_before_the_result_also_after_a_crash_in_between(machine: Machine) -> None:
+    async with machine.agent() as (executor, _):
+        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        await executor.settle()
+        task_id = await run_one(machine, executor)
+    async with machine.agent() as (_, reporter):
+        telling = asyncio.create_task(reporter.run())
+        await until(lambda: not reporter.journal.owed())
+        telling.cancel()
+    about = [report for report in machine.platform.heard if report["task_id"] == task_id]
+    assert [report["kind"] for report in about] == ["log", "result"]
+    assert decode(about[0]["text"]) == f"simulated output of {task_id}\n".encode()
+    assert about[0]["offset"] == 0
+
+
+async def test_the_end_of_a_program_is_told_at_once_with_the_rest_of_its_output(machine: Machine) -> None:
+    async with machine.agent() as (executor, reporter):
+        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        await executor.settle()
+        await flush(reporter)
+        task_id = await run_one(machine, executor)
+        batches = machine.platform.batches
+        await reporter.flush()
+        about = [report["kind"] for report in machine.platform.heard if report["task_id"] == task_id]
+        assert (about, machine.platform.batches) == (["log", "result"], batches + 1)
+
+
+class Talkative(SimulatedHost):
+    """A simulated host whose programs say more than one report takes."""
+
+    async def read_log(self, owner: Owner, key: str, offset: int) -> AsyncIterator[bytes]:
+        """From there on."""
+        yield (b"x" * (2 * CHUNK_BYTES + 5))[offset:]
+
+
+async def test_long_output_is_told_to_its_end_before_the_result_without_a_pause(machine: Machine) -> None:
+    machine.host = Talkative()
+    async with machine.agent() as (executor, reporter):
+        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        await executor.settle()
+        task_id = await run_one(machine, executor)
+        await flush(reporter)
+        about = [report for report in machine.platform.heard if report["task_id"] == task_id]
+    assert [report["kind"] for report in about] == ["log", "log", "log", "result"]
+    assert [len(decode(report["text"])) for report in about[:3]] == [CHUNK_BYTES, CHUNK_BYTES, 5]
+
+
+class Held(SimulatedHost):
+    """A simulated host whose output of one program is read while others begin and end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def read_log(self, owner: Owner, key: str, offset: int) -> AsyncIterator[bytes]:
+        """Its lines, after what happens meanwhile."""
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        yield b"a line\n"[offset:]
+
+
+async def test_what_a_program_said_that_ran_while_another_was_read_is_told_before_its_result(machine: Machine) -> None:
+    machine.host = host = Held()
+    async with machine.agent() as (executor, reporter):
+        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        await executor.settle()
+        await flush(reporter)
+        ran: list[str] = []
+
+        async def another() -> None:
+            ran.append(await run_one(machine, executor))
+
+        await run_one(machine, executor)
+        host.meanwhile = another
+        await flush(reporter)
+        await flush(reporter)  # it was woken
+        about = [report for report in machine.platform.heard if report["task_id"] in ran]
+    assert [report["kind"] for report in about] == ["log", "result"]
+
+
+class Slow(SimulatedHost):
+    """A simulated host that takes its time to start a service, and may refuse files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.over = asyncio.Event(), asyncio.Event()
+        self.refuses = False
+
+    async def write_files(self, owner: Owner, files: Sequence[FileSpec]) -> int:
+        """Some files."""
+        if self.refuses:
+            raise HostFailure("refused", "no files here")
+        return await super().write_files(owner, files)
+
+    async def start_service(self, owner: Owner, name: str, process: ProcessSpec, restart: Restart) -> ServiceState:
+        """A service, some time later."""
+        self.begun.set()
+        await self.over.wait()
+        return await super().start_service(owner, name, process, restart)
+
+
+async def half_way(machine: Machine, host: Slow, executor: Executor, reporter: Reporter) -> str:
+    """An owner whose files are over and not told, while its service takes its time; the id of the first task."""
+    executor.accept(machine.hand.task("sandbox.create", CREATE))
+    await executor.settle()
+    await flush(reporter)
+    first = machine.hand.task("files.write", {"files": [{"path": "/srv/file", "content": "text"}]})
+    executor.accept(first)
+    executor.accept(machine.hand.task("service.start", {"name": "web", "argv": ["serve"]}))
+    await until(host.begun.is_set)
+    return str(first.task_id)
+
+
+@pytest.mark.parametrize("outcome", ["succeeded", "failed"])
+async def test_a_success_waits_a_moment_for_the_next_of_its_owner_and_a_failure_does_not(
+    machine: Machine, outcome: str
+) -> None:
+    machine.host = host = Slow()
+    host.refuses = outcome == "failed"
+    async with machine.agent() as (executor, reporter):
+        first = await half_way(machine, host, executor, reporter)
+        assert [each.task_id for each in reporter.journal.owed()] == [first]
+        await reporter.flush()
+        told = [each["task_id"] for each in machine.platform.told("result")][1:]
+        assert told == ([first] if outcome == "failed" else [])
+        telling = asyncio.create_task(reporter.run())
+        await until(lambda: len(machine.platform.told("result")) == 2)
+        assert machine.platform.told("result")[1]["outcome"] == outcome
+        assert executor.tracked  # the service is not there yet
+        host.over.set()
+        await executor.settle()
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+
+
+async def test_a_success_goes_with_whatever_else_is_told(machine: Machine) -> None:
+    machine.host = host = Slow()
+    async with machine.agent() as (executor, reporter):
+        await half_way(machine, host, executor, reporter)
+        assert await reporter.flush() is False
+        batches = machine.platform.batches
+        reporter.refuse("bad_signature", "not believed", "tsk_other")
+        await flush(reporter)
+        assert [each["kind"] for each in machine.platform.heard[-2:]] == ["refused", "result"]
+        assert machine.platform.batches == batches + 1
+        host.over.set()
+        await executor.settle()
+
+
+async def test_a_success_that_waits_does_not_shorten_the_pauses_while_the_platform_is_away(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.host = host = Slow()
+    async with machine.agent() as (executor, reporter):
+        await half_way(machine, host, executor, reporter)
+        machine.platform.away = True
+        paused: list[str] = []
+        enough = asyncio.Event()
+
+        async def wait(pause: Pause) -> None:
+            paused.append("pause")
+            if paused.count("pause") == 3:
+                enough.set()
+                await asyncio.Event().wait()
+
+        monkeypatch.setattr(Pause, "wait", wait)
+        monkeypatch.setattr(Pause, "over", lambda pause: paused.append("over"))
+        telling = asyncio.create_task(reporter.run())
+        await until(enough.is_set)
+        assert "over" not in paused[paused.index("pause") :]
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+        host.over.set()
+        await executor.settle()
+
+
+class Lasting(SimulatedHost):
+    """A simulated host whose programs have said something and go on until somebody lets them end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.over = asyncio.Event(), asyncio.Event()
+
+    async def run(self, owner: Owner, key: str, process: ProcessSpec, timeout_seconds: float) -> int:
+        """One program."""
+        self.begun.set()
+        await self.over.wait()
+        return await super().run(owner, key, process, timeout_seconds)
+
+
+async def test_an_agent_with_nothing_else_to_tell_tells_what_a_program_says_while_it_runs(machine: Machine) -> None:
+    machine.host = host = Lasting()
+    async with machine.agent() as (executor, reporter):
+        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        await executor.settle()
+        telling = asyncio.create_task(reporter.run())
+        await until(lambda: bool(machine.platform.told("result")) and not reporter.wake.is_set())
+        task = machine.hand.task("process.run", {"argv": ["true"]})
+        executor.accept(task)
+        await until(lambda: bool(machine.platform.told("log")))
+        assert host.begun.is_set()
+        assert task.task_id in executor.tracked
+        host.over.set()
+        await executor.settle()
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+
+
+async def test_a_lost_lease_ends_the_telling_of_a_task_and_of_no_other(machine: Machine) -> None:
+    machine.platform.answer = lambda report: (
+        {"accepted": False, "code": "lease_lost"} if report["task_id"].endswith("2") else {"accepted": True}
+    )
+    async with machine.agent() as (executor, reporter):
+        for _ in range(3):
+            executor.accept(machine.hand.task("sandbox.create", CREATE))
+        await executor.settle()
+        await flush(reporter)
+        assert reporter.journal.owed() == []
+        heard = len(machine.platform.heard)
+        await flush(reporter)
+        assert len(machine.platform.heard) == heard == 3
+        # It is given to us again: the result is told again, under the new fence, and nothing is done again.
+        lost = machine.hand.payload("sandbox.create", CREATE, task_id="tsk_01h00000000000000000000002", fence=2)
+        executor.accept(machine.hand.believer.believe(machine.hand.sign(lost), time.time()))
+        await flush(reporter)
+        assert [each["fence"] for each in machine.platform.told("result")] == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("code", ["receipt_gap", "conflict"])
+async def test_a_receipt_that_comes_too_early_is_told_again_and_not_lost(machine: Machine, code: str) -> None:
+    machine.platform.answer = lambda report: {"accepted": False, "code": code}
+    async with machine.agent() as (executor, reporter):
+        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        await executor.settle()
+        executor.accept(machine.hand.task("sandbox.destroy"))
+        await executor.settle()
+        reporter.stray([])
+        assert await reporter.flush() is False  # there is something to tell, and not at once
+        assert len(reporter.journal.owed()) == 2
+        heard = machine.platform.batches
+        await flush(reporter)
+        assert machine.platform.batches == heard
+        machine.platform.answer = accept
+        machine.now += 60
+        await flush(reporter)
+        assert reporter.journal.owed() == []
+        assert [each["kind"] for each in machine.platform.heard[-3:]] == ["stray", "result", "result"]
+        assert machine.platform.heard[-1]["receipt"]["signature"]
+
+
+async def test_a_batch_is_bounded_and_all_of_it_arrives(machine: Machine) -> None:
+    async with machine.agent() as (_, reporter):
+        for number in range(250):
+            reporter.refuse("bad_signature", "x" * 10_000, f"tsk_{number}")
+        await flush(reporter)
+    assert [each["task_id"] for each in machine.platform.told("refused")] == [f"tsk_{number}" for number in range(250)]
+    assert max(len(each["detail"]) for each in machine.platform.heard) == 500
+    assert machine.platform.batches == 3
+
+
+async def test_an_agent_whose_node_was_retired_ends(machine: Machine) -> None:
+    machine.platform.dismisses = True
+    identity = Identity("http://platform.example", NODE, AUDIENCE, (PlatformKey("key-1", encode(b"0" * 32)),))
+    parts = Parts(identity, machine.keys, machine.host, Journal(":memory:"), dict, time.time)
+    agent = Agent(parts)
+    agent.client = agent.reporter.client = Client(
+        identity, machine.keys, time.time, httpx.MockTransport(machine.platform)
+    )
+    with pytest.raises(Dismissed, match="retired"):
+        await agent.run()
+    parts.journal.close()
+
+
+async def test_what_was_cut_off_in_a_teardown_is_done_again_by_the_next_agent(machine: Machine) -> None:
+    async with machine.agent() as (executor, _):
+        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        await executor.settle()
+        # As a kill leaves it: the intent is on disk, and nothing else.
+        executor.journal.close_owner(ALLOCATION, machine.now)
+        executor.journal.intend(machine.hand.task("sandbox.destroy"), machine.now)
+    assert await machine.host.recover() == [ALLOCATION]
+    async with machine.agent() as (executor, reporter):
+        await executor.resume()
+        await executor.settle()
+        await flush(reporter)
+    assert await machine.host.recover() == []
+    receipt = json.loads(decode(machine.platform.told("result")[-1]["receipt"]["body"]))
+    assert (receipt["task_type"], receipt["clean"]) == ("sandbox.destroy", True)
