@@ -16,10 +16,10 @@ from typing import Any, Final
 import httpx
 
 from mooring_agent import VERSION
-from mooring_agent.backoff import Pause
 from mooring_agent.control_plane.keys import Identity, NodeKeys, store_identity, with_announced
 from mooring_agent.control_plane.messages import Claimed
 from mooring_agent.control_plane.platform_client import Client, Turned, Unreachable
+from mooring_agent.control_plane.reconnect import ReconnectBackoff
 from mooring_agent.hosts.contract import Host, HostFailure, Stray
 from mooring_agent.tasks.executor import Executor
 from mooring_agent.tasks.handlers import FAMILIES, Family
@@ -121,7 +121,7 @@ class Agent:
         self.reporter.wake.set()
 
     async def _introduce(self) -> None:
-        pause = Pause()
+        backoff = ReconnectBackoff()
         while True:
             try:
                 await self.client.tell_inventory(self.parts.inventory())
@@ -129,20 +129,20 @@ class Agent:
             except (Unreachable, Turned) as error:
                 _heed(error)
                 log.warning("the platform does not take this machine's inventory: %s", error)
-                await pause.wait()
+                await backoff.wait()
 
     async def _claim(self) -> None:
-        pause = Pause()
+        backoff = ReconnectBackoff()
         while True:
             free = self.executor.free
             try:
                 wait = WAIT_SECONDS if free else 1.0
                 claimed = await self.client.claim(free, wait, self.executor.running(), self.health())
-                pause.over()
+                backoff.reset()
             except (Unreachable, Turned) as error:
                 _heed(error)
                 log.warning("no claim: %s", error)
-                await pause.wait()
+                await backoff.wait()
                 continue
             self._take(claimed)
 
@@ -164,17 +164,17 @@ class Agent:
             self.executor.cancel(held.task_id)
 
     async def _sweep(self) -> None:
-        pause = Pause()
+        backoff = ReconnectBackoff()
         while True:
             try:
                 await self.sweep()
-                pause.over()
+                backoff.reset()
             except (Unreachable, Turned) as error:
                 _heed(error)
                 log.warning("no sweep now: %s", error)
             except (HostFailure, OSError):  # the platform may wait for it before it gives this node any work
                 log.exception("the sweep came to no end, and is begun again")
-                await pause.wait()
+                await backoff.wait()
                 continue
             self.parts.journal.prune(self.parts.now())
             await asyncio.sleep(SWEEP_SECONDS)

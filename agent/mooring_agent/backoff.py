@@ -1,24 +1,20 @@
-"""A pause that grows, with some chance in it, so that many agents do not come back at once."""
-
-import asyncio
-import random
-from typing import Final
-
-FIRST_SECONDS: Final = 0.5
-LONGEST_SECONDS: Final = 30.0
+"""Delays between tries that double up to a bound: the one back-off of the agent and of its supervisors."""
 
 
-class Pause:
-    """How long to wait before the next try."""
+class Backoff:
+    """The delay before the next try. Only the standard library is used, because supervisors import it."""
 
-    def __init__(self) -> None:
-        self._seconds = FIRST_SECONDS
+    def __init__(self, first_seconds: float, longest_seconds: float) -> None:
+        self._first_seconds = first_seconds
+        self._longest_seconds = max(first_seconds, longest_seconds)
+        self._next_seconds = first_seconds
 
-    def over(self) -> None:
-        """It worked: the next pause is short again."""
-        self._seconds = FIRST_SECONDS
+    def reset(self) -> None:
+        """A try succeeded: the next delay is the first one again."""
+        self._next_seconds = self._first_seconds
 
-    async def wait(self) -> None:
-        """Wait, and let the next pause be longer."""
-        await asyncio.sleep(random.uniform(self._seconds / 2, self._seconds))
-        self._seconds = min(self._seconds * 2, LONGEST_SECONDS)
+    def next_seconds(self) -> float:
+        """The delay to wait now; the one after it is twice as long."""
+        seconds = self._next_seconds
+        self._next_seconds = min(seconds * 2, self._longest_seconds)
+        return seconds

@@ -29,7 +29,6 @@ import msgspec
 
 from mooring_agent import VERSION
 from mooring_agent.agent import Agent, Dismissed, Parts
-from mooring_agent.backoff import Pause
 from mooring_agent.control_plane.keys import make_keys
 from mooring_agent.control_plane.platform_client import (
     USER_AGENT,
@@ -39,6 +38,7 @@ from mooring_agent.control_plane.platform_client import (
     enrol,
     read_answer,
 )
+from mooring_agent.control_plane.reconnect import ReconnectBackoff
 from mooring_agent.hosts.simulated import SimulatedHost, Weather
 from mooring_agent.inventory import declared_gpus
 from mooring_agent.tasks.journal import Journal
@@ -134,7 +134,7 @@ class Simulation:
         fleet, transport = self.fleet, self._pools[number // GROUP]
         keys = make_keys()
         introduction = Introduction(f"{fleet.prefix}-{number}", "simulated", {"simulated": "true"})
-        pause, token = Pause(), ""
+        backoff, token = ReconnectBackoff(), ""
         while True:
             try:
                 token = token or await self._one_time_token()
@@ -142,7 +142,7 @@ class Simulation:
                 break
             except Unreachable as error:
                 log.warning("simulated machine %d does not reach the platform: %s", number, error)
-                await pause.wait()
+                await backoff.wait()
         host = SimulatedHost(_weather_of(fleet.weather, number))
         return Parts(
             identity, keys, host, Journal(":memory:"), partial(simulated_inventory, fleet.gpus), time.time,

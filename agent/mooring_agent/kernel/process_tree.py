@@ -1,47 +1,39 @@
-"""Which processes descend from which, as /proc shows it, and how to end them."""
+"""Which processes descend from which, and how to kill all of them."""
 
 import os
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+
+from mooring_agent.kernel import proc
 
 
 def descendants(ancestor: int, spare: Collection[int] = ()) -> list[int]:
-    """Every living process below this one, but for these and all below them; one that has ended and only waits to be
-    reaped is not living.
-    """
-    children: dict[int, list[int]] = {}
-    ended = set()
-    for pid in processes():
-        seen = _parent(pid)
-        if seen is not None:
-            parent, state = seen
-            children.setdefault(parent, []).append(pid)
-            if state in "ZX":
-                ended.add(pid)
+    """Every living process below this one, except the spared ones and everything below those."""
+    table = proc.processes()
+    children = _children(table)
     found, pending = [], [ancestor]
     while pending:
         below = [pid for pid in children.pop(pending.pop(), []) if pid not in spare]
         pending += below
-        found += [pid for pid in below if pid not in ended]
+        found += [pid for pid in below if not table[pid].ended]
     return found
 
 
-def processes() -> list[int]:
-    """Every process that /proc shows."""
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def has_marker(pid: int, marker: str) -> bool:
-    """Whether the process was started with this `NAME=value` in its environment, as far as we may see it."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return marker.encode() in file.read(262_144).split(b"\0")
-    except (FileNotFoundError, PermissionError, ProcessLookupError):
-        return False
+def subtree(table: Mapping[int, proc.Process], ancestors: Collection[int]) -> set[int]:
+    """These processes and all that descend from them, in a process table that was read before."""
+    children = _children(table)
+    found: set[int] = set()
+    pending = [pid for pid in ancestors if pid in table]
+    while pending:
+        pid = pending.pop()
+        if pid not in found:
+            found.add(pid)
+            pending += children.get(pid, [])
+    return found
 
 
 def is_in_session(pid: int, leader: int) -> bool:
-    """Whether the process is in the session that this one leads."""
+    """Whether the process is in the session that this leader started."""
     try:
         return os.getsid(pid) == leader
     except (ProcessLookupError, PermissionError):
@@ -49,7 +41,7 @@ def is_in_session(pid: int, leader: int) -> bool:
 
 
 def send_signal(pids: Collection[int], number: signal.Signals) -> None:
-    """To each of them; some may have ended meanwhile, or become somebody whom we may not signal."""
+    """Signal each of them, passing over those that have ended or that this process may not signal."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -58,9 +50,9 @@ def send_signal(pids: Collection[int], number: signal.Signals) -> None:
 
 
 def kill_below(ancestor: int, spare: Collection[int] = ()) -> list[int]:
-    """Kill what is below, again as long as new ones appear; what could not be ended in a few rounds is returned.
+    """Kill what is below, repeating while new processes appear; returns what is left after a few rounds.
 
-    Those to be spared keep what is below them, also what they start meanwhile.
+    Spared processes keep what is below them, including what they start meanwhile.
     """
     left: list[int] = []
     for _ in range(20):
@@ -71,10 +63,8 @@ def kill_below(ancestor: int, spare: Collection[int] = ()) -> list[int]:
     return left
 
 
-def _parent(pid: int) -> tuple[int, str] | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return int(fields[1]), fields[0].decode()
+def _children(table: Mapping[int, proc.Process]) -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    return children

@@ -10,6 +10,8 @@ import os
 import struct
 from typing import Final
 
+from mooring_agent.kernel import proc
+
 CLONE_NEWNS: Final = 0x00020000
 CLONE_NEWCGROUP: Final = 0x02000000
 CLONE_NEWUTS: Final = 0x04000000
@@ -216,10 +218,7 @@ def take_title(title: str) -> None:
     The kernel shows the memory in which the arguments and the environment were handed over, so they are written over in
     place.
     """
-    with open("/proc/self/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
-    # arg_start to env_end are the fields 48 to 51 of proc(5); the split begins at field 3.
-    arguments, arguments_end, environment, environment_end = (int(fields[number - 3]) for number in range(48, 52))
+    arguments, arguments_end, environment, environment_end = proc.own_memory_layout()
     if 0 < environment < environment_end:
         ctypes.memset(environment, 0, environment_end - environment)
     if 0 < arguments < arguments_end:

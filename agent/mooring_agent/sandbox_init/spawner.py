@@ -13,6 +13,7 @@ Three processes take part:
 The plan comes as JSON on standard input; one line of JSON on standard output says what stands, or what failed.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -23,11 +24,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-from mooring_agent.kernel import syscalls
+from mooring_agent.kernel import proc, syscalls
 from mooring_agent.sandbox_init import confinement
 
 QUIET: Final = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
-_KINDS: Final = {
+_NAMESPACES: Final = {
     "cgroup": syscalls.CLONE_NEWCGROUP,
     "ipc": syscalls.CLONE_NEWIPC,
     "mnt": syscalls.CLONE_NEWNS,
@@ -181,7 +182,7 @@ class Maker:
         """Enter a namespace of a process, by the machine's own /proc."""
         descriptor = os.open(f"{pid}/ns/{kind}", os.O_RDONLY, dir_fd=self.proc)
         try:
-            syscalls.setns(descriptor, _KINDS[kind])
+            syscalls.setns(descriptor, _NAMESPACES[kind])
         finally:
             os.close(descriptor)
 
@@ -203,10 +204,13 @@ class Maker:
             os.close(descriptor)
 
     def _start_of(self, pid: int) -> int:
-        return int(self._read(f"{pid}/stat").rpartition(b")")[2].split()[19])
+        process = proc.parse_stat(self._read(f"{pid}/stat"))
+        if process is None:
+            raise ProcessLookupError(errno.ESRCH, "the init ended before it was recorded")
+        return process.started
 
     def _namespaces_of(self, pid: int) -> dict[str, int]:
-        return {kind: os.stat(f"{pid}/ns/{kind}", dir_fd=self.proc).st_ino for kind in _KINDS}
+        return {kind: os.stat(f"{pid}/ns/{kind}", dir_fd=self.proc).st_ino for kind in _NAMESPACES}
 
     def _record(self, record: dict[str, Any]) -> None:
         descriptor = os.open(".init.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=self.directory)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from mooring_agent.kernel import process_tree
+from mooring_agent.backoff import Backoff
+from mooring_agent.kernel import proc, process_tree
 from mooring_agent.supervisor import program_records, spawn
 from mooring_agent.supervisor.event_loop import Loop, Timer
 from mooring_agent.supervisor.options import Options
@@ -54,6 +55,7 @@ class Program:
         self.waiters: list[Answer] = []
         self.stopping = False
         self.failures = 0  # in a row
+        self.backoff = Backoff(0.0, 0.0)
         self.begun = 0.0
 
     @property
@@ -112,6 +114,7 @@ class Programs:
         if program is None or program.is_over:
             program = self._add(name, "service")
             program.restart = restart
+            program.backoff = Backoff(restart.backoff_seconds, _BACKOFF_MAX_SECONDS)
             self._begin(program, spec)
         return program
 
@@ -272,6 +275,7 @@ class Programs:
         policy, entry = program.restart, program.entry
         if time.monotonic() - program.begun >= max(_STEADY_SECONDS, 10 * policy.backoff_seconds):
             program.failures = 0
+            program.backoff.reset()
         wanted = policy.policy == "always" or (policy.policy == "on_failure" and entry["exit_code"] != 0)
         if not wanted:
             self._over(program, "exited" if entry["exit_code"] == 0 else "failed")
@@ -279,11 +283,9 @@ class Programs:
             entry["reason"] = "restart limit"
             self._over(program, "failed")
         else:
-            most = max(_BACKOFF_MAX_SECONDS, policy.backoff_seconds)
-            wait = min(most, policy.backoff_seconds * 2.0 ** min(program.failures, 16))
             program.failures += 1
             entry["state"] = "backing_off"
-            program.timer = self.loop.after(wait, lambda: self._again(program))
+            program.timer = self.loop.after(program.backoff.next_seconds(), lambda: self._again(program))
             self._save()
 
     def _again(self, program: Program) -> None:
@@ -328,7 +330,7 @@ class Programs:
     def _is_related(self, pid: int, program: Program) -> bool:
         if program.pid is not None and (pid == program.pid or process_tree.is_in_session(pid, program.pid)):
             return True
-        return process_tree.has_marker(pid, f"{KEY_VARIABLE}={program.name}")
+        return proc.has_variable(pid, f"{KEY_VARIABLE}={program.name}")
 
     def _close_log(self, program: Program) -> None:
         if program.log is not None and not program.outputs:

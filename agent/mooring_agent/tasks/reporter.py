@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
-from mooring_agent.backoff import Pause
 from mooring_agent.control_plane.messages import Failure, Result, Verdict, encode
 from mooring_agent.control_plane.platform_client import Client, Turned, Unreachable
+from mooring_agent.control_plane.reconnect import ReconnectBackoff
 from mooring_agent.hosts.contract import Host, HostFailure, Owner
 from mooring_agent.tasks.executor import Executor, Tracked
 from mooring_agent.tasks.journal import Entry, Journal
@@ -83,17 +83,17 @@ class Reporter:
 
     async def run(self) -> None:
         """Tell, wait until there is more to tell, tell."""
-        pause = Pause()
+        backoff = ReconnectBackoff()
         self._find_outputs()
         while True:
             self.wake.clear()
             try:
                 more = await self.flush()
                 if self._is_heard:
-                    pause.over()
+                    backoff.reset()
             except (Unreachable, Turned) as error:
                 log.warning("the platform cannot be told: %s", error)
-                await pause.wait()
+                await backoff.wait()
                 continue
             if more:
                 continue

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.tests.support.supervisors import DAEMON, NEVER, is_alive, python, shell, until
-from mooring_agent.kernel import proc
+from mooring_agent.kernel import proc, process_tree
 from mooring_agent.supervisor import segmented_log
 from mooring_agent.supervisor.supervisor_client import ProgramSpec, SupervisorClient, SupervisorRefusal, bind_listener
 from mooring_agent.supervisor.users import UnknownUserError, find_user
@@ -87,7 +87,7 @@ async def test_the_machine_knows_its_pid_by_the_socket(init: Init) -> None:
 def living_below(pid: int) -> int:
     """How many processes there are from this one on; whoever has ended and waits to be reaped does not count."""
     table = proc.processes()
-    return sum(not table[each].ended for each in proc.below(table, {pid}))
+    return sum(not table[each].ended for each in process_tree.subtree(table, {pid}))
 
 
 async def test_closing_an_owner_kills_its_daemon_while_the_other_lives(init: Init, tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ import pytest
 from agent.tests.support.fake_platform import ALLOCATION, AUDIENCE, CREATE, NODE, Hand
 from agent.tests.support.supervisors import until
 from mooring_agent.agent import Agent, Dismissed, Parts
-from mooring_agent.backoff import Pause
 from mooring_agent.control_plane.keys import Identity, make_keys
 from mooring_agent.control_plane.messages import PlatformKey, decode, encode
 from mooring_agent.control_plane.platform_client import Client, Unreachable
+from mooring_agent.control_plane.reconnect import ReconnectBackoff
 from mooring_agent.hosts.contract import FileSpec, HostFailure, Owner, ProcessSpec, Restart, ServiceState
 from mooring_agent.hosts.simulated import SimulatedHost
 from mooring_agent.tasks.executor import Executor
@@ -288,17 +288,17 @@ async def test_a_success_that_waits_does_not_shorten_the_pauses_while_the_platfo
         paused: list[str] = []
         enough = asyncio.Event()
 
-        async def wait(pause: Pause) -> None:
+        async def wait(backoff: ReconnectBackoff) -> None:
             paused.append("pause")
             if paused.count("pause") == 3:
                 enough.set()
                 await asyncio.Event().wait()
 
-        monkeypatch.setattr(Pause, "wait", wait)
-        monkeypatch.setattr(Pause, "over", lambda pause: paused.append("over"))
+        monkeypatch.setattr(ReconnectBackoff, "wait", wait)
+        monkeypatch.setattr(ReconnectBackoff, "reset", lambda backoff: paused.append("reset"))
         telling = asyncio.create_task(reporter.run())
         await until(enough.is_set)
-        assert "over" not in paused[paused.index("pause") :]
+        assert "reset" not in paused[paused.index("pause") :]
         telling.cancel()
         await asyncio.gather(telling, return_exceptions=True)
         host.over.set()

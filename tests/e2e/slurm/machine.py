@@ -13,9 +13,9 @@ from pathlib import Path
 
 from agent.tests.support.namespace_sandboxes import namespaces_of
 from mooring_agent.hosts.namespace import NamespaceHost, init_process, namespace_processes, uid_ranges
-from mooring_agent.hosts.namespace.inspect import socket_inodes, sockets
 from mooring_agent.hosts.namespace.project_network import BRIDGE, inside, links
 from mooring_agent.hosts.namespace.sandbox_records import UIDS
+from mooring_agent.kernel import proc
 from tests.e2e.cloud import Machine
 from tests.e2e.traces import traces_of
 
@@ -34,10 +34,10 @@ def ways() -> Iterator[tuple[str, int]]:
     A network that nobody has by any of these is gone.
     """
     known: set[str] = set()
-    for pid in namespace_processes.pids():
+    for pid in proc.pids():
         if (process := namespace_processes.read(pid)) is None:
             continue
-        opened = [(f"/proc/{pid}/fd/{number}", target) for number, target in namespace_processes.descriptors(pid)]
+        opened = [(f"/proc/{pid}/fd/{number}", target) for number, target in proc.descriptors(pid)]
         for way, target in ((f"/proc/{pid}/ns/net", f"net:[{process.namespaces.get('net')}]"), *opened):
             if target.startswith("net:[") and target not in known:
                 known.add(target)
@@ -48,12 +48,12 @@ def ways() -> Iterator[tuple[str, int]]:
 
 def socket_numbers(way: str) -> frozenset[int]:
     """The sockets of all kinds in a network."""
-    return inside(way, lambda: frozenset(each.inode for each in sockets("/proc/thread-self/net")))
+    return inside(way, lambda: frozenset(each.inode for each in proc.sockets()))
 
 
 def own_paths() -> list[str]:
     """The files of the machine itself that are unix sockets."""
-    return [each.name.removeprefix("unix ") for each in sockets("/proc/self/net") if each.name.startswith("unix /")]
+    return [each.path for each in proc.sockets("/proc/self/net") if each.path.startswith("/")]
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class Footprint:
             namespaces,
             frozenset(each.link for each in cabled),
             frozenset(network_number(each) for each in projects if each is not None),
-            socket_inodes(within),
-            namespace_processes.ticks_now(),
+            proc.socket_inodes([each.pid for each in within]),
+            proc.ticks_now(),
         )
 
     def left(self) -> list[str]:
@@ -136,6 +136,6 @@ class Footprint:
                 yield from (f"socket {each} in net:{number}" for each in self.sockets & socket_numbers(way))
 
 
-def is_of(process: namespace_processes.Process, ranges_of_users: Sequence[int]) -> bool:
+def is_of(process: namespace_processes.NamespaceProcess, ranges_of_users: Sequence[int]) -> bool:
     """Whether somebody of these ranges of users runs it."""
     return any(first <= process.uid < first + UIDS for first in ranges_of_users)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from mooring_agent.hosts.contract import SandboxSpec
+from mooring_agent.kernel import proc
 
 PERIOD_MICROSECONDS: Final = 100_000
 V2: Final = Path("/sys/fs/cgroup")
@@ -55,25 +56,16 @@ def detect() -> Hierarchies:
         if usable:
             return Hierarchies(2, usable)
     mounted: dict[str, Path] = {}
-    for line in _lines("/proc/self/mountinfo"):
-        fields, _, rest = line.partition(" - ")
-        kind, _, options = rest.split(" ")[:3]
-        if kind == "cgroup":
-            for name in set(options.split(",")) & set(_CONTROLLERS):
-                mounted[name] = Path(fields.split(" ")[4])
+    for mount in proc.mounts():
+        if mount.kind == "cgroup":
+            for name in set(mount.options.split(",")) & set(_CONTROLLERS):
+                mounted[name] = Path(mount.target)
     own: dict[str, str] = {}
-    for line in _lines("/proc/self/cgroup"):
+    for line in proc.cgroups("self"):
         _, names, path = line.split(":", 2)
         own.update(dict.fromkeys(names.split(","), path.lstrip("/")))
     parents = {name: place / own[name] for name, place in mounted.items() if name in own}
     return Hierarchies(1 if parents else 0, parents)
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except FileNotFoundError:
-        return []
 
 
 def plan(found: Hierarchies, label: str, allocation_id: str) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from mooring_agent.hosts.namespace import (
 from mooring_agent.hosts.namespace.create import Machine, rename_members
 from mooring_agent.hosts.namespace.inspect import Seen, Traces
 from mooring_agent.hosts.namespace.sandbox_records import SANDBOX, UIDS, Init, Places, Record, sandbox_itself
-from mooring_agent.kernel import syscalls
+from mooring_agent.kernel import proc, syscalls
 
 Step = Callable[["Unmaking"], None]
 
@@ -103,7 +103,7 @@ def kill_all(work: Unmaking) -> None:
     itself = sandbox_itself(work.allocation_id)
     if living or places.killed_at(itself) is None:
         # An earlier try may have killed them: since then the kernel has given their namespaces' numbers to others.
-        places.note_killed(itself, namespace_processes.ticks_now())
+        places.note_killed(itself, proc.ticks_now())
 
 
 def cut_cable(work: Unmaking) -> None:
@@ -211,7 +211,7 @@ def own_namespaces(places: Places, record: Record, inits: Sequence[Init]) -> fro
     processes, by its users or its groups, is in that namespace, and no younger init of ours has it.
     """
     machine = set(namespace_processes.own_namespaces().items())
-    boot = namespace_processes.boot_id()
+    boot = proc.boot_id()
     found: set[tuple[str, int]] = set()
     for init in inits:
         if init.boot == boot and namespace_processes.is_alive(init):
@@ -243,11 +243,7 @@ def _of_younger(places: Places, dead: Init) -> set[tuple[str, int]]:
 
 def unmount_below(directory: Path) -> list[str]:
     """Take away what is mounted below a directory in the machine's own view, the newest first."""
-    places = []
-    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
-        place = inspect.unescape(line.split(" ")[4])
-        if place.startswith(f"{directory}/"):
-            places.append(place)
+    places = [mount.target for mount in proc.mounts() if mount.target.startswith(f"{directory}/")]
     for place in reversed(places):
         with contextlib.suppress(FileNotFoundError):
             syscalls.unmount(place)
@@ -302,7 +298,7 @@ def close_owner(machine: Machine, record: Record, owner: Owner) -> Look:
         living = [each for each in inits if namespace_processes.is_alive(each)]
         namespace_processes.kill((each.pid, each.start) for each in living)
         if living or places.killed_at(owner) is None:
-            places.note_killed(owner, namespace_processes.ticks_now())
+            places.note_killed(owner, proc.ticks_now())
         owner_files.remove(places, owner)
         root_filesystem.remove(directory / "data")
         after = inspect.look(traces(held), guard)
@@ -319,9 +315,7 @@ def _look_inside(machine: Machine, owner: Owner, seen: Seen, held: frozenset[int
     sandbox = init_process.living(machine.places, sandbox_itself(owner.allocation_id))
     if sandbox is None:
         return
-    inside = project_network.inside(
-        f"/proc/{sandbox.pid}/ns/net", lambda: list(inspect.sockets("/proc/thread-self/net"))
-    )
+    inside = project_network.inside(f"/proc/{sandbox.pid}/ns/net", lambda: list(proc.sockets()))
     seen.looked["sockets"] += len(inside)
     seen.looked["ports"] += sum(each.port is not None for each in inside)
     ours = [each for each in inside if each.inode in held]

@@ -35,7 +35,6 @@ from mooring_agent.hosts.namespace import (
     create,
     destroy,
     init_process,
-    inspect,
     namespace_processes,
     owner_files,
     project_network,
@@ -46,6 +45,7 @@ from mooring_agent.hosts.namespace.create import Machine
 from mooring_agent.hosts.namespace.sandbox_records import Init, Places, Record, sandbox_itself
 from mooring_agent.hosts.namespace.supervised_programs import Programs
 from mooring_agent.hosts.streams import SocketStream
+from mooring_agent.kernel import proc
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -204,8 +204,8 @@ class NamespaceHost(Programs):
         """The ports that processes of the sandbox listen on, where its network is the machine's."""
         number = self._init(allocation_id).namespaces["uts"]
         inside = [each for each in namespace_processes.survey() if each.namespaces.get("uts") == number]
-        inodes = inspect.socket_inodes(inside)
-        return {each.port for each in inspect.sockets("/proc/self/net") if each.port and each.inode in inodes}
+        inodes = proc.socket_inodes([each.pid for each in inside])
+        return {each.port for each in proc.sockets("/proc/self/net") if each.port and each.inode in inodes}
 
     async def _hang_up(self, allocation_id: str) -> None:
         """Our own connections into a sandbox would keep its network alive."""

@@ -7,7 +7,6 @@ groups.
 
 import contextlib
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,8 +15,9 @@ from typing import Final
 
 from mooring_agent.hosts.contract import Thing
 from mooring_agent.hosts.namespace import cgroups, namespace_processes, project_network, root_filesystem
-from mooring_agent.hosts.namespace.namespace_processes import Guard, Process
+from mooring_agent.hosts.namespace.namespace_processes import Guard, NamespaceProcess
 from mooring_agent.hosts.namespace.sandbox_records import UIDS
+from mooring_agent.kernel import proc
 
 KINDS: Final = (
     "processes",
@@ -32,8 +32,6 @@ KINDS: Final = (
     "secrets",
 )
 _TEMPORARY: Final = ("/tmp", "/var/tmp", "/dev/shm", "/run")
-_LISTENING: Final = "0A"
-_SLEEPING: Final = {"06", "03", "0C"}  # no process has these: the kernel lets the last packets of a connection pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class Seen:
     things: list[Thing] = field(default_factory=list)
     looked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     not_looked: list[str] = field(default_factory=list)
-    processes: list[Process] = field(default_factory=list)
+    processes: list[NamespaceProcess] = field(default_factory=list)
 
     def add(self, kind: str, names: Iterable[str]) -> None:
         """Found."""
@@ -79,11 +77,11 @@ def first_look(traces: Traces, guard: Guard) -> tuple[Seen, frozenset[int]]:
     later looks are told to look for.
     """
     everybody = namespace_processes.survey()
-    held = socket_inodes(_inside(traces, everybody))
+    held = proc.socket_inodes([each.pid for each in _inside(traces, everybody)])
     return _look(replace(traces, sockets=held), guard, everybody), held
 
 
-def _look(traces: Traces, guard: Guard, everybody: list[Process]) -> Seen:
+def _look(traces: Traces, guard: Guard, everybody: list[NamespaceProcess]) -> Seen:
     seen = Seen()
     seen.looked["processes"] = len(everybody)
     seen.processes = _inside(traces, everybody)
@@ -97,12 +95,12 @@ def _look(traces: Traces, guard: Guard, everybody: list[Process]) -> Seen:
     return seen
 
 
-def processes_of(traces: Traces) -> list[Process]:
+def processes_of(traces: Traces) -> list[NamespaceProcess]:
     """The processes alone, for who does something about them: a whole look goes through all that anybody has open."""
     return _inside(traces, namespace_processes.survey())
 
 
-def _inside(traces: Traces, everybody: list[Process]) -> list[Process]:
+def _inside(traces: Traces, everybody: list[NamespaceProcess]) -> list[NamespaceProcess]:
     found = []
     grouped = set(cgroups.members(traces.cgroups))
     for each in everybody:
@@ -117,7 +115,7 @@ def _inside(traces: Traces, everybody: list[Process]) -> list[Process]:
     return found
 
 
-def _look_namespaces(traces: Traces, seen: Seen, everybody: list[Process], guard: Guard) -> None:
+def _look_namespaces(traces: Traces, seen: Seen, everybody: list[NamespaceProcess], guard: Guard) -> None:
     """A namespace lives as long as a process is in it, has it open, or a mount holds it."""
     found: set[tuple[str, int]] = set()
     for each in everybody:
@@ -130,14 +128,14 @@ def _look_namespaces(traces: Traces, seen: Seen, everybody: list[Process], guard
         seen.add("namespaces", (f"{kind}:[{number}]" for kind, number in sorted(found)))
         return
     for pid in {each.pid for each in everybody}:
-        for descriptor, target in namespace_processes.descriptors(pid):
-            number = namespace_processes.number_of(target)
+        for descriptor, target in proc.descriptors(pid):
+            number = proc.parse_namespace(target)
             if number is not None and not (pid == os.getpid() and descriptor in own):
                 seen.looked["namespaces"] += 1
                 if number in traces.namespaces:
                     found.add(number)
-    for line in _mount_lines(everybody):
-        number = namespace_processes.number_of(line[3])
+    for mount in _all_mounts(everybody):
+        number = proc.parse_namespace(mount.root)
         if number is not None:
             seen.looked["namespaces"] += 1
             if number in traces.namespaces:
@@ -145,28 +143,27 @@ def _look_namespaces(traces: Traces, seen: Seen, everybody: list[Process], guard
     seen.add("namespaces", (f"{kind}:[{number}]" for kind, number in sorted(found)))
 
 
-def _mount_lines(everybody: list[Process]) -> Iterator[list[str]]:
-    """The mounts of every mount namespace of the machine, as fields."""
+def _all_mounts(everybody: list[NamespaceProcess]) -> Iterator[proc.Mount]:
+    """The mounts of every mount namespace of the machine."""
     known: set[int] = set()
     for each in everybody:
         number = each.namespaces.get("mnt")
         if number is None or number in known:
             continue
-        with contextlib.suppress(OSError):
-            text = Path(f"/proc/{each.pid}/mountinfo").read_text(errors="surrogateescape")
+        found = proc.mounts(each.pid)
+        if found:  # of a process that just ended there are none; another one may show the same namespace
             known.add(number)
-            yield from (line.split(" ") for line in text.splitlines())
+            yield from found
 
 
-def _look_mounts(traces: Traces, seen: Seen, everybody: list[Process]) -> None:
+def _look_mounts(traces: Traces, seen: Seen, everybody: list[NamespaceProcess]) -> None:
     """Everything that shows a file of the sandbox somewhere, lies in one, or is mounted below its directory."""
     found = set()
     disks = _disks_below(traces.directory)
-    for fields in _mount_lines(everybody):
+    for mount in _all_mounts(everybody):
         seen.looked["mounts"] += 1
-        root, place = unescape(fields[3]), unescape(fields[4])
-        if fields[2] in disks or any(_is_below(each, traces.directory) for each in (root, place)):
-            found.add(place)
+        if mount.device in disks or any(_is_below(each, traces.directory) for each in (mount.root, mount.target)):
+            found.add(mount.target)
     seen.add("mounts", sorted(found))
 
 
@@ -183,11 +180,6 @@ def _disks_below(directory: Path) -> set[str]:
 
 def _is_below(path: str, directory: Path) -> bool:
     return path == str(directory) or path.startswith(f"{directory}/")
-
-
-def unescape(text: str) -> str:
-    """A path as the kernel's table of mounts spells it."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def _look_links(traces: Traces, seen: Seen, guard: Guard) -> None:
@@ -213,37 +205,9 @@ def _look_links(traces: Traces, seen: Seen, guard: Guard) -> None:
         seen.add("links", (name for name in there if name == wanted))
 
 
-@dataclass(frozen=True, slots=True)
-class Socket:
-    """A line of one of the kernel's tables of sockets."""
-
-    table: str
-    inode: int
-    name: str
-    port: int | None  # that it listens on
-
-
-def sockets(directory: str) -> Iterator[Socket]:
-    """The sockets of the network namespace whose tables are in this directory."""
-    for table in ("tcp", "tcp6", "udp", "udp6", "raw", "raw6", "udplite", "udplite6"):
-        with contextlib.suppress(FileNotFoundError):
-            for line in Path(directory, table).read_text().splitlines()[1:]:
-                fields = line.split()
-                port = int(fields[1].rpartition(":")[2], 16)
-                listens = fields[3] == _LISTENING if table.startswith("tcp") else port != 0
-                if fields[3] in _SLEEPING and fields[9] == "0":
-                    continue
-                yield Socket(table, int(fields[9]), f"{table} port {port}", port if listens else None)
-    with contextlib.suppress(FileNotFoundError):
-        for line in Path(directory, "unix").read_text(errors="surrogateescape").splitlines()[1:]:
-            fields = line.split(maxsplit=7)
-            path = fields[7] if len(fields) > 7 else ""
-            yield Socket("unix", int(fields[6]), f"unix {path}".strip(), None)
-
-
 def _look_sockets(traces: Traces, seen: Seen, guard: Guard) -> None:
-    ours: list[Socket] = []
-    for each in sockets("/proc/self/net"):
+    ours: list[proc.Socket] = []
+    for each in proc.sockets("/proc/self/net"):
         seen.looked["sockets"] += 1
         seen.looked["ports"] += each.port is not None
         if f"unix {traces.directory}/" in each.name or each.inode in traces.sockets:
@@ -252,23 +216,13 @@ def _look_sockets(traces: Traces, seen: Seen, guard: Guard) -> None:
         path = guard.path(kind, number) if kind == "net" else None
         if path is None:
             continue
-        inside = project_network.inside(path, lambda: list(sockets("/proc/thread-self/net")))
+        inside = project_network.inside(path, lambda: list(proc.sockets()))
         seen.looked["sockets"] += len(inside)
         seen.looked["ports"] += sum(each.port is not None for each in inside)
         # A socket that nothing has open any more is the kernel's, and ends with its namespace.
         ours += [each for each in inside if each.inode]
     seen.add("sockets", (each.name for each in ours))
     seen.add("ports", sorted({f"{each.table} {each.port}" for each in ours if each.port is not None}))
-
-
-def socket_inodes(everybody: Iterable[Process]) -> frozenset[int]:
-    """The sockets that these processes have open."""
-    found = set()
-    for each in everybody:
-        for _, target in namespace_processes.descriptors(each.pid):
-            if target.startswith("socket:["):
-                found.add(int(target[8:-1]))
-    return frozenset(found)
 
 
 def _look_cgroups(traces: Traces, seen: Seen) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from mooring_agent.hosts.contract import HostFailure, Network
-from mooring_agent.kernel import syscalls
+from mooring_agent.kernel import proc, syscalls
 
 T = TypeVar("T")
 
@@ -72,12 +72,7 @@ def _ip(namespace: str, lines: list[str]) -> None:
 
 def links(namespace: str) -> list[str]:
     """The names of the links in a network namespace."""
-
-    def read() -> list[str]:
-        with open("/proc/thread-self/net/dev", encoding="ascii", errors="replace") as file:
-            return [line.partition(":")[0].strip() for line in file if ":" in line]
-
-    return inside(namespace, read)
+    return inside(namespace, proc.network_links)
 
 
 def attach(namespace: str, network: Network, link: str, pid: int) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 from mooring_agent.atomic_files import sync_directory
 from mooring_agent.hosts.contract import HostFailure
 from mooring_agent.hosts.namespace.sandbox_records import UIDS
+from mooring_agent.kernel import proc
 
 FIRST: Final = 0x40000000
 END: Final = 0x70000000
@@ -85,13 +86,10 @@ def _used() -> Iterator[int]:
         for fields in _lines(name):
             if len(fields) == 3 and fields[1].isdigit() and fields[2].isdigit():
                 yield from _blocks(int(fields[1]), int(fields[2]))
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                for line in Path(entry.path, "uid_map").read_text().splitlines():
-                    _, first, count = (int(each) for each in line.split())
-                    if count < END:  # the machine's own map names every user there is
-                        yield from _blocks(first, count)
+    for pid in proc.pids():
+        for first, count in proc.uid_map(pid):
+            if count < END:  # the machine's own map names every user there is
+                yield from _blocks(first, count)
 
 
 def _blocks(first: int, count: int) -> Iterator[int]:

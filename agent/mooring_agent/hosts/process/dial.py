@@ -22,7 +22,7 @@ async def dial(holding: Holding, port: int) -> socket.socket:
     connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            await asyncio.get_running_loop().sock_connect(connection, (target.reach, port))
+            await asyncio.get_running_loop().sock_connect(connection, (target.dial_address, port))
         if await asyncio.to_thread(_find, holding, port) != target:
             raise HostFailure("permission_denied", f"port {port} changed hands")
     except (OSError, TimeoutError) as error:
@@ -34,9 +34,10 @@ async def dial(holding: Holding, port: int) -> socket.socket:
     return connection
 
 
-def _find(holding: Holding, port: int) -> proc.Port:
+def _find(holding: Holding, port: int) -> proc.Socket:
     """The socket of the sandbox's own that takes connections on this port, if nobody else's could."""
-    listening = [each for each in proc.ports() if each.protocol == "tcp" and each.number == port]
+    sockets = proc.sockets("/proc/self/net")
+    listening = [each for each in sockets if each.protocol == "tcp" and each.port == port]
     if not listening:
         raise HostFailure("not_found", f"nothing takes connections on port {port}")
     found = find_processes(holding, proc.processes())
@@ -46,6 +47,6 @@ def _find(holding: Holding, port: int) -> proc.Port:
         raise HostFailure("permission_denied", f"no process of the sandbox listens on port {port}")
     strangers = [each for each in listening if each.inode not in inodes]
     for target in own:
-        if not any(each.is_wildcard or each.reach == target.reach for each in strangers):
+        if not any(each.is_wildcard or each.dial_address == target.dial_address for each in strangers):
             return target
     raise HostFailure("permission_denied", f"others than the sandbox listen on port {port} too")

@@ -9,7 +9,7 @@ from typing import Final
 
 from mooring_agent.hosts.contract import Look, Thing
 from mooring_agent.hosts.process.sandbox_directory import SANDBOX_VARIABLE, Sandbox
-from mooring_agent.kernel import proc
+from mooring_agent.kernel import proc, process_tree
 from mooring_agent.supervisor.owner_supervisor import OWNER_VARIABLE
 
 LISTED_MAX: Final = 1000
@@ -69,7 +69,7 @@ def find_processes(
                 roots.add(pid)
         elif holding.label is None and proc.title(pid) == sandbox.title:
             roots.add(pid)
-    return tuple(table[pid] for pid in sorted(proc.below(table, roots)) if not table[pid].ended)
+    return tuple(table[pid] for pid in sorted(process_tree.subtree(table, roots)) if not table[pid].ended)
 
 
 def see(holding: Holding, before: Sight | None = None) -> Sight:
@@ -93,7 +93,7 @@ def see(holding: Holding, before: Sight | None = None) -> Sight:
             living |= _empty_groups(held[kind])
         things |= {(kind, name): Thing(kind, name) for name in held[kind] & living}
     _see_sockets(held["sockets"], things, examined)
-    places = proc.mounts()
+    places = [mount.target for mount in proc.mounts()]
     examined["mounts"] = len(places)
     inside = f"{holding.sandbox.directory.resolve()}/"
     if holding.label is None:
@@ -135,27 +135,28 @@ def _still_there(kind: str, table: dict[int, proc.Process]) -> tuple[set[str], i
 def _empty_groups(held: frozenset[str]) -> set[str]:
     """Control groups that nobody is in any more and that are still there, as directories."""
     places = {name: proc.cgroup_directory(name) for name in held}
-    return {name for name, place in places.items() if place is not None and place.is_dir()}
+    return {name for name, place in places.items() if place is not None and os.path.isdir(place)}
 
 
 def remove_groups(held: frozenset[str]) -> None:
     """Take away the groups that programs had made and were in, the deepest first; one that others are in stays."""
     places = [place for name in held if (place := proc.cgroup_directory(name)) is not None]
-    for place in sorted(places, key=lambda each: len(each.parts), reverse=True):
+    for place in sorted(places, key=lambda each: each.count("/"), reverse=True):
         with contextlib.suppress(OSError):
-            place.rmdir()
+            os.rmdir(place)
 
 
 def _see_sockets(held: frozenset[str], things: dict[tuple[str, str], Thing], examined: dict[str, int]) -> None:
     """Sockets live as long as somebody holds them: those that were held and are still in the machine's tables."""
-    named = proc.unix_sockets()
-    ports = proc.ports()
+    everything = list(proc.sockets("/proc/self/net"))
+    named = [each for each in everything if each.path]
+    ports = [each for each in everything if each.port is not None and each.protocol in ("tcp", "udp")]
     examined |= {"sockets": len(named), "ports": len(ports)}
-    for inode, name in named.items():
-        if str(inode) in held:
-            things[("sockets", f"{inode}/{name}")] = Thing("sockets", name)
-    for port in ports:
-        if str(port.inode) in held:
-            things[("ports", f"{port.inode}/{port.number}")] = Thing(
-                "ports", f"{port.protocol} {port.address} {port.number}"
+    for each in named:
+        if str(each.inode) in held:
+            things[("sockets", f"{each.inode}/{each.path}")] = Thing("sockets", each.path)
+    for each in ports:
+        if str(each.inode) in held:
+            things[("ports", f"{each.inode}/{each.port}")] = Thing(
+                "ports", f"{each.protocol} {each.address} {each.port}"
             )

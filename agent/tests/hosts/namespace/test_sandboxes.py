@@ -13,6 +13,7 @@ from mooring_agent.control_plane.addresses import own_address
 from mooring_agent.hosts.contract import FileSpec, HostFailure, LogPart, LogWish, Owner, Peer, ProcessSpec, Restart
 from mooring_agent.hosts.namespace import NamespaceHost, init_process, namespace_processes, project_network
 from mooring_agent.hosts.namespace.sandbox_records import Places, sandbox_itself
+from mooring_agent.kernel import proc
 from tools.ports import free_port
 
 pytestmark = pytest.mark.anyio
@@ -244,7 +245,7 @@ async def test_what_was_destroyed_is_found_listed_and_gone(host: NamespaceHost) 
     await host.create(spec_of("alc_1"))
     await start_server(host, Owner("alc_1", "member"), 8000)
     stream = await host.dial("alc_1", 8000)
-    before, began = namespaces_of(host, "alc_1"), namespace_processes.ticks_now()
+    before, began = namespaces_of(host, "alc_1"), proc.ticks_now()
     seen = await host.destroy("alc_1")
     assert (seen.clean, seen.remaining, seen.not_looked) == (True, (), ())
     kinds = {thing.kind for thing in seen.found}

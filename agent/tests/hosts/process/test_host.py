@@ -352,7 +352,7 @@ async def test_a_sweep_reaps_what_is_unknown_and_names_what_is_foreign(
 async def test_a_control_group_that_a_program_was_in_is_found_and_removed(host: ProcessHost) -> None:
     started = await host.start_service(A, "web", shell("exec sleep 1000"), NEVER)
     assert started.pid is not None
-    places = [place for line in proc.cgroups(started.pid) if (place := proc.cgroup_directory(line)) is not None]
+    places = [Path(place) for line in proc.cgroups(started.pid) if (place := proc.cgroup_directory(line)) is not None]
     group = next(place for place in sorted(places) if place.is_dir()) / f"made-{uuid.uuid4().hex}"
     move_to(group, started.pid)
     look = await host.close_owner(A)
