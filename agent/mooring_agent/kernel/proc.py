@@ -17,7 +17,6 @@ from typing import Final
 NAMESPACE_KINDS: Final = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 ENVIRONMENT_MAX_BYTES: Final = 2_097_152
 _KERNEL_THREAD: Final = 0x0020_0000  # a flag in /proc/<pid>/stat
-_NOT_VISIBLE: Final = (FileNotFoundError, PermissionError, ProcessLookupError)
 _LISTENING: Final = "0A"
 _LINGERING: Final = {"06", "03", "0C"}  # owned by no process: the kernel finishes the last packets of a connection
 _INTERNET_TABLES: Final = ("tcp", "tcp6", "udp", "udp6", "raw", "raw6", "udplite", "udplite6")
@@ -306,16 +305,16 @@ def _links(directory: str) -> Iterator[tuple[str, str]]:
     try:
         # By one descriptor, so that all links are of one process even if its pid is reused meanwhile.
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except _NOT_VISIBLE:
+    except OSError:
         return
     try:
         for name in os.listdir(handle):
             try:
                 target = os.readlink(name, dir_fd=handle)
-            except _NOT_VISIBLE:
+            except OSError:
                 continue
             yield name, target
-    except _NOT_VISIBLE:  # it has ended
+    except OSError:  # it has ended
         return
     finally:
         os.close(handle)
@@ -325,5 +324,5 @@ def _read(path: str, limit_bytes: int = -1) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read(limit_bytes)
-    except _NOT_VISIBLE:
+    except OSError:  # an ending process answers with various errors, such as EINVAL for its mounts
         return b""
