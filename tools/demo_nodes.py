@@ -24,7 +24,7 @@ import httpx
 import msgspec
 
 from mooring_agent.control_plane.keys import read_identity
-from mooring_agent.hosts.select import NEEDS, host_for
+from mooring_agent.hosts.select import REQUIRED_PROGRAMS, create_host
 from mooring_sdk import Client, MooringError, models
 from tools.demo_telling import DemoFailed, heading, tell, undisturbed
 from tools.ports import free_port
@@ -53,7 +53,7 @@ class Berth:
 
 def nodes_are_missing() -> str:
     """Why this machine can be no node; empty if it can."""
-    missing = [name for name in NEEDS.get(HOST, {}) if shutil.which(name) is None]
+    missing = [name for name in REQUIRED_PROGRAMS.get(HOST, {}) if shutil.which(name) is None]
     return f"{' and '.join(missing)} cannot be found, without which root makes no sandbox" if missing else ""
 
 
@@ -259,9 +259,9 @@ def remains(state: Path, kind: str = HOST) -> list[str]:
         return []
     with (state / "lock").open("w") as lock:
         _wait_for(lock.fileno())  # an agent that was left alone ends by itself, and has the lock until then
-        host = host_for(kind, state, identity.node_id)
+        host = create_host(kind, state, identity.node_id)
         strays = asyncio.run(host.sweep([]))
-    return [f"{each.thing.kind} {each.thing.name}" for each in strays if each.verdict == "reaped"]
+    return [f"{each.resource.kind} {each.resource.name}" for each in strays if each.verdict == "reaped"]
 
 
 def _wait_for(lock: int) -> None:

@@ -36,10 +36,10 @@ SIMULATED_BYTES: Final = 80 * (1 << 30)
 FACT_MAX: Final = 200
 PRESENT: Final = "present"
 """The fact of a program that does not say its version."""
-_NODES: Final = Path("/sys/devices/system/node")
+_NUMA_NODES: Final = Path("/sys/devices/system/node")
 
 
-def take_inventory(
+def collect_inventory(
     host: str, simulated_gpus: int = 0, facts: Mapping[str, str] | None = None, addresses: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Everything that the platform is told of this machine."""
@@ -89,14 +89,14 @@ def declared_gpus(count: int, numa_count: int) -> list[dict[str, Any]]:
 
 def numa_nodes() -> list[dict[str, Any]]:
     """The NUMA nodes, each with its processors and memory."""
-    found = sorted(_NODES.glob("node[0-9]*"), key=lambda path: int(path.name[4:]))
+    paths = sorted(_NUMA_NODES.glob("node[0-9]*"), key=lambda path: int(path.name[4:]))
     return [
         {
             "index": int(path.name[4:]),
             "cpus": count_cpus((path / "cpulist").read_text()),
             "memory_bytes": _memory_of(path / "meminfo"),
         }
-        for path in found
+        for path in paths
     ]
 
 
@@ -116,13 +116,13 @@ def _memory_of(path: Path) -> int:
 def programs(names: Sequence[str] = PROGRAMS) -> dict[str, str]:
     """Which of these programs are here, with their versions."""
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
-    found = {name: shutil.which(name, path=path) for name in names}
-    return {name: _version(name, place) for name, place in found.items() if place is not None}
+    paths = {name: shutil.which(name, path=path) for name in names}
+    return {name: _version(name, place) for name, place in paths.items() if place is not None}
 
 
 def _version(name: str, place: str) -> str:
     try:
-        told = subprocess.run(
+        text = subprocess.run(
             [place, VERSION_ARGUMENTS.get(name, "--version")],
             capture_output=True,
             text=True,
@@ -133,14 +133,14 @@ def _version(name: str, place: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return PRESENT
-    lines = (told.stdout or told.stderr).strip().splitlines()
-    return fact_text(lines[0]) if lines and told.returncode == 0 else PRESENT
+    lines = (text.stdout or text.stderr).strip().splitlines()
+    return fact_text(lines[0]) if lines and text.returncode == 0 else PRESENT
 
 
-def fact_text(told: str) -> str:
+def fact_text(text: str) -> str:
     """What a program says of itself as the platform takes it: printable, in one line, bounded."""
     words = "".join(
-        letter if letter.isprintable() and letter != "\ufffd" else " " * letter.isspace() for letter in told
+        letter if letter.isprintable() and letter != "\ufffd" else " " * letter.isspace() for letter in text
     )
     return " ".join(words.split())[:FACT_MAX].strip() or PRESENT
 

@@ -28,18 +28,18 @@ import httpx
 import msgspec
 
 from mooring_agent import VERSION
-from mooring_agent.agent import Agent, Dismissed, Parts
+from mooring_agent.agent import Agent, AgentParts, NodeRetired
 from mooring_agent.control_plane.keys import make_keys
 from mooring_agent.control_plane.platform_client import (
     USER_AGENT,
-    Introduction,
-    Turned,
+    EnrolmentRequest,
+    Rejected,
     Unreachable,
     enrol,
-    read_answer,
+    read_response,
 )
 from mooring_agent.control_plane.reconnect import ReconnectBackoff
-from mooring_agent.hosts.simulated import SimulatedHost, Weather
+from mooring_agent.hosts.simulated import FaultProfile, SimulatedHost
 from mooring_agent.inventory import declared_gpus
 from mooring_agent.tasks.journal import Journal
 
@@ -63,14 +63,14 @@ class Fleet:
     region: str
     prefix: str
     gpus: int
-    weather: Weather
+    faults: FaultProfile
 
 
-class _OneTime(msgspec.Struct):
+class _EnrolmentToken(msgspec.Struct):
     token: str
 
 
-class Shared(httpx.AsyncBaseTransport):
+class SharedTransport(httpx.AsyncBaseTransport):
     """Connections that several agents share: one that ends hangs up on nobody else."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
@@ -85,7 +85,7 @@ class Shared(httpx.AsyncBaseTransport):
     async def aclose(self) -> None:
         """An agent hangs up: the connections stay."""
 
-    async def hang_up(self) -> None:
+    async def close_pool(self) -> None:
         """All agents have ended."""
         await self._pool.aclose()
 
@@ -96,9 +96,9 @@ class Simulation:
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         context = ssl.create_default_context()
-        self._pools = [Shared(context) for _ in range((fleet.count + GROUP - 1) // GROUP)]
-        self._room = asyncio.Semaphore(ENROLLING_MAX)
-        self._asking = httpx.AsyncClient(
+        self._pools = [SharedTransport(context) for _ in range((fleet.count + GROUP - 1) // GROUP)]
+        self._enrolling = asyncio.Semaphore(ENROLLING_MAX)
+        self._admin_client = httpx.AsyncClient(
             base_url=fleet.url.rstrip("/") + "/api/v1",
             headers={"User-Agent": USER_AGENT, "Authorization": f"Bearer {fleet.token}"},
             timeout=30.0,
@@ -110,56 +110,58 @@ class Simulation:
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(self.fleet.count):
-                    group.create_task(self._one(number), name=f"simulated-{number}")
+                    group.create_task(self._run_machine(number), name=f"simulated-{number}")
         finally:
             for pool in self._pools:
-                await pool.hang_up()
-            await self._asking.aclose()
+                await pool.close_pool()
+            await self._admin_client.aclose()
 
-    async def _one(self, number: int) -> None:
-        async with self._room:
-            parts = await self._parts(number)
+    async def _run_machine(self, number: int) -> None:
+        async with self._enrolling:
+            parts = await self._enrol_machine(number)
         self._enrolled += 1
         if self._enrolled == self.fleet.count:
-            tell(f"{self.fleet.count} simulated agents run ({described(self.fleet.weather)})")
+            print_line(f"{self.fleet.count} simulated agents run ({describe_faults(self.fleet.faults)})")
         try:
             await Agent(parts).run()
-        except Dismissed as dismissed:
-            log.warning("simulated machine %d ends: %s", number, dismissed)
+        except NodeRetired as retired:
+            log.warning("simulated machine %d ends: %s", number, retired)
         finally:
             parts.journal.close()
 
-    async def _parts(self, number: int) -> Parts:
+    async def _enrol_machine(self, number: int) -> AgentParts:
         """A machine of the fleet, enrolled."""
         fleet, transport = self.fleet, self._pools[number // GROUP]
         keys = make_keys()
-        introduction = Introduction(f"{fleet.prefix}-{number}", "simulated", {"simulated": "true"})
+        request = EnrolmentRequest(f"{fleet.prefix}-{number}", "simulated", {"simulated": "true"})
         backoff, token = ReconnectBackoff(), ""
         while True:
             try:
                 token = token or await self._one_time_token()
-                identity = await enrol(fleet.url, token, keys, introduction, transport)
+                identity = await enrol(fleet.url, token, keys, request, transport)
                 break
             except Unreachable as error:
                 log.warning("simulated machine %d does not reach the platform: %s", number, error)
                 await backoff.wait()
-        host = SimulatedHost(_weather_of(fleet.weather, number))
-        return Parts(
+        host = SimulatedHost(_faults_of(fleet.faults, number))
+        return AgentParts(
             identity, keys, host, Journal(":memory:"), partial(simulated_inventory, fleet.gpus), time.time,
             transport=transport,
         )  # fmt: skip
 
     async def _one_time_token(self) -> str:
         try:
-            answer = await self._asking.post("/platform/nodes/enrolment-tokens", json={"region": self.fleet.region})
+            response = await self._admin_client.post(
+                "/platform/nodes/enrolment-tokens", json={"region": self.fleet.region}
+            )
         except httpx.HTTPError as error:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
-        return read_answer(answer, _OneTime).token
+        return read_response(response, _EnrolmentToken).token
 
 
-def _weather_of(weather: Weather, number: int) -> Weather:
+def _faults_of(faults: FaultProfile, number: int) -> FaultProfile:
     """The same weather with a seed of its own, so that machines differ and a run happens again."""
-    return Weather(weather.latency_seconds, weather.failure_rate, weather.leftover_rate, weather.seed + number)
+    return FaultProfile(faults.latency_seconds, faults.failure_rate, faults.leftover_rate, faults.seed + number)
 
 
 def simulated_inventory(gpus: int) -> Mapping[str, Any]:
@@ -175,15 +177,15 @@ def simulated_inventory(gpus: int) -> Mapping[str, Any]:
     }
 
 
-def described(weather: Weather) -> str:
+def describe_faults(faults: FaultProfile) -> str:
     """The weather in words."""
     return (
-        f"host simulated, latency {weather.latency_seconds:g} s, failure rate {weather.failure_rate:g}, "
-        f"leftover rate {weather.leftover_rate:g}, seed {weather.seed}"
+        f"host simulated, latency {faults.latency_seconds:g} s, failure rate {faults.failure_rate:g}, "
+        f"leftover rate {faults.leftover_rate:g}, seed {faults.seed}"
     )
 
 
-def tell(line: str) -> None:
+def print_line(line: str) -> None:
     """A line for whoever started this."""
     print(line, flush=True)
 
@@ -193,49 +195,53 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     about = "run many simulated machines in one process, for trials of scale and of faults"
     parser = commands.add_parser("simulate", help=about, description=about)
     parser.add_argument("--url", required=True, help="the platform's address")
-    parser.add_argument("--count", type=_whole(1, COUNT_MAX), required=True, help="how many simulated machines")
+    parser.add_argument("--count", type=_int_between(1, COUNT_MAX), required=True, help="how many simulated machines")
     parser.add_argument(
         "--token-file", default="-", help="file with the token of a platform admin; `-` reads standard input"
     )
     parser.add_argument("--region", default="simulated", help="the region that they join (default %(default)s)")
     parser.add_argument("--name-prefix", default=None, help="what they are called, before their numbers")
-    parser.add_argument("--gpus", type=_whole(0, GPUS_MAX), default=8, help="simulated GPUs of each (default 8)")
-    parser.add_argument("--latency-seconds", type=_number(0.0, 3600.0), default=0.0, help="how long a step takes")
-    parser.add_argument("--failure-rate", type=_number(0.0, 1.0), default=0.0, help="part of the steps that fail")
+    parser.add_argument("--gpus", type=_int_between(0, GPUS_MAX), default=8, help="simulated GPUs of each (default 8)")
     parser.add_argument(
-        "--leftover-rate", type=_number(0.0, 1.0), default=0.0, help="part of the teardowns that leave something"
+        "--latency-seconds", type=_float_between(0.0, 3600.0), default=0.0, help="how long a step takes"
+    )
+    parser.add_argument(
+        "--failure-rate", type=_float_between(0.0, 1.0), default=0.0, help="part of the steps that fail"
+    )
+    parser.add_argument(
+        "--leftover-rate", type=_float_between(0.0, 1.0), default=0.0, help="part of the teardowns that leave something"
     )
     parser.add_argument("--seed", type=int, default=0, help="the same seed makes the same things happen")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="warning")
 
 
-def run(chosen: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """The command; its exit code."""
-    token = (sys.stdin.read() if chosen.token_file == "-" else Path(chosen.token_file).read_text()).strip()
-    weather = Weather(chosen.latency_seconds, chosen.failure_rate, chosen.leftover_rate, chosen.seed)
-    prefix = chosen.name_prefix or f"simulated-{secrets.token_hex(3)}"
-    fleet = Fleet(chosen.url, token, chosen.count, chosen.region, prefix, chosen.gpus, weather)
+    token = (sys.stdin.read() if options.token_file == "-" else Path(options.token_file).read_text()).strip()
+    faults = FaultProfile(options.latency_seconds, options.failure_rate, options.leftover_rate, options.seed)
+    prefix = options.name_prefix or f"simulated-{secrets.token_hex(3)}"
+    fleet = Fleet(options.url, token, options.count, options.region, prefix, options.gpus, faults)
     try:
-        asyncio.run(_until_told(fleet))
+        asyncio.run(_run_until_signal(fleet))
     except BaseExceptionGroup as group:
-        first = _first(group)  # a platform that turns one away turns all of them away
-        if isinstance(first, Turned):
+        first = _first_error(group)  # a platform that turns one away turns all of them away
+        if isinstance(first, Rejected):
             raise first from None
         raise
     return 0
 
 
-async def _until_told(fleet: Fleet) -> None:
+async def _run_until_signal(fleet: Fleet) -> None:
     running = asyncio.ensure_future(Simulation(fleet).run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, running.cancel)
-    tell(f"{fleet.count} simulated machines enrol at {fleet.url} as {fleet.prefix}-0 and on")
+    print_line(f"{fleet.count} simulated machines enrol at {fleet.url} as {fleet.prefix}-0 and on")
     with suppress(asyncio.CancelledError):
         await running
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """One of many errors that say the same."""
     found: BaseException = group
     while isinstance(found, BaseExceptionGroup):
@@ -243,21 +249,21 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return found
 
 
-def _whole(least: int, most: int) -> Any:
+def _int_between(lowest: int, highest: int) -> Any:
     def read(text: str) -> int:
         number = int(text)
-        if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"{least} to {most}")
+        if not lowest <= number <= highest:
+            raise argparse.ArgumentTypeError(f"{lowest} to {highest}")
         return number
 
     return read
 
 
-def _number(least: float, most: float) -> Any:
+def _float_between(lowest: float, highest: float) -> Any:
     def read(text: str) -> float:
         number = float(text)
-        if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"{least:g} to {most:g}")
+        if not lowest <= number <= highest:
+            raise argparse.ArgumentTypeError(f"{lowest:g} to {highest:g}")
         return number
 
     return read

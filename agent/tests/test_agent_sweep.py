@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from agent.tests.support.fake_platform import ALLOCATION, AUDIENCE, CREATE, NODE, Hand
-from mooring_agent.agent import Agent, Parts
+from mooring_agent.agent import Agent, AgentParts
 from mooring_agent.control_plane.keys import Identity, make_keys
 from mooring_agent.hosts.contract import Stray
 from mooring_agent.hosts.simulated import SimulatedHost
@@ -31,11 +31,11 @@ async def test_a_sandbox_that_is_made_during_a_sweep_is_not_reaped_by_it_but_by_
         """The platform has been asked; now a task comes, and is done at once."""
         if not made:
             agent.executor.accept(hand.task("sandbox.create", CREATE))
-            await agent.executor.settle()
+            await agent.executor.wait_until_idle()
             made.extend(await host.recover())
         return []
 
-    parts = Parts(
+    parts = AgentParts(
         Identity("http://platform.example", NODE, AUDIENCE, ()), make_keys(), host, journal, dict, time.time,
         transport=httpx.MockTransport(knows_nothing), sweeps=(meanwhile,),
     )  # fmt: skip

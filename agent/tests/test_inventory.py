@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mooring_agent import inventory
-from mooring_agent.inventory import count_cpus, declared_gpus, fact_text, numa_of, programs, take_inventory
+from mooring_agent.inventory import collect_inventory, count_cpus, declared_gpus, fact_text, numa_of, programs
 
 
 def put(directory: Path, name: str, script: str) -> None:
@@ -56,7 +56,7 @@ def test_numa_nodes_are_read_as_the_kernel_tells_them(tmp_path: Path, monkeypatc
         place.mkdir()
         (place / "cpulist").write_text(f"{cpus}\n")
         (place / "meminfo").write_text(f"Node {index} MemTotal:  {kilobytes} kB\nNode {index} MemFree: 1 kB\n")
-    monkeypatch.setattr(inventory, "_NODES", tmp_path)
+    monkeypatch.setattr(inventory, "_NUMA_NODES", tmp_path)
     assert [(each["index"], each["cpus"], each["memory_bytes"]) for each in inventory.numa_nodes()] == [
         (0, 5, 1_024_000),
         (1, 4, 2_048_000),
@@ -72,7 +72,7 @@ def test_declared_gpus_say_that_they_are_simulated_and_are_spread_in_blocks() ->
 
 
 def test_the_inventory_of_this_machine_has_only_facts_that_the_platform_takes() -> None:
-    told = take_inventory("process", 2)
+    told = collect_inventory("process", 2)
     assert told["cpus"] >= 1
     assert told["memory_bytes"] > 0
     for name, value in told["facts"].items():

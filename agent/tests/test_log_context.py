@@ -10,7 +10,7 @@ import pytest
 from agent.tests.support.fake_platform import CREATE, Hand
 from mooring_agent.control_plane.keys import make_keys
 from mooring_agent.hosts.simulated import SimulatedHost
-from mooring_agent.log_context import FORMAT, Labelled
+from mooring_agent.log_context import FORMAT, ContextFilter
 from mooring_agent.tasks.executor import Executor
 from mooring_agent.tasks.journal import Journal
 
@@ -25,7 +25,7 @@ def anyio_backend() -> str:
 async def test_the_lines_of_a_task_have_its_correlation_id_and_nothing_of_its_secrets(tmp_path: Path) -> None:
     written = io.StringIO()
     handler = logging.StreamHandler(written)
-    handler.addFilter(Labelled())
+    handler.addFilter(ContextFilter())
     handler.setFormatter(logging.Formatter(FORMAT))
     log = logging.getLogger("mooring.agent")
     before = log.level
@@ -38,7 +38,7 @@ async def test_the_lines_of_a_task_have_its_correlation_id_and_nothing_of_its_se
         tasks = [hand.task("sandbox.create", CREATE), hand.task("process.run", {"argv": ["exit-3", "hunter2"]})]
         for task in tasks:
             executor.accept(task)
-            await executor.settle()
+            await executor.wait_until_idle()
         log.info("something of the agent's own")
     finally:
         log.removeHandler(handler)

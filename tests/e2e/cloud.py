@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mooring_agent.containers.podman import Podman
-from mooring_agent.hosts.select import host_for
+from mooring_agent.hosts.select import create_host
 from mooring_sdk import Client, ClientSettings, models
 from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
 
@@ -72,7 +72,7 @@ class Machine:
 
     def clear(self) -> None:
         """Take away what a failed test left standing; after one that passed there is nothing."""
-        asyncio.run(host_for(self.host, self.directory, self.node_id).sweep([]))
+        asyncio.run(create_host(self.host, self.directory, self.node_id).sweep([]))
         shutil.rmtree(Podman(self.directory / "containers").run, ignore_errors=True)
 
     def said(self) -> str:

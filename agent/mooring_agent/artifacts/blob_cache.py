@@ -18,20 +18,20 @@ from mooring_agent.atomic_files import sync_directory
 from mooring_agent.hosts.contract import HostFailure
 
 CHUNK: Final = 1_048_576
-TELL_BYTES: Final = 4 * 1_048_576
+PROGRESS_BYTES: Final = 4 * 1_048_576
 _DIGEST: Final = re.compile("sha256:[0-9a-f]{64}")
 
-Tell = Callable[[str, int, int | None, str], None]
+ProgressCallback = Callable[[str, int, int | None, str], None]
 
 
-class Source(Protocol):
+class BlobSource(Protocol):
     """Where the bytes of one digest come from."""
 
     def read(self, offset: int) -> AsyncIterator[bytes]:
         """The bytes from this offset on; raises `HostFailure` when they cannot be had."""
 
 
-class Cache:
+class BlobCache:
     """The cache of one agent."""
 
     def __init__(self, directory: Path, limit_bytes: int = 1 << 40) -> None:
@@ -64,17 +64,22 @@ class Cache:
                 del self._used[name]
 
     async def fetch(
-        self, digest: str, size: int | None, source: Source, tell: Tell, no_progress_seconds: float = 60.0
+        self,
+        digest: str,
+        size: int | None,
+        source: BlobSource,
+        report_progress: ProgressCallback,
+        no_progress_seconds: float = 60.0,
     ) -> bool:
         """Have the digest here; whether it was here already. Two that want it at once fetch it once."""
-        async with self._alone(digest):
+        async with self._exclusively(digest):
             place = self.path(digest)
             if place.exists():
                 os.utime(place)
                 return True
             self._make_room(size or 0)
             partial = self._partial / _hex(digest)
-            await self._download(digest, size, source, (tell, no_progress_seconds))
+            await self._download(digest, size, source, (report_progress, no_progress_seconds))
             os.replace(partial, place)
             sync_directory(self._blobs)
             return False
@@ -82,17 +87,17 @@ class Cache:
     def evict(self, wanted_bytes: int) -> int:
         """Drop what was used longest ago until so much is free within the limit; how many bytes went."""
         entries = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in self._blobs.iterdir())
-        held = sum(size for _, size, _ in entries)
-        gone = 0
+        used_bytes = sum(size for _, size, _ in entries)
+        freed = 0
         for _, size, path in entries:
-            if held + wanted_bytes <= self._limit:
+            if used_bytes + wanted_bytes <= self._limit:
                 break
             if path.name in self._used:
                 continue
             path.unlink()
-            held -= size
-            gone += size
-        return gone
+            used_bytes -= size
+            freed += size
+        return freed
 
     def _make_room(self, wanted: int) -> None:
         if wanted > self._limit:
@@ -102,46 +107,52 @@ class Cache:
         if wanted > free:
             raise HostFailure("too_large", f"{wanted} bytes are wanted and {free} are free on this machine's disk")
 
-    async def _download(self, digest: str, size: int | None, source: Source, manner: tuple[Tell, float]) -> None:
-        tell, patience = manner
+    async def _download(
+        self, digest: str, size: int | None, source: BlobSource, manner: tuple[ProgressCallback, float]
+    ) -> None:
+        report_progress, no_progress_seconds = manner
         partial = self._partial / _hex(digest)
-        seen, offset = await asyncio.to_thread(_hashed, partial)
+        digest_so_far, offset = await asyncio.to_thread(_hash_existing, partial)
         if size is not None and offset > size:
             partial.unlink()
-            seen, offset = hashlib.sha256(), 0
-        if offset and f"sha256:{seen.hexdigest()}" == digest:
+            digest_so_far, offset = hashlib.sha256(), 0
+        if offset and f"sha256:{digest_so_far.hexdigest()}" == digest:
             return  # it was cut off between its last byte and its place
-        told = offset
+        reported = offset
         with partial.open("ab") as file:
             stream = source.read(offset)
             while size is None or offset < size:
                 try:
-                    async with asyncio.timeout(patience):
-                        part = await anext(stream, b"")
+                    async with asyncio.timeout(no_progress_seconds):
+                        chunk = await anext(stream, b"")
                 except TimeoutError as error:
-                    raise HostFailure("no_progress", f"no byte came for {patience:.0f} s after {offset}") from error
-                if not part:
+                    raise HostFailure(
+                        "no_progress", f"no byte came for {no_progress_seconds:.0f} s after {offset}"
+                    ) from error
+                if not chunk:
                     break
-                offset += len(part)
+                offset += len(chunk)
                 if offset > (self._limit if size is None else size):
                     file.truncate(0)
                     raise HostFailure("too_large", f"the source sends more than {size or self._limit} bytes")
-                seen.update(part)
-                file.write(part)
-                if offset - told >= TELL_BYTES:
-                    told = offset
-                    tell("fetch", offset, size, "bytes")
+                digest_so_far.update(chunk)
+                file.write(chunk)
+                if offset - reported >= PROGRESS_BYTES:
+                    reported = offset
+                    report_progress("fetch", offset, size, "bytes")
             file.flush()
             os.fsync(file.fileno())
-        tell("fetch", offset, size, "bytes")
+        report_progress("fetch", offset, size, "bytes")
         if size is not None and offset < size:
             raise HostFailure("no_progress", f"the source ended after {offset} of {size} bytes")
-        if f"sha256:{seen.hexdigest()}" != digest:
+        if f"sha256:{digest_so_far.hexdigest()}" != digest:
             partial.unlink()
-            raise HostFailure("digest_mismatch", f"the source's bytes are sha256:{seen.hexdigest()}, not {digest}")
+            raise HostFailure(
+                "digest_mismatch", f"the source's bytes are sha256:{digest_so_far.hexdigest()}, not {digest}"
+            )
 
     @asynccontextmanager
-    async def _alone(self, digest: str) -> AsyncIterator[None]:
+    async def _exclusively(self, digest: str) -> AsyncIterator[None]:
         lock = self._locks.setdefault(digest, asyncio.Lock())
         async with lock:
             yield
@@ -149,14 +160,14 @@ class Cache:
             self._locks.pop(digest, None)
 
 
-def _hashed(path: Path) -> tuple["hashlib._Hash", int]:
-    seen, length = hashlib.sha256(), 0
+def _hash_existing(path: Path) -> tuple["hashlib._Hash", int]:
+    digest_so_far, length = hashlib.sha256(), 0
     if path.exists():
         with path.open("rb") as file:
-            while part := file.read(CHUNK):
-                seen.update(part)
-                length += len(part)
-    return seen, length
+            while chunk := file.read(CHUNK):
+                digest_so_far.update(chunk)
+                length += len(chunk)
+    return digest_so_far, length
 
 
 def _hex(digest: str) -> str:

@@ -53,24 +53,26 @@ class HttpSource:
             if token is not None:
                 headers["Authorization"] = f"Bearer {token.decode('ascii', 'replace')}"
             try:
-                async with self.http.stream("GET", **await _dialled(url, headers, private=self.private)) as answer:
-                    if answer.is_redirect:
-                        url, token = _followed(url, answer.headers.get("location", "")), None
+                async with self.http.stream(
+                    "GET", **await _pinned_request(url, headers, private=self.private)
+                ) as response:
+                    if response.is_redirect:
+                        url, token = _redirect_target(url, response.headers.get("location", "")), None
                         continue
-                    skip = offset if answer.status_code == 200 else 0
-                    _check(answer, url)
-                    async for part in answer.aiter_raw(1_048_576):
-                        if len(part) > skip:  # nothing at all would be the end
-                            yield part[skip:]
-                        skip = max(0, skip - len(part))
+                    skip = offset if response.status_code == 200 else 0
+                    _check_status(response, url)
+                    async for chunk in response.aiter_raw(1_048_576):
+                        if len(chunk) > skip:  # nothing at all would be the end
+                            yield chunk[skip:]
+                        skip = max(0, skip - len(chunk))
                     return
             except httpx.HTTPError as error:
-                raise HostFailure("image_pull_failed", f"{_shown(url)}: {type(error).__name__}: {error}") from error
-        raise HostFailure("image_pull_failed", f"{_shown(self.url)} redirects more than {REDIRECTS_MAX} times")
+                raise HostFailure("image_pull_failed", f"{_redacted(url)}: {type(error).__name__}: {error}") from error
+        raise HostFailure("image_pull_failed", f"{_redacted(self.url)} redirects more than {REDIRECTS_MAX} times")
 
 
 @dataclass(frozen=True, slots=True)
-class Registry:
+class RegistryRepository:
     """One repository of a registry."""
 
     http: httpx.AsyncClient
@@ -91,18 +93,18 @@ class Registry:
         url = f"{self.address}/v2/{self.repository}/manifests/{digest}"
         read = bytearray()
         try:
-            async with self.http.stream("GET", **await _dialled(url, headers, private=self.private)) as answer:
-                _check(answer, url)
-                async for part in answer.aiter_bytes():
-                    read += part
+            async with self.http.stream("GET", **await _pinned_request(url, headers, private=self.private)) as response:
+                _check_status(response, url)
+                async for chunk in response.aiter_bytes():
+                    read += chunk
                     if len(read) > MANIFEST_MAX:
                         raise HostFailure("too_large", f"the manifest is larger than {MANIFEST_MAX} bytes")
         except httpx.HTTPError as error:
-            raise HostFailure("image_pull_failed", f"{_shown(url)}: {type(error).__name__}: {error}") from error
+            raise HostFailure("image_pull_failed", f"{_redacted(url)}: {type(error).__name__}: {error}") from error
         return bytes(read)
 
 
-class Descriptor(msgspec.Struct, frozen=True, rename="camel"):
+class BlobDescriptor(msgspec.Struct, frozen=True, rename="camel"):
     """What a manifest says of a blob."""
 
     media_type: str
@@ -111,34 +113,34 @@ class Descriptor(msgspec.Struct, frozen=True, rename="camel"):
     platform: dict[str, Any] | None = None
 
 
-class Manifest(msgspec.Struct, frozen=True, rename="camel"):
+class ImageManifest(msgspec.Struct, frozen=True, rename="camel"):
     """An image's manifest, or an index of several."""
 
     media_type: str = MANIFESTS[0]
-    config: Descriptor | None = None
-    layers: tuple[Descriptor, ...] = ()
-    manifests: tuple[Descriptor, ...] = ()
+    config: BlobDescriptor | None = None
+    layers: tuple[BlobDescriptor, ...] = ()
+    manifests: tuple[BlobDescriptor, ...] = ()
 
 
-async def _dialled(url: str, headers: dict[str, str], *, private: bool) -> dict[str, Any]:
+async def _pinned_request(url: str, headers: dict[str, str], *, private: bool) -> dict[str, Any]:
     """What is asked for, at an address that was judged: a name that changes its mind is not asked again."""
     if private:
         return {"url": url, "headers": headers}
     parts = urlsplit(url)
     if parts.scheme != "https" or parts.hostname is None or "@" in parts.netloc:
-        raise HostFailure("permission_denied", f"{_shown(url)}: a public source is an https address")
+        raise HostFailure("permission_denied", f"{_redacted(url)}: a public source is an https address")
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
+        answers = await loop.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise HostFailure("image_pull_failed", f"{parts.hostname} is not found") from error
-    addresses = [ip_address(str(each[4][0]).partition("%")[0]) for each in found]
+    addresses = [ip_address(str(each[4][0]).partition("%")[0]) for each in answers]
     if not all(_is_public(each) for each in addresses):
         raise HostFailure("permission_denied", f"{parts.hostname} is not on the public internet")
     host = f"[{addresses[0]}]" if addresses[0].version == 6 else str(addresses[0])
     pinned = parts._replace(netloc=host if parts.port is None else f"{host}:{parts.port}").geturl()
-    named = {**headers, "Host": parts.netloc}
-    return {"url": pinned, "headers": named, "extensions": {"sni_hostname": parts.hostname}}
+    headers_with_host = {**headers, "Host": parts.netloc}
+    return {"url": pinned, "headers": headers_with_host, "extensions": {"sni_hostname": parts.hostname}}
 
 
 def _is_public(address: IPv4Address | IPv6Address) -> bool:
@@ -148,23 +150,23 @@ def _is_public(address: IPv4Address | IPv6Address) -> bool:
     return address.is_global and not address.is_multicast and address not in _METADATA
 
 
-def _check(answer: httpx.Response, url: str) -> None:
-    if answer.status_code in (200, 206):
+def _check_status(response: httpx.Response, url: str) -> None:
+    if response.status_code in (200, 206):
         return
-    if answer.status_code == 404:
-        raise HostFailure("not_found", f"{_shown(url)} does not exist")
-    if answer.status_code in (401, 403):
-        raise HostFailure("permission_denied", f"{_shown(url)} is not for this node: {answer.status_code}")
-    raise HostFailure("image_pull_failed", f"{_shown(url)} answered {answer.status_code}")
+    if response.status_code == 404:
+        raise HostFailure("not_found", f"{_redacted(url)} does not exist")
+    if response.status_code in (401, 403):
+        raise HostFailure("permission_denied", f"{_redacted(url)} is not for this node: {response.status_code}")
+    raise HostFailure("image_pull_failed", f"{_redacted(url)} answered {response.status_code}")
 
 
-def _followed(url: str, location: str) -> str:
+def _redirect_target(url: str, location: str) -> str:
     target = urljoin(url, location)
     if urlsplit(target).scheme not in ("http", "https") or (url.startswith("https:") and target.startswith("http:")):
-        raise HostFailure("image_pull_failed", f"{_shown(url)} redirects to what is not followed")
+        raise HostFailure("image_pull_failed", f"{_redacted(url)} redirects to what is not followed")
     return target
 
 
-def _shown(url: str) -> str:
+def _redacted(url: str) -> str:
     """The address without its query, which may hold a signature."""
     return urlsplit(url)._replace(query="", fragment="").geturl()

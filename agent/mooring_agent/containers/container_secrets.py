@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from mooring_agent.containers.podman import Podman
-from mooring_agent.hosts.contract import HostFailure, Owner, Thing
-from mooring_agent.tasks import arguments as taken
-from mooring_agent.tasks.handlers import Doing, secret_text
+from mooring_agent.hosts.contract import HostFailure, Owner, Resource
+from mooring_agent.tasks import arguments as task_arguments
+from mooring_agent.tasks.handlers import TaskContext, secret_text
 
 BYTES_MAX: Final = 500_000
 DIGITS: Final = 8
@@ -27,52 +27,52 @@ class ContainerSecrets:
 
     podman: Podman
 
-    async def words(self, doing: Doing, wanted: taken.ContainerLaunch) -> list[str]:
+    async def options(self, context: TaskContext, arguments: task_arguments.ContainerLaunch) -> list[str]:
         """Keep the secrets of a container that is about to be made; the words by which podman gives them to it."""
-        words: list[str] = []
-        place = f"{_of_owner(doing.owner)}.{_short(wanted.name)}"
-        for number, (variable, name) in enumerate(sorted(wanted.environment_secrets.items())):
-            value = secret_text(doing, name).encode()
+        options: list[str] = []
+        place = f"{_owner_prefix(context.owner)}.{_digest(arguments.name)}"
+        for number, (variable, name) in enumerate(sorted(arguments.environment_secrets.items())):
+            value = secret_text(context, name).encode()
             if len(value) > BYTES_MAX:
                 raise HostFailure("too_large", f"the secret {name!r} is larger than {BYTES_MAX} bytes")
             if not value:  # podman keeps no empty one, and there is nothing to hide
-                words += ["--env", f"{variable}="]
+                options += ["--env", f"{variable}="]
                 continue
-            known = f"{place}.{number}"
-            await self.podman.attempt("secret", "rm", known)  # of a launch that was cut off
-            options = f"path={self.podman.secrets}"
+            secret_name = f"{place}.{number}"
+            await self.podman.try_call("secret", "rm", secret_name)  # of a launch that was cut off
+            driver_options = f"path={self.podman.secrets}"
             await self.podman.call(
-                "secret", "create", "--driver", "file", "--driver-opts", options, known, "-", given=value
+                "secret", "create", "--driver", "file", "--driver-opts", driver_options, secret_name, "-", stdin=value
             )
-            words += ["--secret", f"{known},type=env,target={variable}"]
-        return words
+            options += ["--secret", f"{secret_name},type=env,target={variable}"]
+        return options
 
-    async def forget_container(self, owner: Owner, name: str) -> list[Thing]:
+    async def remove_for_container(self, owner: Owner, name: str) -> list[Resource]:
         """Remove what one container was told."""
-        return await self._forget(f"{_of_owner(owner)}.{_short(name)}.")
+        return await self._remove(f"{_owner_prefix(owner)}.{_digest(name)}.")
 
-    async def forget(self, owner: Owner) -> list[Thing]:
+    async def remove(self, owner: Owner) -> list[Resource]:
         """Remove what all containers of an owner were told; without a label, those of the whole allocation."""
-        return await self._forget(f"{_of_owner(owner)}." if owner.label else f"{owner.allocation_id}.")
+        return await self._remove(f"{_owner_prefix(owner)}." if owner.label else f"{owner.allocation_id}.")
 
-    async def holders(self) -> list[str]:
+    async def allocations(self) -> list[str]:
         """The allocations that have secrets here."""
         return sorted({name.partition(".")[0] for name in await self._names()})
 
     async def _names(self) -> list[str]:
         return (await self.podman.call("secret", "ls", "--format", "{{.Name}}")).split()
 
-    async def _forget(self, beginning: str) -> list[Thing]:
+    async def _remove(self, beginning: str) -> list[Resource]:
         found = [name for name in await self._names() if name.startswith(beginning)]
         if found:
             await self.podman.call("secret", "rm", *found)
-        return [Thing("secrets", name) for name in found]
+        return [Resource("secrets", name) for name in found]
 
 
-def _of_owner(owner: Owner) -> str:
-    return f"{owner.allocation_id}.{_short(owner.label or '')}"
+def _owner_prefix(owner: Owner) -> str:
+    return f"{owner.allocation_id}.{_digest(owner.label or '')}"
 
 
-def _short(text: str) -> str:
+def _digest(text: str) -> str:
     """A name that podman takes, of a length that leaves room: a label may have as many letters as podman allows."""
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]

@@ -17,18 +17,28 @@ from typing import Any, Final, Protocol
 import httpx
 import msgspec
 
-from mooring_agent.artifacts.blob_cache import Cache
-from mooring_agent.artifacts.http_sources import HttpSource, Registry
+from mooring_agent.artifacts.blob_cache import BlobCache
+from mooring_agent.artifacts.http_sources import HttpSource, RegistryRepository
 from mooring_agent.containers.container_secrets import ContainerSecrets
-from mooring_agent.containers.images import Images
+from mooring_agent.containers.images import ImageStore
 from mooring_agent.containers.podman import Podman
 from mooring_agent.hosts import safe_paths
-from mooring_agent.hosts.contract import FileSpec, Host, HostFailure, LogWish, Look, Owner, SandboxSpec, Stray, Thing
-from mooring_agent.hosts.log_parts import container_part
+from mooring_agent.hosts.contract import (
+    FileSpec,
+    Host,
+    HostFailure,
+    LogRequest,
+    Owner,
+    Resource,
+    SandboxSpec,
+    Stray,
+    TeardownReport,
+)
+from mooring_agent.hosts.log_parts import read_container_log
 from mooring_agent.hosts.namespace import root_filesystem
-from mooring_agent.tasks import arguments as taken
-from mooring_agent.tasks.handlers import Doing, Family, Fields
-from mooring_agent.tasks.log_read import LogReads, Looker
+from mooring_agent.tasks import arguments as task_arguments
+from mooring_agent.tasks.handlers import ResultFields, TaskContext, TaskHandler
+from mooring_agent.tasks.log_read import LogReader, LogReadHandler
 
 LINES_MAX: Final = 50
 REMOVALS: Final = 10
@@ -42,7 +52,7 @@ NAME: Final = "org.mooring.name"
 TASK: Final = "org.mooring.task"
 
 
-class ContainerHost(Protocol):
+class ContainerSandboxes(Protocol):
     """What a host with containers tells of a sandbox."""
 
     def network_path(self, allocation_id: str) -> str:
@@ -59,14 +69,14 @@ class ContainerHost(Protocol):
 
 
 @dataclass(slots=True)
-class Containers:
+class ContainerTasks:
     """The containers of one agent."""
 
     node_id: str
     podman: Podman
-    images: Images
-    cache: Cache
-    place: ContainerHost
+    images: ImageStore
+    cache: BlobCache
+    sandboxes: ContainerSandboxes
     volumes: Path
     http: httpx.AsyncClient
 
@@ -75,158 +85,170 @@ class Containers:
         """What containers are told in confidence."""
         return ContainerSecrets(self.podman)
 
-    def families(self, base: Mapping[str, Family]) -> dict[str, Family]:
+    def handlers(self, base: Mapping[str, TaskHandler]) -> dict[str, TaskHandler]:
         """The families with containers; teardown removes an owner's containers before the host looks."""
         return {
             **base,
-            "container.launch": Family(self.launch, repeats=False),
-            "container.control": Family(self.control),
-            "container.remove": Family(self.remove),
-            "artifact.fetch": Family(self.fetch),
-            **LogReads(self.find_log).families(),
-            "teardown.verify": replace(base["teardown.verify"], perform=self._after(base["teardown.verify"])),
-            "sandbox.destroy": replace(base["sandbox.destroy"], perform=self._after(base["sandbox.destroy"])),
+            "container.launch": TaskHandler(self.launch, is_repeatable=False),
+            "container.control": TaskHandler(self.control),
+            "container.remove": TaskHandler(self.remove),
+            "artifact.fetch": TaskHandler(self.fetch),
+            **LogReadHandler(self.find_log).handlers(),
+            "teardown.verify": replace(
+                base["teardown.verify"], perform=self._with_container_teardown(base["teardown.verify"])
+            ),
+            "sandbox.destroy": replace(
+                base["sandbox.destroy"], perform=self._with_container_teardown(base["sandbox.destroy"])
+            ),
         }
 
-    async def launch(self, host: Host, doing: Doing, wanted: taken.ContainerLaunch) -> Fields:
+    async def launch(self, host: Host, context: TaskContext, arguments: task_arguments.ContainerLaunch) -> ResultFields:
         """`container.launch`."""
-        owner = doing.owner
-        there = await self._find(owner, wanted.name)
+        owner = context.owner
+        there = await self._find(owner, arguments.name)
         if there is not None:
-            if there["Labels"].get(TASK) != doing.task.task_id:
-                raise HostFailure("refused", f"{owner.name} has a container {wanted.name!r} already")
+            if there["Labels"].get(TASK) != context.task.task_id:
+                raise HostFailure("refused", f"{owner.name} has a container {arguments.name!r} already")
             if there["State"] == "created":  # the agent was cut off before it could start what it had made
-                await self.podman.call("start", self._name(owner, wanted.name))
-            return await self._told(owner, wanted.name)
-        if doing.found_again:
+                await self.podman.call("start", self._name(owner, arguments.name))
+            return await self._container_fields(owner, arguments.name)
+        if context.is_resumed:
             raise HostFailure("interrupted", "the agent was cut off before the container was started")
-        wanted = _bounded(self.place.spec_of(owner.allocation_id), wanted)
-        token = None if wanted.image.secret is None else doing.secret(wanted.image.secret)
-        registry = Registry(self.http, wanted.image.registry, wanted.image.repository, token, wanted.image.private)
-        image = await self.images.have(registry, wanted.image.digest, doing.tell)
-        doing.tell("start", 0, None, "")
-        words = [*self._words(doing, wanted), *await self.secrets.words(doing, wanted)]
-        await self.podman.call("create", *words, image.image_id, *wanted.argv)
-        await self.podman.call("start", self._name(owner, wanted.name))
-        return {**await self._told(owner, wanted.name), "fetched_bytes": image.fetched_bytes}
+        arguments = _bounded(self.sandboxes.spec_of(owner.allocation_id), arguments)
+        token = None if arguments.image.secret is None else context.secret(arguments.image.secret)
+        registry = RegistryRepository(
+            self.http, arguments.image.registry, arguments.image.repository, token, arguments.image.private
+        )
+        image = await self.images.ensure(registry, arguments.image.digest, context.report_progress)
+        context.report_progress("start", 0, None, "")
+        options = [*self._create_options(context, arguments), *await self.secrets.options(context, arguments)]
+        await self.podman.call("create", *options, image.image_id, *arguments.argv)
+        await self.podman.call("start", self._name(owner, arguments.name))
+        return {**await self._container_fields(owner, arguments.name), "fetched_bytes": image.fetched_bytes}
 
-    async def control(self, host: Host, doing: Doing, wanted: taken.ContainerControl) -> Fields:
+    async def control(
+        self, host: Host, context: TaskContext, arguments: task_arguments.ContainerControl
+    ) -> ResultFields:
         """`container.control`."""
-        owner, name = doing.owner, self._name(doing.owner, wanted.name)
-        if await self._find(owner, wanted.name) is None:
-            raise HostFailure("not_found", f"{owner.name} has no container {wanted.name!r}")
-        grace = str(int(wanted.grace_seconds))
-        if wanted.action in ("stop", "restart"):
-            await self.podman.call(wanted.action, "--time", grace, name)
-        elif wanted.action == "start":
+        owner, name = context.owner, self._name(context.owner, arguments.name)
+        if await self._find(owner, arguments.name) is None:
+            raise HostFailure("not_found", f"{owner.name} has no container {arguments.name!r}")
+        grace = str(int(arguments.grace_seconds))
+        if arguments.action in ("stop", "restart"):
+            await self.podman.call(arguments.action, "--time", grace, name)
+        elif arguments.action == "start":
             await self.podman.call("start", name)
-        return await self._told(owner, wanted.name)
+        return await self._container_fields(owner, arguments.name)
 
-    async def remove(self, host: Host, doing: Doing, wanted: taken.ContainerRemove) -> Fields:
+    async def remove(self, host: Host, context: TaskContext, arguments: task_arguments.ContainerRemove) -> ResultFields:
         """`container.remove`."""
-        if await self._find(doing.owner, wanted.name) is None:
-            await self.secrets.forget_container(doing.owner, wanted.name)
+        if await self._find(context.owner, arguments.name) is None:
+            await self.secrets.remove_for_container(context.owner, arguments.name)
             return {"removed": False}
-        await self._take_away(self._name(doing.owner, wanted.name))
-        await self.secrets.forget_container(doing.owner, wanted.name)
-        return {"removed": await self._find(doing.owner, wanted.name) is None}
+        await self._force_remove(self._name(context.owner, arguments.name))
+        await self.secrets.remove_for_container(context.owner, arguments.name)
+        return {"removed": await self._find(context.owner, arguments.name) is None}
 
-    async def fetch(self, host: Host, doing: Doing, wanted: taken.ArtifactFetch) -> Fields:
+    async def fetch(self, host: Host, context: TaskContext, arguments: task_arguments.ArtifactFetch) -> ResultFields:
         """`artifact.fetch`."""
-        token = None if wanted.secret is None else doing.secret(wanted.secret)
-        if wanted.kind == "oci":
-            address, repository = _registry_of(wanted.source)
-            registry = Registry(self.http, address, repository, token, wanted.private)
-            image = await self.images.have(registry, wanted.digest, doing.tell, wanted.no_progress_seconds)
+        token = None if arguments.secret is None else context.secret(arguments.secret)
+        if arguments.kind == "oci":
+            address, repository = _registry_of(arguments.source)
+            registry = RegistryRepository(self.http, address, repository, token, arguments.private)
+            image = await self.images.ensure(
+                registry, arguments.digest, context.report_progress, arguments.no_progress_seconds
+            )
             return {"image_id": image.image_id, "bytes": image.fetched_bytes, "from_cache": image.fetched_bytes == 0}
-        if not wanted.source.startswith(("https://", "http://")):
+        if not arguments.source.startswith(("https://", "http://")):
             raise HostFailure("refused", "the source of a blob is an address that begins with https:// or http://")
-        source = HttpSource(self.http, wanted.source, token, wanted.private)
-        was_here = await self.cache.fetch(wanted.digest, wanted.size, source, doing.tell, wanted.no_progress_seconds)
-        if wanted.destination is not None:
-            await self._put(host, doing, wanted.digest, wanted.destination)
-        if wanted.volume is not None:
-            await asyncio.to_thread(self._put_into, doing.owner, wanted)
-        return {"bytes": self.cache.path(wanted.digest).stat().st_size, "from_cache": was_here}
+        source = HttpSource(self.http, arguments.source, token, arguments.private)
+        was_here = await self.cache.fetch(
+            arguments.digest, arguments.size, source, context.report_progress, arguments.no_progress_seconds
+        )
+        if arguments.destination is not None:
+            await self._copy_to_sandbox(host, context, arguments.digest, arguments.destination)
+        if arguments.volume is not None:
+            await asyncio.to_thread(self._link_into_volume, context.owner, arguments)
+        return {"bytes": self.cache.path(arguments.digest).stat().st_size, "from_cache": was_here}
 
-    async def _put(self, host: Host, doing: Doing, digest: str, destination: str) -> None:
+    async def _copy_to_sandbox(self, host: Host, context: TaskContext, digest: str, destination: str) -> None:
         with self.cache.using(digest) as path:
             if path.stat().st_size > safe_paths.FILE_MAX_BYTES:
                 raise HostFailure(
                     "too_large", f"at most {safe_paths.FILE_MAX_BYTES} bytes are put into a sandbox as a file"
                 )
             content = await asyncio.to_thread(path.read_bytes)
-        await host.write_files(doing.owner, [FileSpec(destination, content)])
+        await host.write_files(context.owner, [FileSpec(destination, content)])
 
-    def _put_into(self, owner: Owner, wanted: taken.ArtifactFetch) -> None:
+    def _link_into_volume(self, owner: Owner, arguments: task_arguments.ArtifactFetch) -> None:
         """A second name for the cached bytes, which any user of the container may read: nothing is copied."""
-        place = self._volumes_of(owner) / str(wanted.volume)
-        place.mkdir(mode=0o755, parents=True, exist_ok=True)
-        new = place / f".{wanted.file or wanted.volume}.new"
+        directory = self._volumes_of(owner) / str(arguments.volume)
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        new = directory / f".{arguments.file or arguments.volume}.new"
         new.unlink(missing_ok=True)
-        with self.cache.using(wanted.digest) as path:
+        with self.cache.using(arguments.digest) as path:
             os.link(path, new)
             new.chmod(0o444)
-        new.rename(place / str(wanted.file or wanted.volume))
+        new.rename(directory / str(arguments.file or arguments.volume))
 
-    async def find_log(self, doing: Doing, wanted: taken.LogRead, wish: LogWish) -> Looker:
+    async def find_log(self, context: TaskContext, arguments: task_arguments.LogRead, request: LogRequest) -> LogReader:
         """Where a container's monitor writes what it says, to be read in parts."""
-        owner = doing.owner
-        if await self._find(owner, wanted.name) is None:
-            raise HostFailure("not_found", f"{owner.name} has no container {wanted.name!r}")
-        place = (await self.podman.call("inspect", "--format", LOG_PATH, self._name(owner, wanted.name))).strip()
-        return lambda: asyncio.to_thread(container_part, place, wish)
+        owner = context.owner
+        if await self._find(owner, arguments.name) is None:
+            raise HostFailure("not_found", f"{owner.name} has no container {arguments.name!r}")
+        path = (await self.podman.call("inspect", "--format", LOG_PATH, self._name(owner, arguments.name))).strip()
+        return lambda: asyncio.to_thread(read_container_log, path, request)
 
-    async def sweep(self, known: Collection[str]) -> list[Stray]:
+    async def sweep(self, secret_name: Collection[str]) -> list[Stray]:
         """Remove containers, volumes and secrets of allocations that the platform does not know; what became of them.
 
         The store is this agent's alone: whatever container is in it without our label was put there by somebody else.
         """
         strays = []
         for each in await self.podman.containers({}):
-            labels, thing = each["Labels"] or {}, Thing("containers", each["Names"][0])
+            labels, resource = each["Labels"] or {}, Resource("containers", each["Names"][0])
             if NODE not in labels:
-                strays.append(Stray(thing, "foreign"))
-            elif labels.get(ALLOCATION) not in known or labels[NODE] != self.node_id:
-                await self._take_away(each["Id"])
-                strays.append(Stray(thing, "reaped", labels.get(ALLOCATION)))
-        unknown = sorted({*self._volume_holders(), *await self.secrets.holders()} - set(known))
+                strays.append(Stray(resource, "foreign"))
+            elif labels.get(ALLOCATION) not in secret_name or labels[NODE] != self.node_id:
+                await self._force_remove(each["Id"])
+                strays.append(Stray(resource, "reaped", labels.get(ALLOCATION)))
+        unknown = sorted({*self._volume_holders(), *await self.secrets.allocations()} - set(secret_name))
         for allocation_id in unknown:
-            things = [*await self.secrets.forget(Owner(allocation_id)), *self._clear_volumes(Owner(allocation_id))]
-            strays += [Stray(thing, "reaped", allocation_id) for thing in things]
+            resources = [*await self.secrets.remove(Owner(allocation_id)), *self._clear_volumes(Owner(allocation_id))]
+            strays += [Stray(resource, "reaped", allocation_id) for resource in resources]
         return strays
 
     def _volume_holders(self) -> list[str]:
         """The allocations that have volumes."""
         return [path.name for path in self.volumes.iterdir()] if self.volumes.exists() else []
 
-    def _after(self, family: Family) -> Any:
-        async def perform(host: Host, doing: Doing, wanted: taken.Strict) -> Fields:
-            owner = doing.owner
-            found = await self._all(owner)
+    def _with_container_teardown(self, handler: TaskHandler) -> Any:
+        async def perform(host: Host, context: TaskContext, arguments: task_arguments.Strict) -> ResultFields:
+            owner = context.owner
+            found = await self._find_all(owner)
             for each in found:
                 with suppress(HostFailure):  # what is left is named below
-                    await self._take_away(each["Id"])
-            fields = await family.perform(host, doing, wanted)
-            left = await self._all(owner)
-            others = [*self._clear_volumes(owner), *await self.secrets.forget(owner)]
-            if doing.look is not None:
-                doing.look = _joined(doing.look, found, left, others)
-                fields = {**fields, "clean": doing.look.clean}
+                    await self._force_remove(each["Id"])
+            fields = await handler.perform(host, context, arguments)
+            left = await self._find_all(owner)
+            other_resources = [*self._clear_volumes(owner), *await self.secrets.remove(owner)]
+            if context.teardown is not None:
+                context.teardown = _with_containers(context.teardown, found, left, other_resources)
+                fields = {**fields, "clean": context.teardown.clean}
             return fields
 
         return perform
 
-    async def _take_away(self, name: str) -> None:
+    async def _force_remove(self, name: str) -> None:
         """Kill and remove; a mount of it may be busy for a moment, in the view of a sandbox that is just being made."""
         for _ in range(REMOVALS - 1):
-            status, _, _ = await self.podman.attempt("rm", "--force", "--time", "0", name)
+            status, _, _ = await self.podman.try_call("rm", "--force", "--time", "0", name)
             if status == 0:
                 return
             await asyncio.sleep(REMOVAL_SECONDS)
         await self.podman.call("rm", "--force", "--time", "0", name)
 
-    async def _all(self, owner: Owner) -> Sequence[dict[str, Any]]:
+    async def _find_all(self, owner: Owner) -> Sequence[dict[str, Any]]:
         labels = {NODE: self.node_id, ALLOCATION: owner.allocation_id}
         return await self.podman.containers({**labels, OWNER: owner.name} if owner.label else labels)
 
@@ -234,7 +256,7 @@ class Containers:
         found = await self.podman.containers({NODE: self.node_id, OWNER: owner.name, NAME: name})
         return found[0] if found else None
 
-    async def _told(self, owner: Owner, name: str) -> Fields:
+    async def _container_fields(self, owner: Owner, name: str) -> ResultFields:
         inspected = json.loads(await self.podman.call("inspect", self._name(owner, name)))[0]
         state = inspected["State"]
         return {
@@ -246,56 +268,58 @@ class Containers:
         }
 
     async def _last_lines(self, owner: Owner, name: str) -> list[str]:
-        _, said, complained = await self.podman.attempt("logs", "--tail", str(LINES_MAX), self._name(owner, name))
-        return [line[:LINE_MAX] for line in (said + complained).splitlines()[-LINES_MAX:]]
+        _, stdout, stderr = await self.podman.try_call("logs", "--tail", str(LINES_MAX), self._name(owner, name))
+        return [line[:LINE_MAX] for line in (stdout + stderr).splitlines()[-LINES_MAX:]]
 
     def _name(self, owner: Owner, name: str) -> str:
         return f"{owner.name.replace('/', '.')}.{name}"
 
-    def _words(self, doing: Doing, wanted: taken.ContainerLaunch) -> list[str]:
-        owner = doing.owner
-        words = [
-            "--name", self._name(owner, wanted.name), "--pull=never", "--read-only", "--cap-drop", "ALL",
-            "--security-opt", "no-new-privileges", "--user", wanted.user, "--pids-limit", str(wanted.pids),
-            "--memory", str(wanted.memory_bytes), "--cpus", f"{wanted.cpus:g}", "--no-hosts", "--init",
-            "--network", f"ns:{self.place.network_path(owner.allocation_id)}", "--restart", "no",
+    def _create_options(self, context: TaskContext, arguments: task_arguments.ContainerLaunch) -> list[str]:
+        owner = context.owner
+        options = [
+            "--name", self._name(owner, arguments.name), "--pull=never", "--read-only", "--cap-drop", "ALL",
+            "--security-opt", "no-new-privileges", "--user", arguments.user, "--pids-limit", str(arguments.pids),
+            "--memory", str(arguments.memory_bytes), "--cpus", f"{arguments.cpus:g}", "--no-hosts", "--init",
+            "--network", f"ns:{self.sandboxes.network_path(owner.allocation_id)}", "--restart", "no",
             # What an image declares would be left behind: volumes without a name, and timers of the machine.
             "--image-volume", "tmpfs", "--no-healthcheck",
         ]  # fmt: skip
-        base = self.place.uid_base(owner.allocation_id)
+        base = self.sandboxes.uid_base(owner.allocation_id)
         if base is not None:
-            words += ["--uidmap", f"0:{base}:65536", "--gidmap", f"0:{base}:65536"]
+            options += ["--uidmap", f"0:{base}:65536", "--gidmap", f"0:{base}:65536"]
         labels = {
-            NODE: self.node_id, ALLOCATION: owner.allocation_id, OWNER: owner.name, NAME: wanted.name,
-            TASK: doing.task.task_id,
+            NODE: self.node_id, ALLOCATION: owner.allocation_id, OWNER: owner.name, NAME: arguments.name,
+            TASK: context.task.task_id,
         }  # fmt: skip
-        words += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
-        words += [word for name, value in wanted.environment.items() for word in ("--env", f"{name}={value}")]
-        words += [word for path in self.place.device_paths(owner.allocation_id) for word in ("--device", path)]
-        words += [word for path in wanted.temporary for word in ("--tmpfs", f"{path}:rw,nosuid,nodev")]
-        for mount in wanted.mounts:
-            words += ["--mount", self._mount(owner, mount, wanted.user, base or 0)]
-        return words
+        options += [option for name, value in labels.items() for option in ("--label", f"{name}={value}")]
+        options += [option for name, value in arguments.environment.items() for option in ("--env", f"{name}={value}")]
+        options += [
+            option for path in self.sandboxes.device_paths(owner.allocation_id) for option in ("--device", path)
+        ]
+        options += [option for path in arguments.temporary for option in ("--tmpfs", f"{path}:rw,nosuid,nodev")]
+        for mount in arguments.mounts:
+            options += ["--mount", self._mount(owner, mount, arguments.user, base or 0)]
+        return options
 
-    def _mount(self, owner: Owner, mount: taken.MountArguments, user: str, base: int) -> str:
+    def _mount(self, owner: Owner, mount: task_arguments.MountArguments, user: str, base: int) -> str:
         if "," in mount.target:
             raise HostFailure("path_refused", f"{mount.target!r}: a target has no comma")
-        place = self._volumes_of(owner) / mount.volume
-        place.mkdir(mode=0o750, parents=True, exist_ok=True)
+        directory = self._volumes_of(owner) / mount.volume
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         uid, _, gid = user.partition(":")
-        os.chown(place, base + int(uid), base + int(gid))
+        os.chown(directory, base + int(uid), base + int(gid))
         mode = ",readonly" if mount.read_only else ""
-        return f"type=bind,source={place},target={mount.target}{mode}"
+        return f"type=bind,source={directory},target={mount.target}{mode}"
 
     def _volumes_of(self, owner: Owner) -> Path:
         return self.volumes / owner.allocation_id / (f"@{owner.label}" if owner.label else "_")
 
-    def _clear_volumes(self, owner: Owner) -> list[Thing]:
-        place = self._volumes_of(owner) if owner.label else self.volumes / owner.allocation_id
-        if not place.exists():
+    def _clear_volumes(self, owner: Owner) -> list[Resource]:
+        directory = self._volumes_of(owner) if owner.label else self.volumes / owner.allocation_id
+        if not directory.exists():
             return []
-        root_filesystem.remove(place)
-        return [Thing("files", f"volumes of {owner.name}")]
+        root_filesystem.remove(directory)
+        return [Resource("files", f"volumes of {owner.name}")]
 
 
 def _registry_of(source: str) -> tuple[str, str]:
@@ -310,36 +334,43 @@ def _registry_of(source: str) -> tuple[str, str]:
     return address, repository
 
 
-def _bounded(sandbox: SandboxSpec, wanted: taken.ContainerLaunch) -> taken.ContainerLaunch:
+def _bounded(sandbox: SandboxSpec, arguments: task_arguments.ContainerLaunch) -> task_arguments.ContainerLaunch:
     """A container is bounded by itself, and so by no more than its sandbox has; what is not said is all of that."""
     for name in ("cpus", "memory_bytes", "pids"):
-        asked, most = getattr(wanted, name), getattr(sandbox, name)
-        if asked is not None and asked > most:
-            raise HostFailure("capacity", f"the container asks for {name} {asked:g}, and its sandbox has {most:g}")
-        if asked is None:
-            wanted = msgspec.structs.replace(wanted, **{name: most})
-    return wanted
+        requested, limit = getattr(arguments, name), getattr(sandbox, name)
+        if requested is not None and requested > limit:
+            raise HostFailure("capacity", f"the container asks for {name} {requested:g}, and its sandbox has {limit:g}")
+        if requested is None:
+            arguments = msgspec.structs.replace(arguments, **{name: limit})
+    return arguments
 
 
-def _joined(
-    look: Look, found: Sequence[dict[str, Any]], left: Sequence[dict[str, Any]], others: Sequence[Thing]
-) -> Look:
-    remaining = tuple(Thing("containers", each["Names"][0]) for each in left)
-    seen = tuple(Thing("containers", each["Names"][0]) for each in found)
+def _with_containers(
+    teardown: TeardownReport,
+    found: Sequence[dict[str, Any]],
+    left: Sequence[dict[str, Any]],
+    other_resources: Sequence[Resource],
+) -> TeardownReport:
+    remaining = tuple(Resource("containers", each["Names"][0]) for each in left)
+    found_resources = tuple(Resource("containers", each["Names"][0]) for each in found)
     return replace(
-        look,
-        found=(*look.found, *seen, *others),
-        removed=(*look.removed, *(thing for thing in seen if thing not in remaining), *others),
-        remaining=(*look.remaining, *remaining),
-        looked={**look.looked, "containers": look.looked.get("containers", 0) + len(found)},
+        teardown,
+        found=(*teardown.found, *found_resources, *other_resources),
+        removed=(
+            *teardown.removed,
+            *(resource for resource in found_resources if resource not in remaining),
+            *other_resources,
+        ),
+        remaining=(*teardown.remaining, *remaining),
+        looked={**teardown.looked, "containers": teardown.looked.get("containers", 0) + len(found)},
     )
 
 
-async def containers_of(node_id: str, directory: Path, place: ContainerHost) -> Containers:
+async def create_container_tasks(node_id: str, directory: Path, sandboxes: ContainerSandboxes) -> ContainerTasks:
     """The containers of a machine that has podman."""
     podman = Podman(directory / "containers")
     await asyncio.to_thread(podman.prepare)
-    cache = Cache(directory / "cache")
-    images = Images(cache, podman)
+    cache = BlobCache(directory / "cache")
+    images = ImageStore(cache, podman)
     http = httpx.AsyncClient(timeout=httpx.Timeout(60.0), follow_redirects=False)
-    return Containers(node_id, podman, images, cache, place, directory / "volumes", http)
+    return ContainerTasks(node_id, podman, images, cache, sandboxes, directory / "volumes", http)

@@ -17,18 +17,18 @@ from typing import Final
 
 import msgspec
 
-from mooring_agent.artifacts.blob_cache import Cache, Tell
-from mooring_agent.artifacts.http_sources import INDEXES, MANIFESTS, Manifest, Registry
+from mooring_agent.artifacts.blob_cache import BlobCache, ProgressCallback
+from mooring_agent.artifacts.http_sources import INDEXES, MANIFESTS, ImageManifest, RegistryRepository
 from mooring_agent.containers.podman import Podman
 from mooring_agent.hosts.contract import HostFailure
 
 LAYERS_MAX: Final = 256
 MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-_MANIFEST: Final = msgspec.json.Decoder(Manifest)
+_MANIFEST: Final = msgspec.json.Decoder(ImageManifest)
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class StoredImage:
     """An image that podman has, by the id of its config."""
 
     digest: str
@@ -36,40 +36,46 @@ class Image:
     fetched_bytes: int
 
 
-class Images:
+class ImageStore:
     """The images of one agent."""
 
-    def __init__(self, cache: Cache, podman: Podman) -> None:
+    def __init__(self, cache: BlobCache, podman: Podman) -> None:
         self._cache = cache
         self._podman = podman
-        self._one = asyncio.Lock()
+        self._load_lock = asyncio.Lock()
 
-    async def have(self, registry: Registry, digest: str, tell: Tell, no_progress_seconds: float = 60.0) -> Image:
+    async def ensure(
+        self,
+        registry: RegistryRepository,
+        digest: str,
+        report_progress: ProgressCallback,
+        no_progress_seconds: float = 60.0,
+    ) -> StoredImage:
         """Have this image, verified; what is in the cache is not fetched again."""
         raw, manifest = await self._manifest(registry, digest)
         if manifest.media_type in INDEXES:
-            digest = _chosen(manifest)
+            digest = _select_platform(manifest)
             raw, manifest = await self._manifest(registry, digest)
         if manifest.config is None or not 1 <= len(manifest.layers) <= LAYERS_MAX:
             raise HostFailure("image_pull_failed", f"{digest} is no image of 1 to {LAYERS_MAX} layers")
         wanted = (manifest.config, *manifest.layers)
-        total, done, fetched = sum(each.size for each in wanted), 0, 0
-        for each in wanted:
+        total, done, fetched = sum(blob.size for blob in wanted), 0, 0
+        for blob in wanted:
             before = done
 
-            def told(stage: str, got: int, size: int | None, unit: str, before: int = before) -> None:
-                tell("pull", before + got, total, unit)
+            def report(stage: str, got: int, size: int | None, unit: str, before: int = before) -> None:
+                report_progress("pull", before + got, total, unit)
 
             was_here = await self._cache.fetch(
-                each.digest, each.size, registry.blob(each.digest), told, no_progress_seconds
+                blob.digest, blob.size, registry.blob(blob.digest), report, no_progress_seconds
             )
-            done += each.size
-            fetched += 0 if was_here else each.size
-        tell("pull", total, total, "bytes")
-        async with self._one:
-            return Image(digest, await self._load(digest, raw, manifest), fetched)
+            done += blob.size
+            fetched += 0 if was_here else blob.size
+        report_progress("pull", total, total, "bytes")
+        async with self._load_lock:
+            return StoredImage(digest, await self._load(digest, raw, manifest), fetched)
 
-    async def _manifest(self, registry: Registry, digest: str) -> tuple[bytes, Manifest]:
+    async def _manifest(self, registry: RegistryRepository, digest: str) -> tuple[bytes, ImageManifest]:
         raw = await registry.manifest(digest)
         seen = f"sha256:{hashlib.sha256(raw).hexdigest()}"
         if seen != digest:
@@ -82,7 +88,7 @@ class Images:
             raise HostFailure("image_pull_failed", f"{digest} is a {manifest.media_type[:100]}")
         return raw, manifest
 
-    async def _load(self, digest: str, raw: bytes, manifest: Manifest) -> str:
+    async def _load(self, digest: str, raw: bytes, manifest: ImageManifest) -> str:
         config = manifest.config
         if config is None:
             raise ValueError("an image without a config is not loaded")
@@ -93,7 +99,7 @@ class Images:
         # podman makes a name of the directory's, so it is a plain one, and named from where podman runs.
         layout = self._podman.layouts / secrets.token_hex(16)
         try:
-            _lay_out(layout, self._cache, digest, raw, manifest)
+            _write_layout(layout, self._cache, digest, raw, manifest)
             await self._podman.call(
                 "pull", "--quiet", "--signature-policy", str(self._podman.policy), f"oci:{layout.name}:image",
                 code="image_pull_failed",
@@ -106,30 +112,30 @@ class Images:
         return image_id
 
     async def _digest_of(self, image_id: str) -> str:
-        status, output, _ = await self._podman.attempt("image", "inspect", "--format", "{{.Digest}}", image_id)
+        status, output, _ = await self._podman.try_call("image", "inspect", "--format", "{{.Digest}}", image_id)
         return output.strip() if status == 0 else ""
 
 
-def _chosen(index: Manifest) -> str:
+def _select_platform(index: ImageManifest) -> str:
     machine = MACHINES.get(os.uname().machine, os.uname().machine)
-    for each in index.manifests:
-        if each.platform is not None and (each.platform.get("os"), each.platform.get("architecture")) == (
+    for blob in index.manifests:
+        if blob.platform is not None and (blob.platform.get("os"), blob.platform.get("architecture")) == (
             "linux", machine,
         ):  # fmt: skip
-            return each.digest
+            return blob.digest
     raise HostFailure("image_pull_failed", f"the index has no image for linux/{machine}")
 
 
-def _lay_out(layout: Path, cache: Cache, digest: str, raw: bytes, manifest: Manifest) -> None:
+def _write_layout(layout: Path, cache: BlobCache, digest: str, raw: bytes, manifest: ImageManifest) -> None:
     blobs = layout / "blobs" / "sha256"
     blobs.mkdir(parents=True)
     (blobs / digest.partition(":")[2]).write_bytes(raw)
-    for each in (*manifest.layers, manifest.config):
-        if each is None:
+    for blob in (*manifest.layers, manifest.config):
+        if blob is None:
             continue
-        place = blobs / each.digest.partition(":")[2]
+        place = blobs / blob.digest.partition(":")[2]
         if not place.exists():
-            with cache.using(each.digest) as source:
+            with cache.using(blob.digest) as source:
                 os.link(source, place)
     top = {
         "mediaType": manifest.media_type, "digest": digest, "size": len(raw),

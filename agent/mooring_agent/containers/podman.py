@@ -73,14 +73,14 @@ class Podman:
         write_private(self._config, config.encode())
         write_private(self.policy, json.dumps(POLICY).encode())
 
-    async def call(self, *words: str, code: str = "host_error", given: bytes | None = None) -> str:
+    async def call(self, *words: str, code: str = "host_error", stdin: bytes | None = None) -> str:
         """Run podman with these words, and this on its input; its output, or a failure with this code."""
-        status, output, errors = await self.attempt(*words, given=given)
+        status, output, errors = await self.try_call(*words, stdin=stdin)
         if status != 0:
             raise HostFailure(code, f"podman {words[0]}: {_last(errors) or f'ended with {status}'}")
         return output
 
-    async def attempt(self, *words: str, given: bytes | None = None) -> tuple[int, str, str]:
+    async def try_call(self, *words: str, stdin: bytes | None = None) -> tuple[int, str, str]:
         """Run podman with these words, and this on its input; its exit code, output and errors."""
         if not self._config.exists() or not self.secrets.exists():
             self.prepare()
@@ -90,7 +90,7 @@ class Podman:
             "--runroot", str(self.run),
             *words,
             cwd=self.layouts,
-            stdin=asyncio.subprocess.DEVNULL if given is None else asyncio.subprocess.PIPE,
+            stdin=asyncio.subprocess.DEVNULL if stdin is None else asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={
@@ -101,7 +101,7 @@ class Podman:
         )  # fmt: skip
         try:
             async with asyncio.timeout(SECONDS):
-                output, errors = await process.communicate(given)
+                output, errors = await process.communicate(stdin)
         except TimeoutError as error:
             process.kill()
             await process.wait()

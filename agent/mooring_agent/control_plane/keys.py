@@ -67,22 +67,22 @@ def make_keys() -> NodeKeys:
     return NodeKeys(Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
 
 
-def ready_keys(directory: Path) -> NodeKeys:
+def load_or_create_keys(directory: Path) -> NodeKeys:
     """The keys of this directory, made if there are none; only their owner may read them."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.chmod(directory, 0o700)
     path = directory / "node.keys"
     if not path.exists():
-        made = make_keys()
+        keys = make_keys()
         raw = (Encoding.Raw, PrivateFormat.Raw, NoEncryption())
-        write_private(path, made.signing.private_bytes(*raw) + made.sealing.private_bytes(*raw))
+        write_private(path, keys.signing.private_bytes(*raw) + keys.sealing.private_bytes(*raw))
     data = path.read_bytes()
     if len(data) != 64:
         raise ValueError(f"{path} does not hold two keys of 32 bytes; enrol this machine anew")
     return NodeKeys(Ed25519PrivateKey.from_private_bytes(data[:32]), X25519PrivateKey.from_private_bytes(data[32:]))
 
 
-def verifies(public_key: bytes, signature: bytes, signed: bytes) -> bool:
+def is_valid_signature(public_key: bytes, signature: bytes, signed: bytes) -> bool:
     """Whether this key signed these bytes."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, signed)
@@ -105,10 +105,10 @@ class Identity(msgspec.Struct, frozen=True):
         return {key.key_id: decode(key.public_key) for key in self.platform_keys}
 
 
-def with_announced(identity: Identity, announced: Sequence[PlatformKey]) -> Identity:
+def with_announced_keys(identity: Identity, announced: Sequence[PlatformKey]) -> Identity:
     """The identity with each announced key that a pinned one signed; the others change nothing."""
     pinned = dict(identity.pinned)
-    taken = list(identity.platform_keys)
+    accepted = list(identity.platform_keys)
     for key in announced:
         if key.key_id in pinned or key.signed_by not in pinned or key.signature is None:
             continue
@@ -116,12 +116,14 @@ def with_announced(identity: Identity, announced: Sequence[PlatformKey]) -> Iden
             public, signature = decode(key.public_key), decode(key.signature)
         except ValueError:
             continue  # as good as unsigned
-        if verifies(pinned[key.signed_by], signature, KEY_CONTEXT + f"{key.key_id}\n{key.public_key}".encode()):
+        if is_valid_signature(
+            pinned[key.signed_by], signature, KEY_CONTEXT + f"{key.key_id}\n{key.public_key}".encode()
+        ):
             pinned[key.key_id] = public
-            taken.append(PlatformKey(key.key_id, key.public_key))
-    if len(taken) == len(identity.platform_keys):
+            accepted.append(PlatformKey(key.key_id, key.public_key))
+    if len(accepted) == len(identity.platform_keys):
         return identity
-    return msgspec.structs.replace(identity, platform_keys=tuple(taken))
+    return msgspec.structs.replace(identity, platform_keys=tuple(accepted))
 
 
 def read_identity(directory: Path) -> Identity | None:

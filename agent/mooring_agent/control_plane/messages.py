@@ -62,7 +62,7 @@ class Task(msgspec.Struct, frozen=True):
         return self.owner.partition("/")[2]
 
 
-class Held(msgspec.Struct, frozen=True):
+class TaskLease(msgspec.Struct, frozen=True):
     """A task under its fence."""
 
     task_id: str
@@ -78,12 +78,12 @@ class PlatformKey(msgspec.Struct, frozen=True):
     signature: str | None = None
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class ClaimResponse(msgspec.Struct, frozen=True):
     """The answer to a claim."""
 
     tasks: tuple[Envelope, ...] = ()
-    cancel: tuple[Held, ...] = ()
-    lost: tuple[Held, ...] = ()
+    cancel: tuple[TaskLease, ...] = ()
+    lost: tuple[TaskLease, ...] = ()
     keys: tuple[PlatformKey, ...] = ()
     heartbeat_seconds: float = 30.0
     lease_seconds: float = 90.0
@@ -114,7 +114,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     receipt: SignedReceipt | None = None
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class ReportVerdict(msgspec.Struct, frozen=True):
     """What the platform says to one report."""
 
     accepted: bool
@@ -122,13 +122,13 @@ class Verdict(msgspec.Struct, frozen=True):
     detail: str | None = None
 
 
-class Reported(msgspec.Struct, frozen=True):
+class ReportResponse(msgspec.Struct, frozen=True):
     """The answer to a batch of reports, in their order."""
 
-    results: tuple[Verdict, ...] = ()
+    results: tuple[ReportVerdict, ...] = ()
 
 
-class Enrolled(msgspec.Struct, frozen=True):
+class EnrolmentResponse(msgspec.Struct, frozen=True):
     """The answer to an enrolment."""
 
     node_id: str
@@ -136,7 +136,7 @@ class Enrolled(msgspec.Struct, frozen=True):
     platform_keys: tuple[PlatformKey, ...]
 
 
-def make_ready(*kinds: Any) -> None:
+def prepare_decoders(*kinds: Any) -> None:
     """Let msgspec find out what these are made of.
 
     It would do so at their first use, and two threads that did it at once would crash the program.
@@ -145,7 +145,7 @@ def make_ready(*kinds: Any) -> None:
         msgspec.json.Decoder(each)
 
 
-make_ready(Claimed, Reported, Enrolled)
+prepare_decoders(ClaimResponse, ReportResponse, EnrolmentResponse)
 
 
 def encode(data: bytes) -> str:

@@ -16,22 +16,29 @@ import msgspec
 
 from mooring_agent import VERSION
 from mooring_agent.control_plane.keys import Identity, NodeKeys
-from mooring_agent.control_plane.messages import Claimed, Enrolled, Held, Reported, encode, make_ready
+from mooring_agent.control_plane.messages import (
+    ClaimResponse,
+    EnrolmentResponse,
+    ReportResponse,
+    TaskLease,
+    encode,
+    prepare_decoders,
+)
 
 ASSERTION_SECONDS: Final = 120
 ENROL_CONTEXT: Final = "mooring-enrol-v1"
-ANSWER_MAX: Final = 64 * 1_048_576
+RESPONSE_MAX_BYTES: Final = 64 * 1_048_576
 USER_AGENT: Final = f"mooring-agent/{VERSION}"
 GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 
 
 class Unreachable(Exception):
     """The platform did not answer, or not sensibly: worth another try later."""
 
 
-class Turned(Exception):
+class Rejected(Exception):
     """The platform answered no; `code` says why."""
 
     def __init__(self, status: int, code: str, detail: str, correlation_id: str = "") -> None:
@@ -41,20 +48,20 @@ class Turned(Exception):
         self.detail = detail
 
 
-class _Token(msgspec.Struct):
+class _TokenResponse(msgspec.Struct):
     access_token: str
     expires_in: float
 
 
-class _Known(msgspec.Struct):
+class _AllocationList(msgspec.Struct):
     allocations: tuple[str, ...] = ()
 
 
-make_ready(_Token, _Known)
+prepare_decoders(_TokenResponse, _AllocationList)
 
 
 @dataclass(frozen=True, slots=True)
-class Introduction:
+class EnrolmentRequest:
     """What a machine says of itself when it enrols."""
 
     name: str
@@ -63,7 +70,7 @@ class Introduction:
     previous_node_id: str | None = None  # which node the state of this machine is of, if it was one before
 
 
-class Client:
+class PlatformClient:
     """One agent's connection to the platform."""
 
     def __init__(
@@ -93,8 +100,8 @@ class Client:
         await self._http.aclose()
 
     async def claim(
-        self, free: int, wait_seconds: float, running: Sequence[Held], health: Mapping[str, Any]
-    ) -> Claimed:
+        self, free: int, wait_seconds: float, running: Sequence[TaskLease], health: Mapping[str, Any]
+    ) -> ClaimResponse:
         """Heartbeat, renewal of leases and claim in one long poll."""
         body = {
             "free": free,
@@ -103,55 +110,55 @@ class Client:
             "health": health,
             "session": self._session,
         }
-        return await self._post("/agent/claims", body, Claimed, wait_seconds + 30.0)
+        return await self._post("/agent/claims", body, ClaimResponse, wait_seconds + 30.0)
 
-    async def report(self, reports: Sequence[Mapping[str, Any]]) -> Reported:
+    async def report(self, reports: Sequence[Mapping[str, Any]]) -> ReportResponse:
         """Tell what happened; each report is answered on its own."""
-        return await self._post("/agent/reports", {"reports": reports}, Reported)
+        return await self._post("/agent/reports", {"reports": reports}, ReportResponse)
 
-    async def tell_inventory(self, inventory: Mapping[str, Any]) -> None:
+    async def report_inventory(self, inventory: Mapping[str, Any]) -> None:
         """Tell what this machine has."""
         await self._post("/agent/inventory", inventory, dict[str, Any])
 
     async def allocations(self) -> Sequence[str]:
         """The allocations that the platform has on this node: what else stands here is a stray."""
-        return (await self._send("GET", "/agent/allocations", None, _Known)).allocations
+        return (await self._send("GET", "/agent/allocations", None, _AllocationList)).allocations
 
     async def authorization(self) -> str:
         """The value of the header that says who we are."""
-        return f"Bearer {await self._access()}"
+        return f"Bearer {await self._access_token()}"
 
-    async def _post(self, path: str, body: Any, kind: type[Answer], timeout: float = 30.0) -> Answer:
-        return await self._send("POST", path, msgspec.json.encode(body), kind, timeout)
+    async def _post(self, path: str, body: Any, response_type: type[Response], timeout: float = 30.0) -> Response:
+        return await self._send("POST", path, msgspec.json.encode(body), response_type, timeout)
 
     async def _send(
-        self, method: str, path: str, content: bytes | None, kind: type[Answer], timeout: float = 30.0
-    ) -> Answer:
-        for again in (True, False):
+        self, method: str, path: str, content: bytes | None, response_type: type[Response], timeout: float = 30.0
+    ) -> Response:
+        for is_first_try in (True, False):
             headers = {
                 "Authorization": await self.authorization(),
                 "Content-Type": "application/json",
                 "Idempotency-Key": secrets.token_urlsafe(18),
             }
             try:
-                answer = await self._http.request(method, path, content=content, headers=headers, timeout=timeout)
+                response = await self._http.request(method, path, content=content, headers=headers, timeout=timeout)
             except httpx.HTTPError as error:
                 raise Unreachable(f"{type(error).__name__}: {error}") from error
-            if answer.status_code == 401 and again:
+            if response.status_code == 401 and is_first_try:
                 self._token = None
                 continue
-            return read_answer(answer, kind)
+            return read_response(response, response_type)
         raise Unreachable("the platform refuses its own token")
 
-    async def _access(self) -> str:
+    async def _access_token(self) -> str:
         if self._token is not None and self._token[1] > self._now() + 30:
             return self._token[0]
         form = {"grant_type": GRANT, "assertion": assertion(self.identity, self._keys, self._now())}
         try:
-            answer = await self._http.post("/oauth/token", data=form)
+            response = await self._http.post("/oauth/token", data=form)
         except httpx.HTTPError as error:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
-        token = read_answer(answer, _Token)
+        token = read_response(response, _TokenResponse)
         self._token = (token.access_token, self._now() + token.expires_in)
         return token.access_token
 
@@ -175,29 +182,29 @@ async def enrol(
     url: str,
     token: str,
     keys: NodeKeys,
-    introduction: Introduction,
+    request: EnrolmentRequest,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> Identity:
     """Join: show the one-time token, prove the keys, and learn whom to believe."""
-    said = "\n".join((ENROL_CONTEXT, _sha256(token), keys.signing_public, keys.sealing_public)).encode()
+    proof = "\n".join((ENROL_CONTEXT, _sha256(token), keys.signing_public, keys.sealing_public)).encode()
     body: dict[str, Any] = {
         "token": token,
-        "name": introduction.name,
-        "host": introduction.host,
-        "labels": dict(introduction.labels),
+        "name": request.name,
+        "host": request.host,
+        "labels": dict(request.labels),
         "signing_key": keys.signing_public,
         "sealing_key": keys.sealing_public,
-        "proof": encode(keys.sign(b"", said)),
+        "proof": encode(keys.sign(b"", proof)),
     }
-    if introduction.previous_node_id is not None:
-        body["previous_node_id"] = introduction.previous_node_id
+    if request.previous_node_id is not None:
+        body["previous_node_id"] = request.previous_node_id
     async with httpx.AsyncClient(timeout=30.0, headers={"User-Agent": USER_AGENT}, transport=transport) as http:
         try:
-            answer = await http.post(f"{url.rstrip('/')}/api/v1/agent/enrolments", content=msgspec.json.encode(body),
+            response = await http.post(f"{url.rstrip('/')}/api/v1/agent/enrolments", content=msgspec.json.encode(body),
                                      headers={"Content-Type": "application/json"})  # fmt: skip
         except httpx.HTTPError as error:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
-        enrolled = read_answer(answer, Enrolled)
+        enrolled = read_response(response, EnrolmentResponse)
     return Identity(url, enrolled.node_id, enrolled.audience, enrolled.platform_keys)
 
 
@@ -205,28 +212,28 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read_answer(answer: httpx.Response, kind: type[Answer]) -> Answer:
+def read_response(response: httpx.Response, response_type: type[Response]) -> Response:
     """What the platform answered; `Turned` when it says no, `Unreachable` when it says nothing sensible."""
-    if len(answer.content) > ANSWER_MAX:
+    if len(response.content) > RESPONSE_MAX_BYTES:
         raise Unreachable("the platform's answer is too large")
-    if answer.status_code >= 500 or answer.status_code == 429:
-        raise Unreachable(f"the platform answered {answer.status_code}")
-    if answer.status_code >= 300:
-        raise _turned(answer)
+    if response.status_code >= 500 or response.status_code == 429:
+        raise Unreachable(f"the platform answered {response.status_code}")
+    if response.status_code >= 300:
+        raise _rejected(response)
     try:
-        return msgspec.json.decode(answer.content or b"{}", type=kind)
+        return msgspec.json.decode(response.content or b"{}", type=response_type)
     except msgspec.DecodeError as error:
         raise Unreachable(f"the platform's answer cannot be read: {error}") from error
 
 
-def _turned(answer: httpx.Response) -> Turned:
+def _rejected(response: httpx.Response) -> Rejected:
     try:
-        problem = answer.json()
-        return Turned(
-            answer.status_code,
+        problem = response.json()
+        return Rejected(
+            response.status_code,
             str(problem.get("code", "unknown")),
             str(problem.get("detail", "")),
             str(problem.get("correlation_id", "")),
         )
     except (ValueError, AttributeError):
-        return Turned(answer.status_code, "unknown", f"the platform answered {answer.status_code}")
+        return Rejected(response.status_code, "unknown", f"the platform answered {response.status_code}")

@@ -119,7 +119,7 @@ class ProcessSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
+class RestartPolicy:
     """When a supervised program is started again."""
 
     policy: Literal["never", "on_failure", "always"] = "on_failure"
@@ -141,7 +141,7 @@ class ServiceState:
 
 
 @dataclass(frozen=True, slots=True)
-class Thing:
+class Resource:
     """Something that was found on the machine: `kind` is one of the receipt's kinds."""
 
     kind: str
@@ -149,12 +149,12 @@ class Thing:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TeardownReport:
     """What a teardown found, removed, and found again when it looked afterwards."""
 
-    found: tuple[Thing, ...]
-    removed: tuple[Thing, ...]
-    remaining: tuple[Thing, ...]
+    found: tuple[Resource, ...]
+    removed: tuple[Resource, ...]
+    remaining: tuple[Resource, ...]
     looked: Mapping[str, int]  # per kind, how many things were examined
     not_looked: tuple[str, ...] = ()
     truncated: bool = False  # more was found than is listed; `looked` and `remaining` are whole all the same
@@ -169,7 +169,7 @@ class Look:
 class Stray:
     """A thing that the platform does not know of, and what became of it."""
 
-    thing: Thing
+    resource: Resource
     verdict: Literal["adopted", "reaped", "foreign"]
     allocation_id: str | None = None
 
@@ -190,7 +190,7 @@ class ByteStream(Protocol):
         """Both directions end now."""
 
 
-class Command(ByteStream, Protocol):
+class CommandStream(ByteStream, Protocol):
     """An interactive command in a sandbox."""
 
     async def resize(self, columns: int, rows: int) -> None:
@@ -204,7 +204,7 @@ class Command(ByteStream, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LogWish:
+class LogRequest:
     """Which part of a log: what follows on an offset, or its last lines; never more than so many bytes."""
 
     offset: int | None
@@ -227,7 +227,7 @@ class LogPart:
 
 
 @runtime_checkable
-class PipedCommand(Command, Protocol):
+class PipedCommandStream(CommandStream, Protocol):
     """A command without a terminal: `receive` has its standard output alone."""
 
     async def receive_errors(self) -> bytes:
@@ -260,7 +260,9 @@ class Host(Protocol):
     async def cancel_run(self, owner: Owner, key: str) -> None:
         """Kill that program and what it started."""
 
-    async def start_service(self, owner: Owner, name: str, process: ProcessSpec, restart: Restart) -> ServiceState:
+    async def start_service(
+        self, owner: Owner, name: str, process: ProcessSpec, restart: RestartPolicy
+    ) -> ServiceState:
         """Start a supervised program, or answer how the one of this name stands."""
 
     async def stop_service(self, owner: Owner, name: str, kill: Literal["main", "owner"], grace_seconds: float) -> bool:
@@ -276,7 +278,7 @@ class Host(Protocol):
         dropped.
         """
 
-    async def read_log_part(self, owner: Owner, key: str, wish: LogWish) -> LogPart | None:
+    async def read_log_part(self, owner: Owner, key: str, request: LogRequest) -> LogPart | None:
         """A bounded part of such a log; none where there is no log of this key."""
 
     async def read_output(self, owner: Owner, key: str) -> tuple[bytes, bool] | None:
@@ -288,16 +290,16 @@ class Host(Protocol):
     async def dial(self, allocation_id: str, port: int) -> ByteStream:
         """Connect to a port inside the sandbox's own network, and nowhere else."""
 
-    async def open_command(self, owner: Owner, process: ProcessSpec, columns: int, rows: int) -> Command:
+    async def open_command(self, owner: Owner, process: ProcessSpec, columns: int, rows: int) -> CommandStream:
         """Start an interactive command with a terminal of this size."""
 
-    async def open_piped(self, owner: Owner, process: ProcessSpec) -> Command:
+    async def open_piped(self, owner: Owner, process: ProcessSpec) -> CommandStream:
         """Start a command without a terminal; a `PipedCommand` where the host can tell output and errors apart."""
 
-    async def close_owner(self, owner: Owner) -> Look:
+    async def close_owner(self, owner: Owner) -> TeardownReport:
         """Kill, remove and look for everything of one owner; the others go on."""
 
-    async def destroy(self, allocation_id: str) -> Look:
+    async def destroy(self, allocation_id: str) -> TeardownReport:
         """Kill, remove and look for everything of the allocation."""
 
     async def sweep(self, known: Collection[str]) -> Sequence[Stray]:

@@ -23,7 +23,7 @@ FILE_MAX_BYTES: Final = 16 * 1_048_576
 FILES_MAX: Final = 1000
 MODE_MAX: Final = 0o777
 
-Parts = tuple[str, ...]
+AgentParts = tuple[str, ...]
 
 _ODD_CATEGORIES: Final = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,7 +32,7 @@ _PLACE: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TEMPORARY: Final = ".mooring-"
 
 
-def parse_path(path: str) -> Parts:
+def parse_path(path: str) -> AgentParts:
     """The names of a path below the root, from which `/` counts; refused if it is not plain."""
     parts = tuple(path.removeprefix("/").split("/"))
     if "\ufffd" in path or any(unicodedata.category(letter) in _ODD_CATEGORIES for letter in path):
@@ -55,23 +55,23 @@ def check_file(content: bytes, mode: int) -> None:
         raise HostFailure("permission_denied", "a mode is 0 to 0777: no set-user, set-group or sticky bit")
 
 
-def missing_directories(root: int, parts: Parts) -> list[Parts]:
+def missing_directories(root: int, parts: AgentParts) -> list[AgentParts]:
     """The directories above this path that are not there yet, from the top."""
-    here = os.dup(root)
+    current = os.dup(root)
     try:
         for depth, part in enumerate(parts[:-1], start=1):
             try:
-                following = _step(here, part)
+                child = _descend(current, part)
             except FileNotFoundError:
                 return [parts[:length] for length in range(depth, len(parts))]
-            os.close(here)
-            here = following
+            os.close(current)
+            current = child
         return []
     finally:
-        os.close(here)
+        os.close(current)
 
 
-def write_file(root: int, parts: Parts, content: bytes, mode: int) -> None:
+def write_file(root: int, parts: AgentParts, content: bytes, mode: int) -> None:
     """Put a file there, whole or not at all; directories above it are made."""
     parent = _open_parent(root, parts)
     temporary = _TEMPORARY + secrets.token_hex(8)
@@ -85,29 +85,29 @@ def write_file(root: int, parts: Parts, content: bytes, mode: int) -> None:
             os.rename(temporary, parts[-1], src_dir_fd=parent, dst_dir_fd=parent)
         except OSError as error:
             os.unlink(temporary, dir_fd=parent)
-            raise _failure(error) from error
+            raise _host_failure(error) from error
     finally:
         os.close(parent)
 
 
-def make_directory(root: int, parts: Parts, mode: int) -> None:
+def make_directory(root: int, parts: AgentParts, mode: int) -> None:
     """Have a directory there, with this mode."""
     parent = _open_parent(root, parts)
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(parts[-1], mode, dir_fd=parent)
-        place = _step(parent, parts[-1])
+        handle = _descend(parent, parts[-1])
         try:
-            os.fchmod(place, mode)
+            os.fchmod(handle, mode)
         finally:
-            os.close(place)
+            os.close(handle)
     except OSError as error:
-        raise _failure(error) from error
+        raise _host_failure(error) from error
     finally:
         os.close(parent)
 
 
-def exists(root: int, parts: Parts) -> bool:
+def exists(root: int, parts: AgentParts) -> bool:
     """Whether something is there, of whatever kind; what is behind a link is not."""
     try:
         parent = _walk(root, parts[:-1])
@@ -122,7 +122,7 @@ def exists(root: int, parts: Parts) -> bool:
     return True
 
 
-def remove(root: int, parts: Parts) -> int:
+def remove(root: int, parts: AgentParts) -> int:
     """Take away what is there, a directory with all that is in it; how many things that were."""
     try:
         parent = _walk(root, parts[:-1])
@@ -134,7 +134,7 @@ def remove(root: int, parts: Parts) -> int:
         os.close(parent)
 
 
-def remove_empty(root: int, parts: Parts) -> bool:
+def remove_empty(root: int, parts: AgentParts) -> bool:
     """Take a directory away unless something is in it."""
     try:
         parent = _walk(root, parts[:-1])
@@ -164,36 +164,36 @@ def remove_entry(parent: int, name: str) -> int:
         if not stat.S_ISDIR(status.st_mode):
             os.unlink(current, dir_fd=parent)
         else:
-            place = _open_for_removal(parent, current)
+            handle = _open_for_removal(parent, current)
             try:
-                for entry in os.listdir(place):
-                    if stat.S_ISDIR(os.lstat(entry, dir_fd=place).st_mode):
-                        pending.append(_move_up(place, entry, parent))
+                for entry in os.listdir(handle):
+                    if stat.S_ISDIR(os.lstat(entry, dir_fd=handle).st_mode):
+                        pending.append(_move_up(handle, entry, parent))
                     else:
-                        os.unlink(entry, dir_fd=place)
+                        os.unlink(entry, dir_fd=handle)
                         removed += 1
             finally:
-                os.close(place)
+                os.close(handle)
             os.rmdir(current, dir_fd=parent)
         removed += 1
     return removed
 
 
-def _move_up(place: int, entry: str, parent: int) -> str:
-    os.close(_open_for_removal(place, entry))
-    beside = _TEMPORARY + secrets.token_hex(8)
-    os.rename(entry, beside, src_dir_fd=place, dst_dir_fd=parent)
-    return beside
+def _move_up(handle: int, entry: str, parent: int) -> str:
+    os.close(_open_for_removal(handle, entry))
+    moved_name = _TEMPORARY + secrets.token_hex(8)
+    os.rename(entry, moved_name, src_dir_fd=handle, dst_dir_fd=parent)
+    return moved_name
 
 
 def _open_for_removal(parent: int, name: str) -> int:
     """A directory whose mode may forbid us to look into it."""
-    place = os.open(name, _PLACE, dir_fd=parent)
+    handle = os.open(name, _PLACE, dir_fd=parent)
     try:
-        os.chmod(f"/proc/self/fd/{place}", 0o700)
-        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        os.chmod(f"/proc/self/fd/{handle}", 0o700)
+        return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     finally:
-        os.close(place)
+        os.close(handle)
 
 
 def _check_replaceable(parent: int, name: str) -> None:
@@ -205,49 +205,49 @@ def _check_replaceable(parent: int, name: str) -> None:
         raise HostFailure("path_refused", f"{name} is there and is no plain file")
 
 
-def _open_parent(root: int, parts: Parts) -> int:
+def _open_parent(root: int, parts: AgentParts) -> int:
     """The directory above, made where it is missing."""
-    here = os.dup(root)
+    current = os.dup(root)
     try:
         for part in parts[:-1]:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(part, 0o755, dir_fd=here)
-            following = _step(here, part)
-            os.close(here)
-            here = following
+                os.mkdir(part, 0o755, dir_fd=current)
+            child = _descend(current, part)
+            os.close(current)
+            current = child
     except OSError as error:
-        os.close(here)
-        raise _failure(error) from error
+        os.close(current)
+        raise _host_failure(error) from error
     except HostFailure:
-        os.close(here)
+        os.close(current)
         raise
-    return here
+    return current
 
 
-def _walk(root: int, parts: Parts) -> int:
-    here = os.dup(root)
+def _walk(root: int, parts: AgentParts) -> int:
+    current = os.dup(root)
     try:
         for part in parts:
-            following = _step(here, part)
-            os.close(here)
-            here = following
+            child = _descend(current, part)
+            os.close(current)
+            current = child
     except (OSError, HostFailure):
-        os.close(here)
+        os.close(current)
         raise
-    return here
+    return current
 
 
-def _step(here: int, part: str) -> int:
+def _descend(current: int, part: str) -> int:
     """One directory down; a link is not followed."""
     try:
-        return os.open(part, _DIRECTORY, dir_fd=here)
+        return os.open(part, _DIRECTORY, dir_fd=current)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             raise HostFailure("path_refused", f"{part} is no directory, or a link") from None
         raise
 
 
-def _failure(error: OSError) -> HostFailure:
+def _host_failure(error: OSError) -> HostFailure:
     codes = {errno.EACCES: "permission_denied", errno.EPERM: "permission_denied", errno.EROFS: "permission_denied"}
     codes |= {errno.ENOSPC: "capacity", errno.EDQUOT: "capacity", errno.EISDIR: "path_refused"}
     return HostFailure(codes.get(error.errno or 0, "host_error"), error.strerror or str(error))

@@ -60,28 +60,28 @@ class SocketStream:
                 return  # the other side was first
 
 
-class _CommandStream:
+class _SupervisedStream:
     """What both kinds of commands have: an end with an exit code, signals, and the wait for a descriptor."""
 
     def __init__(self, command: TerminalCommand | PipedCommand) -> None:
-        self._held = command
-        self._ended = asyncio.create_task(command.exit_code())
+        self._handle = command
+        self._exit = asyncio.create_task(command.exit_code())
         self._receiving = asyncio.Lock()
-        self._hearing = asyncio.Lock()
+        self._receiving_errors = asyncio.Lock()
         self._sending = asyncio.Lock()
         self._closed = asyncio.Event()
 
     async def signal(self, number: int) -> None:
         """Send a signal to the foreground."""
         try:
-            self._held.signal(number)
+            self._handle.signal(number)
         except OSError as error:
             raise HostFailure("not_found", "the command has ended") from error
 
     async def exit_code(self) -> int:
         """Wait for its end."""
         try:
-            return await asyncio.shield(self._ended)
+            return await asyncio.shield(self._exit)
         except (SupervisorGone, SupervisorRefusal) as error:
             raise HostFailure("interrupted", "the command was ended with its owner") from error
 
@@ -90,15 +90,15 @@ class _CommandStream:
         if self._closed.is_set():
             return
         self._closed.set()
-        self._ended.cancel()
-        await asyncio.wait([self._ended])
-        async with self._receiving, self._hearing, self._sending:
-            self._held.close()
+        self._exit.cancel()
+        await asyncio.wait([self._exit])
+        async with self._receiving, self._receiving_errors, self._sending:
+            self._handle.close()
 
     async def _read(self, descriptor: int) -> bytes:
         """The next bytes; empty when the command has ended and everything was read."""
         while not self._closed.is_set():
-            ended = self._ended.done()
+            ended = self._exit.done()
             try:
                 return os.read(descriptor, PIECE_BYTES)
             except BlockingIOError:
@@ -116,7 +116,7 @@ class _CommandStream:
             try:
                 data = data[os.write(descriptor, data) :]
             except BlockingIOError:
-                if self._ended.done():
+                if self._exit.done():
                     raise HostFailure("not_found", "the command has ended") from None
                 await self._wait(descriptor, for_writing=True)
             except OSError as error:
@@ -129,13 +129,13 @@ class _CommandStream:
         closed = asyncio.create_task(self._closed.wait())
         (loop.add_writer if for_writing else loop.add_reader)(descriptor, _settle, ready)
         try:
-            await asyncio.wait({ready, closed, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ready, closed, self._exit}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             (loop.remove_writer if for_writing else loop.remove_reader)(descriptor)
             closed.cancel()
 
 
-class TerminalStream(_CommandStream):
+class TerminalStream(_SupervisedStream):
     """The terminal of a command that a supervisor started. Make it inside of a running loop."""
 
     def __init__(self, command: TerminalCommand) -> None:
@@ -163,7 +163,7 @@ class TerminalStream(_CommandStream):
             self._command.resize(columns, rows)
 
 
-class PipedStream(_CommandStream):
+class PipedStream(_SupervisedStream):
     """A command with pipes instead of a terminal: what it writes to its standard error is apart from its output."""
 
     def __init__(self, command: PipedCommand) -> None:
@@ -177,7 +177,7 @@ class PipedStream(_CommandStream):
 
     async def receive_errors(self) -> bytes:
         """The next bytes of its standard error; empty at its end."""
-        async with self._hearing:
+        async with self._receiving_errors:
             return await self._read(self._command.errors)
 
     async def send(self, data: bytes) -> None:

@@ -6,15 +6,15 @@ import socket
 from typing import Any, Final, NoReturn
 
 from mooring_agent.kernel import syscalls
-from mooring_agent.sandbox_init.spawner import QUIET, Maker, perform
-from mooring_agent.supervisor.options import Options
+from mooring_agent.sandbox_init.spawner import QUIET, InitSpawner, run
+from mooring_agent.supervisor.options import SupervisorOptions
 from mooring_agent.supervisor.serve import serve
 
 _UNMAPPED: Final = 65534  # how a user namespace shows users that it does not have, such as root of the machine
 _BACKLOG: Final = 128
 
 
-class OwnerMaker(Maker):
+class OwnerSpawner(InitSpawner):
     """An owner that is new in the sandbox of the plan."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
@@ -38,14 +38,14 @@ class OwnerMaker(Maker):
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
 
-    def enter_users(self) -> bool:
+    def enter_user_namespace(self) -> bool:
         """The sandbox's."""
         if self.first_uid is not None:
             syscalls.setns(self.users, syscalls.CLONE_NEWUSER)
         return False
 
     @property
-    def fresh(self) -> int:
+    def new_namespaces(self) -> int:
         """Pids alone."""
         return syscalls.CLONE_NEWPID
 
@@ -53,17 +53,17 @@ class OwnerMaker(Maker):
         """The owner's processes."""
         syscalls.mount("proc", "/proc", "proc", QUIET)
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Everything else is the sandbox's already."""
 
     def descriptors(self) -> list[int]:
         """The socket, and the directory of logs and results."""
         return [self.control.detach(), self.data]
 
-    def live(self) -> None:
+    def run_init(self) -> None:
         """Supervise."""
         serve(
-            Options(
+            SupervisorOptions(
                 listener=3,
                 state=4,
                 agent_uid=0 if self.first_uid is None else _UNMAPPED,
@@ -77,4 +77,4 @@ class OwnerMaker(Maker):
 
 def main() -> NoReturn:
     """Make one."""
-    perform(OwnerMaker)
+    run(OwnerSpawner)

@@ -13,16 +13,16 @@ from typing import Any, NoReturn
 
 from mooring_agent.kernel import syscalls
 from mooring_agent.kernel.syscalls import hide_from_tracing, take_title
-from mooring_agent.sandbox_init.spawner import QUIET, Maker, perform
+from mooring_agent.sandbox_init.spawner import QUIET, InitSpawner, run
 
 
-class SandboxMaker(Maker):
+class SandboxSpawner(InitSpawner):
     """A sandbox that is new."""
 
     root: str
     project: list[int]
 
-    def attach(self) -> None:
+    def mount_disk(self) -> None:
         """Its own disk, if it has one, with all that a sandbox begins with; in this view and in no other.
 
         First the project's network: if who had it open has ended, nothing was done yet, and it can be tried again.
@@ -35,9 +35,9 @@ class SandboxMaker(Maker):
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
         os.makedirs(disk["place"], mode=0o700, exist_ok=True)
-        _ran(disk["mount"], "-o", disk["options"], disk["image"], disk["place"])
+        _run(disk["mount"], "-o", disk["options"], disk["image"], disk["place"])
         os.rmdir(disk["place"] + "/lost+found")
-        _ran(disk["copy"], "-a", self.root + "/.", disk["place"])
+        _run(disk["copy"], "-a", self.root + "/.", disk["place"])
         self.root = disk["place"]
 
     def prepare(self) -> None:
@@ -115,7 +115,7 @@ class SandboxMaker(Maker):
             os.symlink(f"/proc/self/fd/{number}", f"{dev}/{name}")
         os.umask(previous)
 
-    def enter_users(self) -> bool:
+    def enter_user_namespace(self) -> bool:
         """A user namespace of its own, unless the sandbox is a bounded one."""
         if self.first_uid is None:
             return False
@@ -123,7 +123,7 @@ class SandboxMaker(Maker):
         return True
 
     @property
-    def fresh(self) -> int:
+    def new_namespaces(self) -> int:
         """All of them, but for the machine's network where the sandbox is alone on its machine."""
         flags = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWCGROUP
         return flags if self.plan["machine_network"] else flags | syscalls.CLONE_NEWNET
@@ -133,7 +133,7 @@ class SandboxMaker(Maker):
         syscalls.mount("proc", "/proc", "proc", QUIET)
         syscalls.mount("sysfs", "/sys", "sysfs", QUIET | syscalls.MS_RDONLY)
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Its name, and what it may not make more of."""
         syscalls.sethostname(self.plan["hostname"])
         if self.first_uid is not None:
@@ -148,7 +148,7 @@ class SandboxMaker(Maker):
         """The project's network, for the next member."""
         return self.project
 
-    def live(self) -> None:
+    def run_init(self) -> None:
         """Bury whoever ends, for ever."""
         take_title("mooring-sandbox")
         hide_from_tracing()
@@ -162,7 +162,7 @@ class SandboxMaker(Maker):
             signal.sigwait({signal.SIGCHLD})
 
 
-def _ran(*words: str) -> None:
+def _run(*words: str) -> None:
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise OSError(errno.EIO, f"{words[0]}: {done.stderr.strip()[-300:]}")
@@ -170,4 +170,4 @@ def _ran(*words: str) -> None:
 
 def main() -> NoReturn:
     """Make one."""
-    perform(SandboxMaker)
+    run(SandboxSpawner)

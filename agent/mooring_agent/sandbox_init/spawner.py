@@ -69,11 +69,11 @@ _HIDDEN: Final = (
 _READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 
-def perform(maker: type["Maker"]) -> NoReturn:
+def run(spawner: type["InitSpawner"]) -> NoReturn:
     """Do the plan on standard input and say how it went."""
     plan = json.load(sys.stdin)
     try:
-        answer = maker(plan).make()
+        answer = spawner(plan).spawn()
     except OSError as problem:
         answer = {"problem": str(problem)}
     sys.stdout.write(json.dumps(answer) + "\n")
@@ -81,7 +81,7 @@ def perform(maker: type["Maker"]) -> NoReturn:
     os._exit(0 if "problem" not in answer else 1)
 
 
-class Maker:
+class InitSpawner:
     """One birth, from the machine's side; what is made, and what its init does, is said below."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
@@ -96,7 +96,7 @@ class Maker:
 
     # --- what a sandbox and an owner do each in its own way ---
 
-    def attach(self) -> None:
+    def mount_disk(self) -> None:
         """As root of the machine, before any group denies it a device: mount what lies on one."""
 
     def prepare(self) -> None:
@@ -104,12 +104,12 @@ class Maker:
         it."""
         raise NotImplementedError
 
-    def enter_users(self) -> bool:
+    def enter_user_namespace(self) -> bool:
         """In the bridge: be in the user namespace; whether it is new and waits for its map."""
         raise NotImplementedError
 
     @property
-    def fresh(self) -> int:
+    def new_namespaces(self) -> int:
         """The namespaces to be made beside."""
         raise NotImplementedError
 
@@ -117,7 +117,7 @@ class Maker:
         """As root of the machine in the init's pid and network namespaces: mount what shows them."""
         raise NotImplementedError
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """In the init, before it is confined."""
         raise NotImplementedError
 
@@ -125,36 +125,36 @@ class Maker:
         """What the init keeps open beside its standard files, as numbers from 3 on."""
         raise NotImplementedError
 
-    def live(self) -> None:
+    def run_init(self) -> None:
         """The init's work, confined."""
         raise NotImplementedError
 
     # --- the maker ---
 
-    def make(self) -> dict[str, Any]:
+    def spawn(self) -> dict[str, Any]:
         """Every step in its order; the answer is what the init's record says."""
-        self.attach()
+        self.mount_disk()
         for path in self.plan["cgroups"]:
             with open(path, "w") as file:
                 file.write(str(os.getpid()))
         # None of the keys that the agent's session may hold.
         syscalls.new_session_keyring()
         self.prepare()
-        ours, theirs = socket.socketpair()
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        bridge = os.fork()
-        if bridge == 0:
-            ours.close()
-            _or_die(theirs, lambda: self._bridge(theirs))
-        theirs.close()
-        if _hear(ours, "user", "joined")[1] == "user":
-            self._map_users(bridge)
-        ours.send(b"go")
-        init, _ = _hear(ours, "born")
+        parent_end, child_end = socket.socketpair()
+        parent_end.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        child_end.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        intermediate = os.fork()
+        if intermediate == 0:
+            parent_end.close()
+            _or_die(child_end, lambda: self._run_intermediate(child_end))
+        child_end.close()
+        if _receive(parent_end, "user", "joined")[1] == "user":
+            self._map_users(intermediate)
+        parent_end.send(b"go")
+        init, _ = _receive(parent_end, "born")
         self._mount_views(init)
-        ours.send(b"go")
-        _hear(ours, "ready")
+        parent_end.send(b"go")
+        _receive(parent_end, "ready")
         record = {
             "pid": init,
             "start": self._start_of(init),
@@ -162,8 +162,8 @@ class Maker:
             "boot": self._read("sys/kernel/random/boot_id").decode().strip(),
         }
         self._record(record)
-        ours.send(b"go")
-        os.waitpid(bridge, 0)
+        parent_end.send(b"go")
+        os.waitpid(intermediate, 0)
         return record
 
     def _mount_views(self, init: int) -> None:
@@ -188,9 +188,9 @@ class Maker:
 
     # --- the map of users and the record ---
 
-    def _map_users(self, bridge: int) -> None:
+    def _map_users(self, intermediate: int) -> None:
         for name in ("uid_map", "gid_map"):
-            descriptor = os.open(f"{bridge}/{name}", os.O_WRONLY, dir_fd=self.proc)
+            descriptor = os.open(f"{intermediate}/{name}", os.O_WRONLY, dir_fd=self.proc)
             try:
                 os.write(descriptor, f"0 {self.first_uid} {self.plan['uids']}\n".encode())
             finally:
@@ -222,26 +222,26 @@ class Maker:
 
     # --- the bridge and the init ---
 
-    def _bridge(self, maker: socket.socket) -> None:
-        maker.send(b"user" if self.enter_users() else b"joined")
-        _wait(maker)
+    def _run_intermediate(self, spawner: socket.socket) -> None:
+        spawner.send(b"user" if self.enter_user_namespace() else b"joined")
+        _wait_for_go(spawner)
         os.setgroups([])
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
-        syscalls.unshare(self.fresh)
+        syscalls.unshare(self.new_namespaces)
         if os.fork():
             os._exit(0)
         # From here on as pid 1. The socket tells the maker our number as the machine counts.
-        maker.send(b"born")
-        _wait(maker)
-        self._become_init(maker)
+        spawner.send(b"born")
+        _wait_for_go(spawner)
+        self._become_init(spawner)
 
-    def _become_init(self, maker: socket.socket) -> None:
+    def _become_init(self, spawner: socket.socket) -> None:
         os.setsid()
         if self.first_uid is not None:
             # From now on every mount is locked: nobody with less rights than the machine's root can undo one.
             syscalls.unshare(syscalls.CLONE_NEWNS)
-        self.settle()
+        self.wait_until_idle()
         _hide()
         for name, limit in self.plan["rlimits"].items():
             resource.setrlimit(getattr(resource, name), (limit, limit))
@@ -249,16 +249,16 @@ class Maker:
         # Before anybody hears of this init: whoever does may enter the project's network by the number of its
         # descriptor. First above the numbers that are about to be taken, so that none is overwritten before its use.
         keep = [os.open("/dev/null", os.O_RDONLY), self.log, self.log, *self.descriptors()]
-        *sources, channel = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64) for descriptor in (*keep, maker.fileno())]
+        *sources, channel = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64) for descriptor in (*keep, spawner.fileno())]
         for target, source in enumerate(sources):
             os.dup2(source, target, inheritable=target < 3)
-        maker.detach()
+        spawner.detach()
         with socket.socket(fileno=channel) as to_maker:
             to_maker.send(b"ready")
-            _wait(to_maker)
+            _wait_for_go(to_maker)
         os.closerange(len(keep), 1 << 16)
         confinement.confine()
-        self.live()
+        self.run_init()
 
 
 def _hide() -> None:
@@ -290,17 +290,17 @@ def _in_child(action: Callable[[], None]) -> None:
         raise OSError(status, os.strerror(status) if status > 0 else "a part of the birth was killed", action.__name__)
 
 
-def _or_die(maker: socket.socket, action: Callable[[], None]) -> None:
+def _or_die(spawner: socket.socket, action: Callable[[], None]) -> None:
     """Do it, and tell the maker what went wrong; never return."""
     try:
         action()
     except OSError as problem:
-        maker.send(f"problem {problem}".encode())
+        spawner.send(f"problem {problem}".encode())
     finally:
         os._exit(1)
 
 
-def _hear(channel: socket.socket, *words: str) -> tuple[int, str]:
+def _receive(channel: socket.socket, *words: str) -> tuple[int, str]:
     """Wait for one of these words: the number of the process that said it, and which it was."""
     message, ancillary, _, _ = channel.recvmsg(4096, socket.CMSG_SPACE(12))
     said = message.decode(errors="replace")
@@ -312,7 +312,7 @@ def _hear(channel: socket.socket, *words: str) -> tuple[int, str]:
     raise OSError(1, "the kernel named no sender")
 
 
-def _wait(channel: socket.socket) -> None:
+def _wait_for_go(channel: socket.socket) -> None:
     """Stand at the gate; if it is gone, so are we."""
     if channel.recv(16) != b"go":
         os._exit(1)

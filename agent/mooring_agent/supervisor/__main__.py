@@ -11,19 +11,19 @@ import sys
 # Started by its path and without site-packages, so that it needs nothing but this package and the standard library.
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from mooring_agent.supervisor.options import Options
+from mooring_agent.supervisor.options import SupervisorOptions
 from mooring_agent.supervisor.serve import serve
 
 
 def main() -> None:
     """Leave the starter, then serve with the options in the first argument."""
-    given = json.loads(sys.argv[1])
-    given["addresses"] = tuple(given["addresses"])
-    given["drop_capabilities"] = tuple(given["drop_capabilities"])
+    settings = json.loads(sys.argv[1])
+    settings["addresses"] = tuple(settings["addresses"])
+    settings["drop_capabilities"] = tuple(settings["drop_capabilities"])
     if os.fork() > 0:
         os._exit(0)
     os.setsid()
-    serve(Options(**given))
+    serve(SupervisorOptions(**settings))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class Timer:
         return self.when < other.when
 
 
-class Loop:
+class EventLoop:
     """The loop of one supervisor process; a forked one makes a new loop, since epoll would be shared."""
 
     def __init__(self, on_child: Callback) -> None:
@@ -38,10 +38,10 @@ class Loop:
         self._timers: list[Timer] = []
         self._on_child = on_child
         self._running = True
-        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, _note)
-        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
-        self.watch(self._woken, self._children_changed)
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, _ignore_signal)
+        signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
+        self.watch(self._wake_reader, self._children_changed)
 
     def watch(self, descriptor: int, callback: Callback) -> None:
         """Call whenever there is something to read, or the end."""
@@ -51,11 +51,11 @@ class Loop:
         """Call whenever it can be written to: of a socket that connects, when that is decided."""
         self._selector.register(descriptor, selectors.EVENT_WRITE, callback)
 
-    def forget(self, descriptor: int) -> None:
+    def unwatch(self, descriptor: int) -> None:
         """Do not watch it any more; before it is closed."""
         self._selector.unregister(descriptor)
 
-    def after(self, seconds: float, callback: Callback) -> Timer:
+    def call_later(self, seconds: float, callback: Callback) -> Timer:
         """Call once, not before this time has passed."""
         timer = Timer(time.monotonic() + seconds, callback)
         heapq.heappush(self._timers, timer)
@@ -85,19 +85,19 @@ class Loop:
         """Give back what it holds."""
         signal.set_wakeup_fd(-1)
         self._selector.close()
-        os.close(self._woken)
-        os.close(self._wake)
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
 
     def _children_changed(self) -> None:
         try:
-            while os.read(self._woken, 512):
+            while os.read(self._wake_reader, 512):
                 pass
         except BlockingIOError:
             pass
         self._on_child()
 
 
-def _note(number: int, frame: FrameType | None) -> None:
+def _ignore_signal(number: int, frame: FrameType | None) -> None:
     """The wake-up descriptor tells the loop; a handler has to be there for that."""
 
 

@@ -13,23 +13,23 @@ from typing import Any, Final
 
 from mooring_agent.kernel import process_tree
 from mooring_agent.supervisor import spawn
-from mooring_agent.supervisor.program_runner import Programs
-from mooring_agent.supervisor.replies import Answer
-from mooring_agent.supervisor.spawn import Plumbing, Refusal, Spec
+from mooring_agent.supervisor.program_runner import ProgramRunner
+from mooring_agent.supervisor.replies import Reply
+from mooring_agent.supervisor.spawn import Refusal, SpawnSpec, StandardStreams
 
 COMMANDS_MAX: Final = 64
 SIZE_MAX: Final = 4096
 _HANG_UP_SECONDS: Final = 3.0
 
 
-class Commands:
+class InteractiveCommands:
     """The commands of one owner."""
 
-    def __init__(self, programs: Programs) -> None:
+    def __init__(self, programs: ProgramRunner) -> None:
         self._programs = programs
         self._count = 0
 
-    def open(self, spec: Spec, size: tuple[int, int] | None, answer: Answer) -> None:
+    def open(self, spec: SpawnSpec, size: tuple[int, int] | None, reply: Reply) -> None:
         """Start it, with a terminal of this size or with three pipes; the answer carries our ends of them.
 
         Later it carries the exit code.
@@ -39,50 +39,52 @@ class Commands:
         if self._count >= COMMANDS_MAX:
             raise Refusal("capacity", f"{COMMANDS_MAX} commands are open already")
         if size is None:
-            self._open_pipes(spec, answer)
+            self._open_pipes(spec, reply)
         else:
-            self._open_terminal(spec, size, answer)
+            self._open_terminal(spec, size, reply)
 
-    def _open_terminal(self, spec: Spec, size: tuple[int, int], answer: Answer) -> None:
+    def _open_terminal(self, spec: SpawnSpec, size: tuple[int, int], reply: Reply) -> None:
         master, slave = os.openpty()
         try:
             _resize(master, *size)
-            pid = spawn.start(spec, self._programs.options, Plumbing(slave, slave, slave, is_terminal=True))
+            pid = spawn.start(spec, self._programs.options, StandardStreams(slave, slave, slave, is_terminal=True))
         except (Refusal, OSError):
             os.close(master)
             raise
         finally:
             os.close(slave)
-        self._begun(_Terminal(master, pid), answer, (master,))
+        self._track(_TerminalCommand(master, pid), reply, (master,))
 
-    def _open_pipes(self, spec: Spec, answer: Answer) -> None:
+    def _open_pipes(self, spec: SpawnSpec, reply: Reply) -> None:
         """Standard input, output and errors apart from each other, as a program in a pipeline has them."""
         pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
-        theirs = (pipes[0][0], pipes[1][1], pipes[2][1])
-        ours = (pipes[0][1], pipes[1][0], pipes[2][0])
+        child_ends = (pipes[0][0], pipes[1][1], pipes[2][1])
+        parent_ends = (pipes[0][1], pipes[1][0], pipes[2][0])
         try:
-            pid = spawn.start(spec, self._programs.options, Plumbing(theirs[1], theirs[2], theirs[0]))
-            self._begun(_Piped(pid), answer, ours)
+            pid = spawn.start(
+                spec, self._programs.options, StandardStreams(child_ends[1], child_ends[2], child_ends[0])
+            )
+            self._track(_PipedCommand(pid), reply, parent_ends)
         finally:
-            for each in (*theirs, *ours):
+            for each in (*child_ends, *parent_ends):
                 os.close(each)
 
-    def _begun(self, held: "_Terminal | _Piped", answer: Answer, descriptors: tuple[int, ...]) -> None:
+    def _track(self, command: "_TerminalCommand | _PipedCommand", reply: Reply, descriptors: tuple[int, ...]) -> None:
         self._count += 1
-        self._programs.children[held.pid] = lambda code: self._ended(answer, held, code)
-        answer.tell(descriptors, pid=held.pid)
-        answer.wait(lambda: self._gone(held), held.heard)
+        self._programs.children[command.pid] = lambda code: self._on_exit(reply, command, code)
+        reply.send(descriptors, pid=command.pid)
+        reply.wait(lambda: self._hang_up(command), command.on_readable)
 
-    def _ended(self, answer: Answer, held: "_Terminal | _Piped", code: int) -> None:
+    def _on_exit(self, reply: Reply, command: "_TerminalCommand | _PipedCommand", code: int) -> None:
         self._count -= 1
-        answer.give(exit_code=code if code >= 0 else 128 - code)
-        held.close()
+        reply.send_and_close(exit_code=code if code >= 0 else 128 - code)
+        command.close()
 
-    def _gone(self, held: "_Terminal | _Piped") -> None:
+    def _hang_up(self, command: "_TerminalCommand | _PipedCommand") -> None:
         """Nobody looks any more: hang up, and kill what does not go."""
-        if held.close():
-            process_tree.send_signal([held.pid], signal.SIGHUP)
-            self._programs.loop.after(_HANG_UP_SECONDS, lambda: self._kill(held.pid))
+        if command.close():
+            process_tree.send_signal([command.pid], signal.SIGHUP)
+            self._programs.loop.call_later(_HANG_UP_SECONDS, lambda: self._kill(command.pid))
 
     def _kill(self, pid: int) -> None:
         if pid in self._programs.children:
@@ -90,14 +92,14 @@ class Commands:
             process_tree.send_signal([pid, *below], signal.SIGKILL)
 
 
-class _Terminal:
+class _TerminalCommand:
     """Our own hold on a command's terminal."""
 
     def __init__(self, master: int, pid: int) -> None:
         self._master = master
         self.pid = pid
 
-    def heard(self, message: dict[str, Any]) -> None:
+    def on_readable(self, message: dict[str, Any]) -> None:
         """A size or a signal."""
         if self._master < 0:
             return
@@ -117,22 +119,22 @@ class _Terminal:
         return True
 
 
-class _Piped:
+class _PipedCommand:
     """A command without a terminal: all that is held of it is its process."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._held = True
 
-    def heard(self, message: dict[str, Any]) -> None:
+    def on_readable(self, message: dict[str, Any]) -> None:
         """A signal, for the group that it leads; it has no size."""
         if self._held and message.get("op") == "signal" and message.get("number") in set(signal.valid_signals()):
             process_tree.send_signal([-self.pid], message["number"])
 
     def close(self) -> bool:
         """Let go of it; whether it was held."""
-        held, self._held = self._held, False
-        return held
+        command, self._held = self._held, False
+        return command
 
 
 def _resize(master: int, columns: Any, rows: Any) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mooring_agent.kernel import syscalls
-from mooring_agent.supervisor.options import Options
+from mooring_agent.supervisor.options import SupervisorOptions
 from mooring_agent.supervisor.supervisor_client import SupervisorClient, SupervisorGone, SupervisorStatus, bind_listener
 
 PROGRAM = Path(__file__).with_name("__main__.py")
@@ -25,7 +25,7 @@ async def ensure_supervisor(state: Path, start: Path, title: str, markers: Mappi
     directories = [os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for path in (state, start)]
     try:
         capabilities = range(syscalls.last_capability() + 1) if os.geteuid() == 0 else ()
-        options = Options(
+        options = SupervisorOptions(
             listener=listener.fileno(),
             state=directories[0],
             agent_uid=os.geteuid(),
@@ -44,15 +44,15 @@ async def ensure_supervisor(state: Path, start: Path, title: str, markers: Mappi
     return await client.status()
 
 
-async def spawn_supervisor(options: Options, descriptors: tuple[int, ...]) -> None:
+async def spawn_supervisor(options: SupervisorOptions, descriptors: tuple[int, ...]) -> None:
     """It leaves us by a second fork, so what is waited for here is short."""
-    given = {name: value for name, value in options._asdict().items() if not name.startswith("prepare_")}
+    settings = {name: value for name, value in options._asdict().items() if not name.startswith("prepare_")}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-I",
         "-S",
         str(PROGRAM),
-        json.dumps(given),
+        json.dumps(settings),
         pass_fds=descriptors,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,

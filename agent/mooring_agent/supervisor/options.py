@@ -6,7 +6,7 @@ from typing import NamedTuple
 from mooring_agent.supervisor import segmented_log
 
 
-class Options(NamedTuple):
+class SupervisorOptions(NamedTuple):
     """The supervisor of one sandbox. Descriptors were opened before the root changed."""
 
     listener: int  # a listening SOCK_SEQPACKET unix socket

@@ -14,7 +14,7 @@ _WHOLE: Final = "stdout"
 _CUT: Final = "stdout.cut"
 
 
-class Capture:
+class OutputCapture:
     """Keeps the beginning of what is written to it; the descriptor of the directory is its own from now on."""
 
     def __init__(self, directory: int, limit_bytes: int) -> None:

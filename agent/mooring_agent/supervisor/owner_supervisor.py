@@ -14,22 +14,22 @@ from typing import Any, Final, NoReturn
 
 from mooring_agent.kernel import process_tree, syscalls
 from mooring_agent.supervisor import packets, program_records
-from mooring_agent.supervisor.event_loop import Loop
-from mooring_agent.supervisor.interactive_commands import Commands
-from mooring_agent.supervisor.options import Options
-from mooring_agent.supervisor.program_runner import KEY_VARIABLE, Program, Programs, Restart
-from mooring_agent.supervisor.replies import Answer
+from mooring_agent.supervisor.event_loop import EventLoop
+from mooring_agent.supervisor.interactive_commands import InteractiveCommands
+from mooring_agent.supervisor.options import SupervisorOptions
+from mooring_agent.supervisor.program_runner import KEY_VARIABLE, Program, ProgramRunner, ServiceRestartPolicy
+from mooring_agent.supervisor.replies import Reply
 from mooring_agent.supervisor.spawn import Refusal, read_spec
 
 OWNER_VARIABLE: Final = "MOORING_OWNER"
 SECONDS_MAX: Final = 30 * 86_400.0
 _POLICIES: Final = ("never", "on_failure", "always")
-_LOOK_SECONDS: Final = 0.02
-_LOOKS_MAX: Final = 500
-_BEFORE_SECONDS: Final = 30.0
+_POLL_SECONDS: Final = 0.02
+_POLLS_MAX: Final = 500
+_LOCK_SECONDS: Final = 30.0
 
 
-def serve_owner(label: str, channel: socket.socket, options: Options) -> NoReturn:
+def serve_owner(label: str, channel: socket.socket, options: SupervisorOptions) -> NoReturn:
     """In the fork: serve until the channel ends."""
     if options.owner_namespaces:
         (options.prepare_owner or private_proc)()
@@ -38,7 +38,7 @@ def serve_owner(label: str, channel: socket.socket, options: Options) -> NoRetur
     directory = program_records.open_directory(options.state, program_records.directory_of(label))
     os.close(options.state)
     # If the sandbox's supervisor was killed, this owner's former one may still be ending what it had started.
-    program_records.lock(directory, _BEFORE_SECONDS)
+    program_records.lock(directory, _LOCK_SECONDS)
     marked = options._replace(state=directory, markers={**options.markers, OWNER_VARIABLE: label})
     OwnerSupervisor(channel, marked).run()
     os._exit(0)
@@ -54,13 +54,13 @@ def private_proc() -> None:
 class OwnerSupervisor:
     """Answers what is asked of one owner."""
 
-    def __init__(self, channel: socket.socket, options: Options) -> None:
+    def __init__(self, channel: socket.socket, options: SupervisorOptions) -> None:
         self._channel = channel
         self._options = options
-        self._loop = Loop(self._child_ended)
-        self._programs = Programs(self._loop, options, options.state)
-        self._commands = Commands(self._programs)
-        self._asked: dict[str, Callable[[dict[str, Any], Answer], None]] = {
+        self._loop = EventLoop(self._child_ended)
+        self._programs = ProgramRunner(self._loop, options, options.state)
+        self._commands = InteractiveCommands(self._programs)
+        self._operations: dict[str, Callable[[dict[str, Any], Reply], None]] = {
             "start_run": self._start_run,
             "find_run": self._find_run,
             "wait_run": self._wait_run,
@@ -76,127 +76,127 @@ class OwnerSupervisor:
 
     def run(self) -> None:
         """Until the channel ends and nothing is left."""
-        self._loop.watch(self._channel.fileno(), self._heard)
+        self._loop.watch(self._channel.fileno(), self._on_readable)
         self._loop.run()
 
     def _child_ended(self) -> None:
         self._programs.reap()
 
-    def _heard(self) -> None:
+    def _on_readable(self) -> None:
         packet, descriptors = packets.receive_packet(self._channel)
         if not packet or not descriptors:
             packets.close_all(descriptors)
-            self._loop.forget(self._channel.fileno())
-            self._programs.give_up()
-            self._end_all(lambda left: self._loop.stop(), _LOOKS_MAX)
+            self._loop.unwatch(self._channel.fileno())
+            self._programs.abandon()
+            self._kill_all(lambda left: self._loop.stop(), _POLLS_MAX)
             return
         connection = socket.socket(fileno=descriptors.pop(0))
-        answer = Answer(self._loop, connection)
+        reply = Reply(self._loop, connection)
         try:
             message = packets.unpack(packet, descriptors)
-            self._asked[message["op"]](message, answer)
+            self._operations[message["op"]](message, reply)
         except Refusal as refusal:
-            answer.refuse(refusal)
+            reply.refuse(refusal)
         except (KeyError, TypeError, ValueError, packets.WireError) as error:
-            answer.refuse(Refusal("refused", f"not understood: {type(error).__name__}"))
+            reply.refuse(Refusal("refused", f"not understood: {type(error).__name__}"))
         except OSError as error:
-            answer.refuse(Refusal("host_error", error.strerror or str(error)))
+            reply.refuse(Refusal("host_error", error.strerror or str(error)))
         finally:
             packets.close_all(descriptors)
 
-    def _start_run(self, message: dict[str, Any], answer: Answer) -> None:
-        timeout = _seconds(message["timeout_seconds"])
+    def _start_run(self, message: dict[str, Any], reply: Reply) -> None:
+        timeout = _check_seconds(message["timeout_seconds"])
         program = self._programs.start_run(message["key"], read_spec(message["program"]), timeout)
-        answer.give(program=dict(program.entry))
+        reply.send_and_close(program=dict(program.entry))
 
-    def _find_run(self, message: dict[str, Any], answer: Answer) -> None:
-        program = self._programs.known.get(message["key"])
+    def _find_run(self, message: dict[str, Any], reply: Reply) -> None:
+        program = self._programs.programs.get(message["key"])
         known = program is not None and program.entry["kind"] == "run"
-        answer.give(program=dict(program.entry) if known and program else None)
+        reply.send_and_close(program=dict(program.entry) if known and program else None)
 
-    def _wait_run(self, message: dict[str, Any], answer: Answer) -> None:
+    def _wait_run(self, message: dict[str, Any], reply: Reply) -> None:
         program = self._run(message["key"])
-        if program.is_over:
-            answer.give(program=dict(program.entry))
+        if program.is_finished:
+            reply.send_and_close(program=dict(program.entry))
         else:
-            _wait_for(program, answer)
+            _wait_for(program, reply)
 
-    def _cancel_run(self, message: dict[str, Any], answer: Answer) -> None:
-        program = self._programs.known.get(message["key"])
+    def _cancel_run(self, message: dict[str, Any], reply: Reply) -> None:
+        program = self._programs.programs.get(message["key"])
         if program is None or program.entry["kind"] != "run":
-            answer.give(left=[])
+            reply.send_and_close(left=[])
         else:
-            self._programs.end_run(program, "cancelled", answer)
+            self._programs.end_run(program, "cancelled", reply)
 
-    def _start_service(self, message: dict[str, Any], answer: Answer) -> None:
+    def _start_service(self, message: dict[str, Any], reply: Reply) -> None:
         policy, backoff, limit = (message["restart"][name] for name in ("policy", "backoff_seconds", "limit"))
         if policy not in _POLICIES or not isinstance(limit, int) or limit < 0:
             raise Refusal("refused", "a restart policy is never, on_failure or always, with a limit")
-        restart = Restart(policy, _seconds(backoff), limit)
+        restart = ServiceRestartPolicy(policy, _check_seconds(backoff), limit)
         program = self._programs.start_service(message["name"], read_spec(message["program"]), restart)
-        answer.give(program=dict(program.entry))
+        reply.send_and_close(program=dict(program.entry))
 
-    def _stop_service(self, message: dict[str, Any], answer: Answer) -> None:
+    def _stop_service(self, message: dict[str, Any], reply: Reply) -> None:
         """The main process alone."""
-        program = self._programs.known.get(message["name"])
-        if program is None or program.entry["kind"] != "service" or program.is_over:
-            answer.give(ran=False)
+        program = self._programs.programs.get(message["name"])
+        if program is None or program.entry["kind"] != "service" or program.is_finished:
+            reply.send_and_close(ran=False)
             return
-        if self._programs.stop_main(program, _seconds(message["grace_seconds"])):
-            _wait_for(program, answer)
+        if self._programs.stop_main(program, _check_seconds(message["grace_seconds"])):
+            _wait_for(program, reply)
         else:
-            answer.give(ran=False)
+            reply.send_and_close(ran=False)
 
-    def _inspect(self, message: dict[str, Any], answer: Answer) -> None:
-        program = self._programs.known.get(message["name"])
+    def _inspect(self, message: dict[str, Any], reply: Reply) -> None:
+        program = self._programs.programs.get(message["name"])
         known = program is not None and program.entry["kind"] == "service"
-        answer.give(program=dict(program.entry) if known and program else None)
+        reply.send_and_close(program=dict(program.entry) if known and program else None)
 
-    def _list(self, message: dict[str, Any], answer: Answer) -> None:
-        answer.give(programs={name: dict(program.entry) for name, program in self._programs.known.items()})
+    def _list(self, message: dict[str, Any], reply: Reply) -> None:
+        reply.send_and_close(programs={name: dict(program.entry) for name, program in self._programs.programs.items()})
 
-    def _processes(self, message: dict[str, Any], answer: Answer) -> None:
-        answer.give(pids=process_tree.descendants(os.getpid()))
+    def _processes(self, message: dict[str, Any], reply: Reply) -> None:
+        reply.send_and_close(pids=process_tree.descendants(os.getpid()))
 
-    def _open_command(self, message: dict[str, Any], answer: Answer) -> None:
+    def _open_command(self, message: dict[str, Any], reply: Reply) -> None:
         size = (message["columns"], message["rows"]) if message.get("terminal", True) else None
-        self._commands.open(read_spec(message["program"]), size, answer)
+        self._commands.open(read_spec(message["program"]), size, reply)
 
-    def _kill(self, message: dict[str, Any], answer: Answer) -> None:
+    def _kill(self, message: dict[str, Any], reply: Reply) -> None:
         """All that the owner runs; the owner itself may start other things later."""
-        grace = _seconds(message["grace_seconds"])
-        ran = [name for name, each in self._programs.known.items() if not each.is_over]
-        for program in self._programs.known.values():
+        grace = _check_seconds(message["grace_seconds"])
+        running = [name for name, each in self._programs.programs.items() if not each.is_finished]
+        for program in self._programs.programs.values():
             program.stopping = True
             program.cancel_timer()
-            if program.entry["kind"] == "run" and not program.is_over:
+            if program.entry["kind"] == "run" and not program.is_finished:
                 program.entry["reason"] = "cancelled"
             elif program.entry["state"] == "backing_off":
                 self._programs.stop_main(program, 0)
         process_tree.send_signal(process_tree.descendants(os.getpid()), signal.SIGTERM)
         until = time.monotonic() + grace
 
-        def look() -> None:
-            if time.monotonic() < until and not self._is_alone():
-                self._loop.after(_LOOK_SECONDS, look)
+        def poll() -> None:
+            if time.monotonic() < until and not self._has_no_children():
+                self._loop.call_later(_POLL_SECONDS, poll)
             else:
-                self._end_all(lambda left: answer.give(ran=ran, left=left), _LOOKS_MAX)
+                self._kill_all(lambda left: reply.send_and_close(ran=running, left=left), _POLLS_MAX)
 
-        look()
+        poll()
 
-    def _end_all(self, then: Callable[[list[int]], None], looks: int) -> None:
+    def _kill_all(self, then: Callable[[list[int]], None], polls_left: int) -> None:
         """Kill everything below, and look again until nothing is left."""
-        if self._is_alone():
+        if self._has_no_children():
             then([])
             return
         left = process_tree.descendants(os.getpid())
         process_tree.send_signal(left, signal.SIGKILL)
-        if looks == 0:
+        if polls_left == 0:
             then(left)
         else:
-            self._loop.after(_LOOK_SECONDS, lambda: self._end_all(then, looks - 1))
+            self._loop.call_later(_POLL_SECONDS, lambda: self._kill_all(then, polls_left - 1))
 
-    def _is_alone(self) -> bool:
+    def _has_no_children(self) -> bool:
         """Whether nothing is below: whatever loses its parent becomes a child of this process."""
         self._programs.reap()
         try:
@@ -206,19 +206,19 @@ class OwnerSupervisor:
         return False
 
     def _run(self, key: str) -> Program:
-        program = self._programs.known.get(key)
+        program = self._programs.programs.get(key)
         if program is None or program.entry["kind"] != "run":
             raise Refusal("not_found", f"nothing was started under {KEY_VARIABLE}={key}")
         return program
 
 
-def _wait_for(program: Program, answer: Answer) -> None:
+def _wait_for(program: Program, reply: Reply) -> None:
     """Answer when the program is over, unless nobody waits any more by then."""
-    program.waiters.append(answer)
-    answer.wait(lambda: program.waiters.remove(answer) if answer in program.waiters else None)
+    program.waiters.append(reply)
+    reply.wait(lambda: program.waiters.remove(reply) if reply in program.waiters else None)
 
 
-def _seconds(given: Any) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= SECONDS_MAX:
+def _check_seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= SECONDS_MAX:
         raise Refusal("refused", f"a time is 0 to {SECONDS_MAX:.0f} seconds")
-    return float(given)
+    return float(value)

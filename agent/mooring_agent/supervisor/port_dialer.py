@@ -5,27 +5,27 @@ import os
 import socket
 from typing import Any, Final
 
-from mooring_agent.supervisor.event_loop import Loop, Timer
-from mooring_agent.supervisor.replies import Answer
+from mooring_agent.supervisor.event_loop import EventLoop, Timer
+from mooring_agent.supervisor.replies import Reply
 from mooring_agent.supervisor.spawn import Refusal
 
 CONNECT_SECONDS: Final = 10.0
 
 
-class Dialling:
+class PortDialer:
     """One attempt; it answers with the connected socket."""
 
-    def __init__(self, loop: Loop, addresses: tuple[str, ...], port: Any, answer: Answer) -> None:
+    def __init__(self, loop: EventLoop, addresses: tuple[str, ...], port: Any, reply: Reply) -> None:
         if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65_536:
             raise Refusal("refused", "a port is 1 to 65535")
         self._loop = loop
         self._addresses = list(addresses)
         self._port = port
-        self._answer = answer
+        self._reply = reply
         self._socket: socket.socket | None = None
         self._timer: Timer | None = None
 
-    def begin(self) -> None:
+    def try_next(self) -> None:
         """Try the next address; when there is none left it is refused."""
         while self._addresses:
             address = self._addresses.pop(0)
@@ -37,17 +37,17 @@ class Dialling:
             result = attempt.connect_ex((address, self._port))
             if result in (0, errno.EINPROGRESS):
                 self._socket = attempt
-                self._loop.watch_writable(attempt.fileno(), self._decided)
-                self._timer = self._loop.after(CONNECT_SECONDS, self._decided)
+                self._loop.watch_writable(attempt.fileno(), self._on_decided)
+                self._timer = self._loop.call_later(CONNECT_SECONDS, self._on_decided)
                 return
             attempt.close()
-        self._answer.refuse(Refusal("not_found", f"nothing in the sandbox takes connections on port {self._port}"))
+        self._reply.refuse(Refusal("not_found", f"nothing in the sandbox takes connections on port {self._port}"))
 
-    def _decided(self) -> None:
+    def _on_decided(self) -> None:
         attempt = self._socket
         if attempt is None:
             return
-        self._loop.forget(attempt.fileno())
+        self._loop.unwatch(attempt.fileno())
         self._socket = None
         if self._timer is not None:
             self._timer.cancel()
@@ -56,9 +56,9 @@ class Dialling:
         with attempt:
             if not failed:
                 os.set_blocking(attempt.fileno(), False)
-                self._answer.give((attempt.fileno(),), port=self._port)
+                self._reply.send_and_close((attempt.fileno(),), port=self._port)
         if failed:
-            self.begin()
+            self.try_next()
 
 
 def _has_peer(attempt: socket.socket) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 PROGRAMS_MAX: Final = 2000
 _FILE: Final = "programs.json"
-_LOOK_SECONDS: Final = 0.02
+_POLL_SECONDS: Final = 0.02
 _NEW: Final = "programs.json.new"
 
 Entry = dict[str, Any]
@@ -59,7 +59,7 @@ def lock(directory: int, seconds: float) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
 def directory_of(label: str) -> str:

@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple
 from mooring_agent.backoff import Backoff
 from mooring_agent.kernel import proc, process_tree
 from mooring_agent.supervisor import program_records, spawn
-from mooring_agent.supervisor.event_loop import Loop, Timer
-from mooring_agent.supervisor.options import Options
-from mooring_agent.supervisor.output_capture import Capture
-from mooring_agent.supervisor.replies import Answer
+from mooring_agent.supervisor.event_loop import EventLoop, Timer
+from mooring_agent.supervisor.options import SupervisorOptions
+from mooring_agent.supervisor.output_capture import OutputCapture
+from mooring_agent.supervisor.replies import Reply
 from mooring_agent.supervisor.segmented_log import LogWriter
-from mooring_agent.supervisor.spawn import Plumbing, Refusal, Spec
+from mooring_agent.supervisor.spawn import Refusal, SpawnSpec, StandardStreams
 
 RUNNING_MAX: Final = 256
 NAME_MAX: Final = 128
@@ -27,12 +27,12 @@ KEY_VARIABLE: Final = "MOORING_KEY"
 _BACKOFF_MAX_SECONDS: Final = 60.0
 _STEADY_SECONDS: Final = 60.0
 _READ_BYTES: Final = 65_536
-_LOOK_SECONDS: Final = 0.02
-_LOOKS_MAX: Final = 250
+_POLL_SECONDS: Final = 0.02
+_POLLS_MAX: Final = 250
 _SAVE_AGAIN_SECONDS: Final = 1.0
 
 
-class Restart(NamedTuple):
+class ServiceRestartPolicy(NamedTuple):
     """When a service is started again."""
 
     policy: str
@@ -46,17 +46,17 @@ class Program:
     def __init__(self, name: str, entry: program_records.Entry) -> None:
         self.name = name
         self.entry = entry
-        self.spec: Spec | None = None
-        self.restart = Restart("never", 0.0, 0)
+        self.spec: SpawnSpec | None = None
+        self.restart = ServiceRestartPolicy("never", 0.0, 0)
         self.log: LogWriter | None = None
         self.outputs: set[int] = set()
-        self.capture: tuple[int, Capture] | None = None  # the standard output that is kept, by its descriptor
+        self.capture: tuple[int, OutputCapture] | None = None  # the standard output that is kept, by its descriptor
         self.timer: Timer | None = None
-        self.waiters: list[Answer] = []
+        self.waiters: list[Reply] = []
         self.stopping = False
         self.failures = 0  # in a row
         self.backoff = Backoff(0.0, 0.0)
-        self.begun = 0.0
+        self.started_monotonic = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -65,7 +65,7 @@ class Program:
         return pid
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether no process of it is meant to run."""
         return self.entry["state"] in ("ended", "exited", "failed")
 
@@ -76,46 +76,46 @@ class Program:
             self.timer = None
 
 
-class Programs:
+class ProgramRunner:
     """Starts them, hears them and writes down how they end."""
 
-    def __init__(self, loop: Loop, options: Options, directory: int) -> None:
+    def __init__(self, loop: EventLoop, options: SupervisorOptions, directory: int) -> None:
         self.loop = loop
         self.options = options
         self.closing = False
         self._directory = directory
         self._logs = program_records.open_directory(directory, "logs")
-        self.known = {name: Program(name, entry) for name, entry in program_records.load(directory).items()}
+        self.programs = {name: Program(name, entry) for name, entry in program_records.load(directory).items()}
         self.children: dict[int, Callable[[int], None]] = {}
 
-    def start_run(self, key: str, spec: Spec, timeout_seconds: float) -> Program:
+    def start_run(self, key: str, spec: SpawnSpec, timeout_seconds: float) -> Program:
         """Start it once; a known key is answered as it stands."""
-        program = self.known.get(key)
+        program = self.programs.get(key)
         if program is None:
-            program = self._add(key, "run")
-            self._begin(program, spec)
-            program.timer = self.loop.after(timeout_seconds, lambda: self.end_run(program, "timed_out"))
+            program = self._register(key, "run")
+            self._start_first(program, spec)
+            program.timer = self.loop.call_later(timeout_seconds, lambda: self.end_run(program, "timed_out"))
         elif program.entry["kind"] != "run":
             raise Refusal("refused", f"{key} is a service")
         return program
 
-    def end_run(self, program: Program, reason: str, answer: Answer | None = None) -> None:
+    def end_run(self, program: Program, reason: str, reply: Reply | None = None) -> None:
         """Kill it and what it started; the answer is given when nothing of it is left."""
-        if not program.is_over:
+        if not program.is_finished:
             program.entry["reason"] = reason
         program.cancel_timer()
-        self._kill_related(program, answer, _LOOKS_MAX)
+        self._kill_related(program, reply, _POLLS_MAX)
 
-    def start_service(self, name: str, spec: Spec, restart: Restart) -> Program:
+    def start_service(self, name: str, spec: SpawnSpec, restart: ServiceRestartPolicy) -> Program:
         """Start it, or answer how the one of this name stands if it runs or is about to."""
-        program = self.known.get(name)
+        program = self.programs.get(name)
         if program is not None and program.entry["kind"] != "service":
             raise Refusal("refused", f"{name} is a run")
-        if program is None or program.is_over:
-            program = self._add(name, "service")
+        if program is None or program.is_finished:
+            program = self._register(name, "service")
             program.restart = restart
             program.backoff = Backoff(restart.backoff_seconds, _BACKOFF_MAX_SECONDS)
-            self._begin(program, spec)
+            self._start_first(program, spec)
         return program
 
     def stop_main(self, program: Program, grace_seconds: float) -> bool:
@@ -125,17 +125,17 @@ class Programs:
         pid = program.pid
         if pid is None:
             if program.entry["state"] == "backing_off":
-                self._over(program, "exited")
+                self._finish(program, "exited")
             return False
         os.kill(pid, signal.SIGTERM)
-        program.timer = self.loop.after(grace_seconds, lambda: process_tree.send_signal([pid], signal.SIGKILL))
+        program.timer = self.loop.call_later(grace_seconds, lambda: process_tree.send_signal([pid], signal.SIGKILL))
         return True
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Start nothing any more; how the runs end that are killed now says nothing about them."""
         self.closing = True
-        for program in self.known.values():
-            if program.entry["kind"] == "run" and not program.is_over:
+        for program in self.programs.values():
+            if program.entry["kind"] == "run" and not program.is_finished:
                 program.entry["reason"] = "lost"
 
     def reap(self) -> None:
@@ -155,55 +155,55 @@ class Programs:
         """The directory of one program's log."""
         return program_records.open_directory(self._logs, name)
 
-    def _add(self, name: str, kind: str) -> Program:
+    def _register(self, name: str, kind: str) -> Program:
         if self.closing:
             raise Refusal("refused", "the owner is being closed")
         if not is_name(name):
             raise Refusal("refused", "a key is 1 to 128 letters, digits, '.', '_' or '-', and does not begin with '.'")
-        if sum(not each.is_over for each in self.known.values()) >= RUNNING_MAX:
+        if sum(not each.is_finished for each in self.programs.values()) >= RUNNING_MAX:
             raise Refusal("capacity", f"{RUNNING_MAX} programs run already")
         self._make_room()
         entry = {"kind": kind, "state": "starting", "pid": None, "started_at": time.time(), "restarts": 0}
         entry |= {"exit_code": None, "reason": None, "ended_at": None}
         # A service that is started anew keeps its log, which what it left behind may still be writing to.
-        program = self.known.pop(name, None) or Program(name, entry)
+        program = self.programs.pop(name, None) or Program(name, entry)
         program.entry, program.stopping, program.failures = entry, False, 0
-        self.known[name] = program
+        self.programs[name] = program
         program_records.save(self._directory, self._entries())
         return program
 
     def _make_room(self) -> None:
         """The oldest runs that are over are forgotten, with their output."""
-        over = [each for each in self.known.values() if each.is_over and not each.outputs]
-        for program in over[: max(0, len(self.known) - program_records.PROGRAMS_MAX + 1)]:
+        finished = [each for each in self.programs.values() if each.is_finished and not each.outputs]
+        for program in finished[: max(0, len(self.programs) - program_records.PROGRAMS_MAX + 1)]:
             self._close_log(program)
             directory = self.log_directory(program.name)
             for name in os.listdir(directory):
                 os.unlink(name, dir_fd=directory)
             os.close(directory)
             os.rmdir(program.name, dir_fd=self._logs)
-            del self.known[program.name]
+            del self.programs[program.name]
 
-    def _begin(self, program: Program, spec: Spec) -> None:
+    def _start_first(self, program: Program, spec: SpawnSpec) -> None:
         """Start the first process of it; what cannot be started is over."""
         program.spec = spec
         try:
             self._launch(program, spec)
         except Refusal as refusal:
             program.entry["reason"] = refusal.code
-            self._over(program, "ended" if program.entry["kind"] == "run" else "failed")
+            self._finish(program, "ended" if program.entry["kind"] == "run" else "failed")
             raise
 
-    def _launch(self, program: Program, spec: Spec) -> None:
+    def _launch(self, program: Program, spec: SpawnSpec) -> None:
         if program.log is None:
             directory = self.log_directory(program.name)
             program.log = LogWriter(directory, self.options.log_segment_bytes, self.options.log_head_bytes)
-        marked = spec._replace(environment={**spec.environment, KEY_VARIABLE: program.name})
+        spawn_spec = spec._replace(environment={**spec.environment, KEY_VARIABLE: program.name})
         # Standard output and errors share a pipe, so that the log has their order, unless one of them is kept apart.
         pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2 if spec.output_bytes else 1)]
         outputs = [read for read, _ in pipes]
         try:
-            pid = spawn.start(marked, self.options, Plumbing(pipes[0][1], pipes[-1][1]))
+            pid = spawn.start(spawn_spec, self.options, StandardStreams(pipes[0][1], pipes[-1][1]))
         except (Refusal, OSError):
             for output in outputs:
                 os.close(output)
@@ -212,28 +212,28 @@ class Programs:
             for _, write in pipes:
                 os.close(write)
         if spec.output_bytes:
-            self._keep_output(program, outputs[0], spec.output_bytes)
-        program.begun = time.monotonic()
+            self._capture_output(program, outputs[0], spec.output_bytes)
+        program.started_monotonic = time.monotonic()
         program.entry |= {"state": "running", "pid": pid, "started_at": time.time(), "exit_code": None}
-        self.children[pid] = lambda code: self._ended(program, outputs, code)
+        self.children[pid] = lambda code: self._on_exit(program, outputs, code)
         for output in outputs:
             os.set_blocking(output, False)
             program.outputs.add(output)
-            self.loop.watch(output, partial(self._listen, program, output))
+            self.loop.watch(output, partial(self._on_output, program, output))
         self._save()
 
-    def _keep_output(self, program: Program, output: int, limit_bytes: int) -> None:
+    def _capture_output(self, program: Program, output: int, limit_bytes: int) -> None:
         """Keep what comes out of this pipe; where no file can be made, the log alone has it."""
         directory = self.log_directory(program.name)
         try:
-            program.capture = (output, Capture(directory, limit_bytes))
+            program.capture = (output, OutputCapture(directory, limit_bytes))
         except OSError:
             os.close(directory)
 
-    def _listen(self, program: Program, output: int) -> None:
-        self._hear(program, output)
+    def _on_output(self, program: Program, output: int) -> None:
+        self._drain(program, output)
 
-    def _hear(self, program: Program, output: int) -> bool:
+    def _drain(self, program: Program, output: int) -> bool:
         """Take what a program wrote; whether there may be more."""
         try:
             data = os.read(output, _READ_BYTES)
@@ -244,17 +244,17 @@ class Programs:
             if program.capture is not None and program.capture[0] == output:
                 program.capture[1].write(data)
             return True
-        self.loop.forget(output)
+        self.loop.unwatch(output)
         os.close(output)
         program.outputs.discard(output)
-        if program.is_over:
+        if program.is_finished:
             self._close_log(program)
         return False
 
-    def _ended(self, program: Program, outputs: list[int], code: int) -> None:
+    def _on_exit(self, program: Program, outputs: list[int], code: int) -> None:
         """The main process ended: what it wrote before is taken first, and what it left behind is not its output."""
         for output in outputs:
-            while output in program.outputs and self._hear(program, output):
+            while output in program.outputs and self._drain(program, output):
                 pass
         if program.capture is not None:
             program.capture[1].close()
@@ -264,31 +264,31 @@ class Programs:
         if entry["kind"] == "run":
             entry["reason"] = entry["reason"] or "exited"
             program.cancel_timer()
-            self._over(program, "ended")
+            self._finish(program, "ended")
         elif program.stopping or self.closing:
             program.cancel_timer()
-            self._over(program, "exited")
+            self._finish(program, "exited")
         else:
-            self._restart_or_not(program)
+            self._restart_or_finish(program)
 
-    def _restart_or_not(self, program: Program) -> None:
+    def _restart_or_finish(self, program: Program) -> None:
         policy, entry = program.restart, program.entry
-        if time.monotonic() - program.begun >= max(_STEADY_SECONDS, 10 * policy.backoff_seconds):
+        if time.monotonic() - program.started_monotonic >= max(_STEADY_SECONDS, 10 * policy.backoff_seconds):
             program.failures = 0
             program.backoff.reset()
-        wanted = policy.policy == "always" or (policy.policy == "on_failure" and entry["exit_code"] != 0)
-        if not wanted:
-            self._over(program, "exited" if entry["exit_code"] == 0 else "failed")
+        should_restart = policy.policy == "always" or (policy.policy == "on_failure" and entry["exit_code"] != 0)
+        if not should_restart:
+            self._finish(program, "exited" if entry["exit_code"] == 0 else "failed")
         elif program.failures >= policy.limit:
             entry["reason"] = "restart limit"
-            self._over(program, "failed")
+            self._finish(program, "failed")
         else:
             program.failures += 1
             entry["state"] = "backing_off"
-            program.timer = self.loop.after(program.backoff.next_seconds(), lambda: self._again(program))
+            program.timer = self.loop.call_later(program.backoff.next_seconds(), lambda: self._restart(program))
             self._save()
 
-    def _again(self, program: Program) -> None:
+    def _restart(self, program: Program) -> None:
         program.timer = None
         program.entry["restarts"] += 1
         if program.spec is None:
@@ -298,20 +298,20 @@ class Programs:
         except (Refusal, OSError) as error:
             # A program that was there and is not any more counts as one that failed.
             program.entry |= {"exit_code": 127, "reason": str(error)[:200]}
-            self._restart_or_not(program)
+            self._restart_or_finish(program)
 
-    def _over(self, program: Program, state: str) -> None:
+    def _finish(self, program: Program, state: str) -> None:
         program.entry["state"] = state
         program.spec = None  # its environment is not needed any more
         self._save()
         waiters, program.waiters = program.waiters, []
-        for answer in waiters:
-            answer.give(program=dict(program.entry))
+        for reply in waiters:
+            reply.send_and_close(program=dict(program.entry))
         if not program.outputs:
             self._close_log(program)
 
     def _kill_related(
-        self, program: Program, answer: Answer | None, looks: int, dying: frozenset[int] = frozenset()
+        self, program: Program, reply: Reply | None, polls_left: int, killed: frozenset[int] = frozenset()
     ) -> None:
         """Kill what descends from it, is in its session or carries its key; look again until nothing is left.
 
@@ -319,13 +319,13 @@ class Programs:
         """
         living = frozenset(process_tree.descendants(os.getpid()))
         related = frozenset(pid for pid in living if self._is_related(pid, program))
-        left = related | (living & dying)
-        if not left or looks == 0:
-            if answer is not None:
-                answer.give(left=sorted(left))
+        remaining = related | (living & killed)
+        if not remaining or polls_left == 0:
+            if reply is not None:
+                reply.send_and_close(left=sorted(remaining))
             return
         process_tree.send_signal(related, signal.SIGKILL)
-        self.loop.after(_LOOK_SECONDS, lambda: self._kill_related(program, answer, looks - 1, left))
+        self.loop.call_later(_POLL_SECONDS, lambda: self._kill_related(program, reply, polls_left - 1, remaining))
 
     def _is_related(self, pid: int, program: Program) -> bool:
         if program.pid is not None and (pid == program.pid or process_tree.is_in_session(pid, program.pid)):
@@ -338,14 +338,14 @@ class Programs:
             program.log = None
 
     def _entries(self) -> dict[str, program_records.Entry]:
-        return {name: program.entry for name, program in self.known.items()}
+        return {name: program.entry for name, program in self.programs.items()}
 
     def _save(self) -> None:
         """Write down what has happened already: a full disk delays that, and stops nothing."""
         try:
             program_records.save(self._directory, self._entries())
         except OSError:
-            self.loop.after(_SAVE_AGAIN_SECONDS, self._save)
+            self.loop.call_later(_SAVE_AGAIN_SECONDS, self._save)
 
 
 def is_name(name: Any) -> bool:

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 from mooring_agent.supervisor import packets
-from mooring_agent.supervisor.event_loop import Loop
+from mooring_agent.supervisor.event_loop import EventLoop
 from mooring_agent.supervisor.spawn import Refusal
 
 
-class Answer:
+class Reply:
     """Where the answer goes; it is given once, then the connection is closed."""
 
-    def __init__(self, loop: Loop, connection: socket.socket) -> None:
+    def __init__(self, loop: EventLoop, connection: socket.socket) -> None:
         self._loop = loop
         self._connection: socket.socket | None = connection
         self._waiting = False
@@ -22,19 +22,19 @@ class Answer:
         """Whether somebody still waits."""
         return self._connection is not None
 
-    def give(self, descriptors: tuple[int, ...] = (), **fields: Any) -> None:
+    def send_and_close(self, descriptors: tuple[int, ...] = (), **fields: Any) -> None:
         """Answer and close."""
-        self.tell(descriptors, **fields)
+        self.send(descriptors, **fields)
         self.close()
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer that it is not done, and why."""
-        self._send({"ok": False, "code": refusal.code, "detail": refusal.detail}, ())
+        self._transmit({"ok": False, "code": refusal.code, "detail": refusal.detail}, ())
         self.close()
 
-    def tell(self, descriptors: tuple[int, ...] = (), **fields: Any) -> None:
+    def send(self, descriptors: tuple[int, ...] = (), **fields: Any) -> None:
         """Say something and stay open for more."""
-        self._send({"ok": True, **fields}, descriptors)
+        self._transmit({"ok": True, **fields}, descriptors)
 
     def wait(self, on_gone: Callable[[], None], on_message: Callable[[packets.Message], None] | None = None) -> None:
         """The answer comes later; call if nobody waits for it any more, or if more is said meanwhile."""
@@ -43,7 +43,7 @@ class Answer:
             return
         connection = self._connection
 
-        def heard() -> None:
+        def on_readable() -> None:
             try:
                 message, descriptors = packets.receive_message(connection)
             except (packets.WireError, OSError):
@@ -56,18 +56,18 @@ class Answer:
             on_gone()
 
         self._waiting = True
-        self._loop.watch(connection.fileno(), heard)
+        self._loop.watch(connection.fileno(), on_readable)
 
     def close(self) -> None:
         """Nothing more is said."""
         if self._connection is None:
             return
         if self._waiting:
-            self._loop.forget(self._connection.fileno())
+            self._loop.unwatch(self._connection.fileno())
         self._connection.close()
         self._connection = None
 
-    def _send(self, message: packets.Message, descriptors: tuple[int, ...]) -> None:
+    def _transmit(self, message: packets.Message, descriptors: tuple[int, ...]) -> None:
         if self._connection is None:
             return
         try:

@@ -15,48 +15,50 @@ from typing import Any, Final
 
 from mooring_agent.kernel import process_tree, syscalls
 from mooring_agent.supervisor import packets
-from mooring_agent.supervisor.event_loop import Loop
-from mooring_agent.supervisor.options import Options
+from mooring_agent.supervisor.event_loop import EventLoop
+from mooring_agent.supervisor.options import SupervisorOptions
 from mooring_agent.supervisor.owner_supervisor import serve_owner
-from mooring_agent.supervisor.port_dialer import Dialling
+from mooring_agent.supervisor.port_dialer import PortDialer
 from mooring_agent.supervisor.program_runner import is_name
-from mooring_agent.supervisor.replies import Answer
+from mooring_agent.supervisor.replies import Reply
 from mooring_agent.supervisor.spawn import Refusal
 
 VERSION: Final = 1
 OWNERS_MAX: Final = 64
 CONNECTIONS_MAX: Final = 128
 BACKLOG: Final = 128
-_LOOK_SECONDS: Final = 0.02
-_LOOKS_MAX: Final = 1500
+_POLL_SECONDS: Final = 0.02
+_POLLS_MAX: Final = 1500
 
 
-class Ward:
+class OwnerProcess:
     """One owner supervisor, as the sandbox's keeps it."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self.pid = pid
         self.channel = channel
-        self.closers: list[Answer] = []
+        self.close_waiters: list[Reply] = []
         self.closing = False
 
 
 class SandboxSupervisor:
     """The one process that the agent can ask."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SupervisorOptions) -> None:
         self._options = options
         self._started_at = time.time()
-        self._loop = Loop(self._children_ended)
+        self._loop = EventLoop(self._children_ended)
         self._listener = socket.socket(fileno=options.listener)
         self._listener.setblocking(False)
         self._listener.listen(BACKLOG)  # once more, so that the socket names this process as its peer
-        self._unheard: dict[int, socket.socket] = {}
-        self._wards: dict[str, Ward] = {}
-        self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if options.owner_namespaces else -1
-        self._ending = False
-        self._enders: list[Answer] = []
-        self._asked: dict[str, Callable[[dict[str, Any], Answer], None]] = {
+        self._new_connections: dict[int, socket.socket] = {}
+        self._owners: dict[str, OwnerProcess] = {}
+        self._own_pid_namespace = (
+            os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if options.owner_namespaces else -1
+        )
+        self._is_shutting_down = False
+        self._shutdown_waiters: list[Reply] = []
+        self._operations: dict[str, Callable[[dict[str, Any], Reply], None]] = {
             "status": self._status,
             "dial": self._dial,
             "close_owner": self._close_owner,
@@ -65,16 +67,16 @@ class SandboxSupervisor:
 
     def run(self) -> None:
         """Until it is asked to end."""
-        signal.signal(signal.SIGTERM, self._asked_to_end)
+        signal.signal(signal.SIGTERM, self._on_sigterm)
         for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(ignored, signal.SIG_IGN)
         self._loop.watch(self._listener.fileno(), self._accept)
         self._loop.run()
 
-    def _asked_to_end(self, number: int, frame: FrameType | None) -> None:
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
         """The machine goes down; pid 1 of a namespace, which hears this from its tenants too, does not listen to it."""
         if os.getpid() != 1:
-            self._loop.after(0, self._end)
+            self._loop.call_later(0, self._begin_shutdown)
 
     def _accept(self) -> None:
         try:
@@ -84,15 +86,15 @@ class SandboxSupervisor:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid, uid, _ = struct.unpack("3i", credentials)
         stranger = uid != self._options.agent_uid or (self._options.peer_outside and pid != 0)
-        if stranger or len(self._unheard) >= CONNECTIONS_MAX:
+        if stranger or len(self._new_connections) >= CONNECTIONS_MAX:
             connection.close()
             return
-        self._unheard[connection.fileno()] = connection
-        self._loop.watch(connection.fileno(), lambda: self._heard(connection))
+        self._new_connections[connection.fileno()] = connection
+        self._loop.watch(connection.fileno(), lambda: self._on_readable(connection))
 
-    def _heard(self, connection: socket.socket) -> None:
-        self._loop.forget(connection.fileno())
-        del self._unheard[connection.fileno()]
+    def _on_readable(self, connection: socket.socket) -> None:
+        self._loop.unwatch(connection.fileno())
+        del self._new_connections[connection.fileno()]
         try:
             packet, descriptors = packets.receive_packet(connection)
         except (packets.WireError, OSError):
@@ -107,38 +109,38 @@ class SandboxSupervisor:
 
     def _route(self, connection: socket.socket, packet: bytes, descriptors: list[int]) -> None:
         """A question for an owner goes to its supervisor, connection and all; the others are answered here."""
-        answer = Answer(self._loop, connection)
+        reply = Reply(self._loop, connection)
         try:
             message = packets.unpack(packet, descriptors)
-            own = self._asked.get(message["op"])
-            if own is not None:
-                own(message, answer)
+            operation = self._operations.get(message["op"])
+            if operation is not None:
+                operation(message, reply)
                 return
-            ward = self._ward(message["owner"])
-            packets.send_packet(ward.channel, packet, [connection.fileno(), *descriptors])
-            answer.close()
+            owner = self._require_owner(message["owner"])
+            packets.send_packet(owner.channel, packet, [connection.fileno(), *descriptors])
+            reply.close()
         except Refusal as refusal:
-            answer.refuse(refusal)
+            reply.refuse(refusal)
         except (BlockingIOError, ConnectionError, BrokenPipeError):
-            answer.refuse(Refusal("capacity", "the owner's supervisor does not keep up"))
+            reply.refuse(Refusal("capacity", "the owner's supervisor does not keep up"))
         except (KeyError, TypeError, ValueError, packets.WireError) as error:
-            answer.refuse(Refusal("refused", f"not understood: {type(error).__name__}"))
+            reply.refuse(Refusal("refused", f"not understood: {type(error).__name__}"))
         except OSError as error:
-            answer.refuse(Refusal("host_error", error.strerror or str(error)))
+            reply.refuse(Refusal("host_error", error.strerror or str(error)))
 
-    def _ward(self, label: Any) -> Ward:
+    def _require_owner(self, label: Any) -> OwnerProcess:
         if label != "" and not is_name(label):
             raise Refusal("refused", "no name of an owner")
-        ward = self._wards.get(label)
-        if self._ending or (ward is not None and ward.closing):
+        owner = self._owners.get(label)
+        if self._is_shutting_down or (owner is not None and owner.closing):
             raise Refusal("refused", "it is being closed")
-        if ward is None:
-            if len(self._wards) >= OWNERS_MAX:
+        if owner is None:
+            if len(self._owners) >= OWNERS_MAX:
                 raise Refusal("capacity", f"{OWNERS_MAX} owners are in the sandbox already")
-            ward = self._wards[label] = self._fork(label)
-        return ward
+            owner = self._owners[label] = self._fork(label)
+        return owner
 
-    def _fork(self, label: str) -> Ward:
+    def _fork(self, label: str) -> OwnerProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if self._options.owner_namespaces:
             syscalls.unshare(syscalls.CLONE_NEWPID)
@@ -147,11 +149,11 @@ class SandboxSupervisor:
             if pid == 0:
                 self._become_owner(label, ours, theirs)
         finally:
-            if self._options.owner_namespaces and self._own_pids >= 0:
-                syscalls.setns(self._own_pids, syscalls.CLONE_NEWPID)
+            if self._options.owner_namespaces and self._own_pid_namespace >= 0:
+                syscalls.setns(self._own_pid_namespace, syscalls.CLONE_NEWPID)
         theirs.close()
         ours.setblocking(False)
-        return Ward(pid, ours)
+        return OwnerProcess(pid, ours)
 
     def _become_owner(self, label: str, ours: socket.socket, theirs: socket.socket) -> None:
         """In the fork: let go of everything that is the sandbox supervisor's, then serve."""
@@ -159,67 +161,67 @@ class SandboxSupervisor:
             self._loop.close()
             ours.close()
             self._listener.close()
-            for connection in (*self._unheard.values(), *(ward.channel for ward in self._wards.values())):
+            for connection in (*self._new_connections.values(), *(owner.channel for owner in self._owners.values())):
                 connection.close()
-            if self._own_pids >= 0:
-                os.close(self._own_pids)
-                self._own_pids = -1
+            if self._own_pid_namespace >= 0:
+                os.close(self._own_pid_namespace)
+                self._own_pid_namespace = -1
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             serve_owner(label, theirs, self._options._replace(listener=-1))
         finally:
             os._exit(1)
 
-    def _status(self, message: dict[str, Any], answer: Answer) -> None:
-        owners = {label: ward.pid for label, ward in self._wards.items()}
-        answer.give(version=VERSION, pid=os.getpid(), started_at=self._started_at, owners=owners)
+    def _status(self, message: dict[str, Any], reply: Reply) -> None:
+        owners = {label: owner.pid for label, owner in self._owners.items()}
+        reply.send_and_close(version=VERSION, pid=os.getpid(), started_at=self._started_at, owners=owners)
 
-    def _dial(self, message: dict[str, Any], answer: Answer) -> None:
-        Dialling(self._loop, self._options.addresses, message["port"], answer).begin()
+    def _dial(self, message: dict[str, Any], reply: Reply) -> None:
+        PortDialer(self._loop, self._options.addresses, message["port"], reply).try_next()
 
-    def _close_owner(self, message: dict[str, Any], answer: Answer) -> None:
+    def _close_owner(self, message: dict[str, Any], reply: Reply) -> None:
         """Kill everything of one owner, its supervisor last; the answer comes when it is gone, or says what is left."""
-        ward = self._wards.get(message["owner"])
-        if ward is None:
-            answer.give(left=[])
+        owner = self._owners.get(message["owner"])
+        if owner is None:
+            reply.send_and_close(left=[])
             return
-        ward.closers.append(answer)
-        if not ward.closing:
-            ward.closing = True
-            self._end_ward(ward, _LOOKS_MAX)
+        owner.close_waiters.append(reply)
+        if not owner.closing:
+            owner.closing = True
+            self._kill_owner(owner, _POLLS_MAX)
 
-    def _end_ward(self, ward: Ward, looks: int) -> None:
-        if ward not in self._wards.values():
+    def _kill_owner(self, owner: OwnerProcess, polls_left: int) -> None:
+        if owner not in self._owners.values():
             return
         if self._options.owner_namespaces:
-            left = []
+            remaining = []
         else:
             # Held still it starts nothing more, and what loses its parent still comes to it and not to us.
-            process_tree.send_signal([ward.pid], signal.SIGSTOP)
-            left = process_tree.kill_below(ward.pid)
-        if not left:
-            process_tree.send_signal([ward.pid], signal.SIGKILL)
-        if looks == 0:
-            ward.closing = False
-            self._answer_closers(ward, left or [ward.pid])
+            process_tree.send_signal([owner.pid], signal.SIGSTOP)
+            remaining = process_tree.kill_below(owner.pid)
+        if not remaining:
+            process_tree.send_signal([owner.pid], signal.SIGKILL)
+        if polls_left == 0:
+            owner.closing = False
+            self._answer_closers(owner, remaining or [owner.pid])
         else:
-            self._loop.after(_LOOK_SECONDS, lambda: self._end_ward(ward, looks - 1))
+            self._loop.call_later(_POLL_SECONDS, lambda: self._kill_owner(owner, polls_left - 1))
 
-    def _answer_closers(self, ward: Ward, left: list[int]) -> None:
-        closers, ward.closers = ward.closers, []
-        for answer in closers:
-            answer.give(left=left)
+    def _answer_closers(self, owner: OwnerProcess, remaining: list[int]) -> None:
+        close_waiters, owner.close_waiters = owner.close_waiters, []
+        for reply in close_waiters:
+            reply.send_and_close(left=remaining)
 
-    def _shut_down(self, message: dict[str, Any], answer: Answer) -> None:
-        self._enders.append(answer)
-        self._end()
+    def _shut_down(self, message: dict[str, Any], reply: Reply) -> None:
+        self._shutdown_waiters.append(reply)
+        self._begin_shutdown()
 
-    def _end(self) -> None:
-        self._ending = True
-        for ward in self._wards.values():
-            if not ward.closing:
-                ward.closing = True
-                self._end_ward(ward, _LOOKS_MAX)
-        self._leave_if_alone()
+    def _begin_shutdown(self) -> None:
+        self._is_shutting_down = True
+        for owner in self._owners.values():
+            if not owner.closing:
+                owner.closing = True
+                self._kill_owner(owner, _POLLS_MAX)
+        self._exit_if_done()
 
     def _children_ended(self) -> None:
         while True:
@@ -229,26 +231,26 @@ class SandboxSupervisor:
                 break
             if pid == 0:
                 break
-            self._bury(pid)
-        self._kill_strays()
-        self._leave_if_alone()
+            self._remove_owner(pid)
+        self._kill_orphans()
+        self._exit_if_done()
 
-    def _bury(self, pid: int) -> None:
-        for label, ward in list(self._wards.items()):
-            if ward.pid == pid:
-                del self._wards[label]
-                ward.channel.close()
-                self._answer_closers(ward, [])
+    def _remove_owner(self, pid: int) -> None:
+        for label, owner in list(self._owners.items()):
+            if owner.pid == pid:
+                del self._owners[label]
+                owner.channel.close()
+                self._answer_closers(owner, [])
 
-    def _kill_strays(self) -> None:
+    def _kill_orphans(self) -> None:
         """What an owner supervisor left that did not end by our hand."""
         if self._options.owner_namespaces:
             return
-        if process_tree.kill_below(os.getpid(), {ward.pid for ward in self._wards.values()}):
-            self._loop.after(_LOOK_SECONDS, self._kill_strays)
+        if process_tree.kill_below(os.getpid(), {owner.pid for owner in self._owners.values()}):
+            self._loop.call_later(_POLL_SECONDS, self._kill_orphans)
 
-    def _leave_if_alone(self) -> None:
-        if self._ending and not self._wards:
-            for answer in self._enders:
-                answer.give(left=[])
+    def _exit_if_done(self) -> None:
+        if self._is_shutting_down and not self._owners:
+            for reply in self._shutdown_waiters:
+                reply.send_and_close(left=[])
             self._loop.stop()

@@ -92,7 +92,7 @@ def read_log(path: str, offset: int) -> Iterator[bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class LogSpan:
     """A part of a log without a gap: where it begins, what is there, and where the whole log ends now."""
 
     offset: int
@@ -100,7 +100,7 @@ class Span:
     size: int
 
 
-def read_span(path: str, offset: int | None, limit_bytes: int) -> Span | None:
+def read_span(path: str, offset: int | None, limit_bytes: int) -> LogSpan | None:
     """What follows on an offset, up to the next gap; without an offset the end of the log. None: there is no log.
 
     What was dropped is not filled: then the part begins after the offset that was asked for.
@@ -125,7 +125,7 @@ def read_span(path: str, offset: int | None, limit_bytes: int) -> Span | None:
                 os.close(file)
             data += piece
             place += len(piece)
-        return Span(begin, data, max(size, place))
+        return LogSpan(begin, data, max(size, place))
     finally:
         os.close(directory)
 

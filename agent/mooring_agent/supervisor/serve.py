@@ -7,16 +7,16 @@ from typing import Final
 
 from mooring_agent.kernel import syscalls
 from mooring_agent.supervisor import program_records
-from mooring_agent.supervisor.options import Options
+from mooring_agent.supervisor.options import SupervisorOptions
 from mooring_agent.supervisor.sandbox_supervisor import SandboxSupervisor
 
-_BEFORE_SECONDS: Final = 10.0
+_LOCK_SECONDS: Final = 10.0
 
 
-def serve(options: Options) -> None:
+def serve(options: SupervisorOptions) -> None:
     """Supervise until asked to end. A second one for the same state directory ends at once."""
     try:
-        program_records.lock(options.state, _BEFORE_SECONDS)
+        program_records.lock(options.state, _LOCK_SECONDS)
     except BlockingIOError:
         return
     _attach_standard_files(options.state)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
 from mooring_agent.kernel import syscalls
-from mooring_agent.supervisor.options import Options
+from mooring_agent.supervisor.options import SupervisorOptions
 from mooring_agent.supervisor.output_capture import OUTPUT_MAX_BYTES
 from mooring_agent.supervisor.users import UnknownUserError, User, find_user
 
@@ -35,7 +35,7 @@ class Refusal(Exception):
         self.detail = detail
 
 
-class Spec(NamedTuple):
+class SpawnSpec(NamedTuple):
     """One program, as it was asked for."""
 
     argv: tuple[str, ...]
@@ -46,7 +46,7 @@ class Spec(NamedTuple):
     output_bytes: int = 0  # how much of its standard output is kept apart from its log
 
 
-def read_spec(given: Any) -> Spec:
+def read_spec(given: Any) -> SpawnSpec:
     """A program out of a message, or a refusal."""
     if not isinstance(given, dict):
         raise Refusal("refused", "a program is an object")
@@ -68,10 +68,10 @@ def read_spec(given: Any) -> Spec:
     if isinstance(kept, bool) or not isinstance(kept, int) or not 0 <= kept <= OUTPUT_MAX_BYTES:
         raise Refusal("refused", f"of an output 0 to {OUTPUT_MAX_BYTES} bytes are kept")
     stdin = base64.b64decode(given.get("stdin", ""), validate=True)
-    return Spec(tuple(argv), environment, given.get("user", "root"), given.get("directory", "/"), stdin, kept)
+    return SpawnSpec(tuple(argv), environment, given.get("user", "root"), given.get("directory", "/"), stdin, kept)
 
 
-class Plumbing(NamedTuple):
+class StandardStreams(NamedTuple):
     """Where a program's standard files lead; the descriptors stay the caller's."""
 
     output: int
@@ -80,31 +80,31 @@ class Plumbing(NamedTuple):
     is_terminal: bool = False  # all three are one terminal, which becomes the program's own
 
 
-def start(spec: Spec, options: Options, plumbing: Plumbing) -> int:
+def start(spec: SpawnSpec, options: SupervisorOptions, streams: StandardStreams) -> int:
     """Start it; the pid."""
-    user = _user(spec, options)
-    if plumbing.input is not None and user is not None and 0 in (user.uid, user.gid):
+    user = _find_user(spec, options)
+    if streams.input is not None and user is not None and 0 in (user.uid, user.gid):
         # Only here is it known who a name is: the sandbox's own file says so, and that is the tenant's.
         raise Refusal("refused", f"{spec.user!r} is root in the sandbox: an interactive command has no need of more")
-    standard_input = plumbing.input if plumbing.input is not None else _input(spec.stdin)
-    heard, tell = os.pipe2(os.O_CLOEXEC)
+    standard_input = streams.input if streams.input is not None else _open_stdin(spec.stdin)
+    on_readable, send = os.pipe2(os.O_CLOEXEC)
     try:
         pid = os.fork()
         if pid == 0:
-            files = (standard_input, plumbing.output, plumbing.errors, tell)
-            _become(spec, options, user, files, plumbing.is_terminal)
+            files = (standard_input, streams.output, streams.errors, send)
+            _exec_program(spec, options, user, files, streams.is_terminal)
     finally:
-        os.close(tell)
-        if plumbing.input is None:
+        os.close(send)
+        if streams.input is None:
             os.close(standard_input)
     try:
-        _hear(heard, pid, spec.argv[0])
+        _wait_for_exec(on_readable, pid, spec.argv[0])
     finally:
-        os.close(heard)
+        os.close(on_readable)
     return pid
 
 
-def _user(spec: Spec, options: Options) -> User | None:
+def _find_user(spec: SpawnSpec, options: SupervisorOptions) -> User | None:
     if not options.switch_users:
         return None
     try:
@@ -113,7 +113,7 @@ def _user(spec: Spec, options: Options) -> User | None:
         raise Refusal("not_found", str(error)) from None
 
 
-def _input(content: bytes) -> int:
+def _open_stdin(content: bytes) -> int:
     if not content:
         return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     memory = os.memfd_create("stdin", os.MFD_CLOEXEC)
@@ -123,32 +123,32 @@ def _input(content: bytes) -> int:
     return memory
 
 
-def _hear(heard: int, pid: int, name: str) -> None:
+def _wait_for_exec(on_readable: int, pid: int, name: str) -> None:
     poll = select.poll()
-    poll.register(heard, select.POLLIN)
+    poll.register(on_readable, select.POLLIN)
     if not poll.poll(START_SECONDS * 1000):
-        told = f"{errno.ETIMEDOUT}:it did not start in {START_SECONDS:.0f} seconds"
+        problem = f"{errno.ETIMEDOUT}:it did not start in {START_SECONDS:.0f} seconds"
     else:
-        told = os.read(heard, 4096).decode("utf-8", "replace")
-    if not told:
+        problem = os.read(on_readable, 4096).decode("utf-8", "replace")
+    if not problem:
         return
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    number, _, detail = told.partition(":")
+    number, _, detail = problem.partition(":")
     codes = {errno.ENOENT: "not_found", errno.ENOTDIR: "not_found", errno.EACCES: "permission_denied"}
     raise Refusal(codes.get(int(number), "host_error"), f"{name} could not be started: {detail}")
 
 
-def _become(
-    spec: Spec, options: Options, user: User | None, files: tuple[int, int, int, int], has_terminal: bool
+def _exec_program(
+    spec: SpawnSpec, options: SupervisorOptions, user: User | None, files: tuple[int, int, int, int], has_terminal: bool
 ) -> NoReturn:
     """In the new process; whatever happens, it does not return."""
-    tell = files[3]
+    send = files[3]
     try:
         os.setsid()
         if has_terminal:
             fcntl.ioctl(files[0], termios.TIOCSCTTY, 0)
-        tell = _place(files)
+        send = _place_descriptors(files)
         signal.set_wakeup_fd(-1)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
@@ -156,27 +156,27 @@ def _become(
         os.umask(0o022)
         if options.prepare_program is not None:
             options.prepare_program()
-        _take_user(options, user)
-        _enter(spec.directory, options.start)
+        _switch_user(options, user)
+        _change_directory(spec.directory, options.start)
         syscalls.close_at_exec(3)
         os.execvpe(spec.argv[0], list(spec.argv), _environment(spec, options, user))
     except OSError as error:
-        os.write(tell, f"{error.errno or 0}:{error.strerror or error}".encode())
+        os.write(send, f"{error.errno or 0}:{error.strerror or error}".encode())
     except BaseException as error:  # noqa: BLE001 - told to the supervisor; here is nobody else to hear it
-        os.write(tell, f"0:{error!r}".encode())
+        os.write(send, f"0:{error!r}".encode())
     finally:
         os._exit(127)
 
 
-def _place(files: tuple[int, int, int, int]) -> int:
+def _place_descriptors(files: tuple[int, int, int, int]) -> int:
     """Input and outputs at 0, 1 and 2, and the pipe to tell with behind them; none of them is one of those before."""
-    high = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 10) for each in files]
+    duplicates = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 10) for each in files]
     for target in (0, 1, 2):
-        os.dup2(high[target], target)
-    return high[3]
+        os.dup2(duplicates[target], target)
+    return duplicates[3]
 
 
-def _take_user(options: Options, user: User | None) -> None:
+def _switch_user(options: SupervisorOptions, user: User | None) -> None:
     syscalls.drop_capabilities(options.drop_capabilities)
     if user is not None:
         os.setgroups(user.groups)
@@ -186,21 +186,21 @@ def _take_user(options: Options, user: User | None) -> None:
         syscalls.forbid_new_privileges()
 
 
-def _enter(directory: str, start: int | None) -> None:
+def _change_directory(directory: str, start: int | None) -> None:
     """Go to the program's directory: where the sandbox has no root of its own, step by step, never through a link."""
     if start is None:
         os.chdir(directory)
         return
-    here = os.open(".", _DIRECTORY, dir_fd=start)
+    current = os.open(".", _DIRECTORY, dir_fd=start)
     for part in directory.strip("/").split("/"):
         if part == "..":
             raise OSError(errno.EACCES, "the directory leaves the sandbox")
         if part not in ("", "."):
-            here = os.open(part, _DIRECTORY, dir_fd=here)
-    os.fchdir(here)
+            current = os.open(part, _DIRECTORY, dir_fd=current)
+    os.fchdir(current)
 
 
-def _environment(spec: Spec, options: Options, user: User | None) -> dict[str, str]:
+def _environment(spec: SpawnSpec, options: SupervisorOptions, user: User | None) -> dict[str, str]:
     base = {"PATH": _PATH, "LANG": "C.UTF-8"}
     if user is not None:
         base |= {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}

@@ -103,8 +103,8 @@ class TerminalCommand:
 
     async def exit_code(self) -> int:
         """Wait for its end. Only one may wait."""
-        answer, _ = await _receive(self._connection)
-        return int(answer["exit_code"])
+        response, _ = await _receive(self._connection)
+        return int(response["exit_code"])
 
     def close(self) -> None:
         """Hang up: a command that still runs is ended."""
@@ -127,8 +127,8 @@ class PipedCommand:
 
     async def exit_code(self) -> int:
         """Wait for its end. Only one may wait."""
-        answer, _ = await _receive(self._connection)
-        return int(answer["exit_code"])
+        response, _ = await _receive(self._connection)
+        return int(response["exit_code"])
 
     def close_input(self) -> None:
         """Nothing more is typed."""
@@ -155,91 +155,93 @@ class SupervisorClient:
     async def status(self) -> SupervisorStatus:
         """Who answers."""
         with _connect(self._directory) as connection:
-            answer, _ = await _ask(connection, {"op": "status"})
+            response, _ = await _request(connection, {"op": "status"})
         # One that connected before the supervisor had begun would name whoever had made the socket.
         with _connect(self._directory) as connection:
-            pid = _peer(connection)
-        return SupervisorStatus(answer["pid"], pid, answer["started_at"], answer["owners"])
+            pid = _peer_pid(connection)
+        return SupervisorStatus(response["pid"], pid, response["started_at"], response["owners"])
 
     async def start_run(self, owner: str, key: str, program: ProgramSpec, timeout_seconds: float) -> ProgramState:
         """Start a program once under a key; a known key is answered as it stands."""
         message = {"op": "start_run", "key": key, "program": program.message(), "timeout_seconds": timeout_seconds}
-        return ProgramState.read((await self._once(owner, message))["program"])
+        return ProgramState.read((await self._call(owner, message))["program"])
 
     async def find_run(self, owner: str, key: str) -> ProgramState | None:
         """What was started under this key."""
-        return _optional(await self._once(owner, {"op": "find_run", "key": key}))
+        return _optional_state(await self._call(owner, {"op": "find_run", "key": key}))
 
     async def wait_run(self, owner: str, key: str) -> ProgramState:
         """What it came to, when it has ended."""
-        return ProgramState.read((await self._once(owner, {"op": "wait_run", "key": key}, None))["program"])
+        return ProgramState.read((await self._call(owner, {"op": "wait_run", "key": key}, None))["program"])
 
     async def cancel_run(self, owner: str, key: str) -> tuple[int, ...]:
         """Kill it and what it started; the processes that could not be ended."""
-        return tuple((await self._once(owner, {"op": "cancel_run", "key": key}))["left"])
+        return tuple((await self._call(owner, {"op": "cancel_run", "key": key}))["left"])
 
     async def start_service(
         self, owner: str, name: str, program: ProgramSpec, restart: Mapping[str, Any]
     ) -> ProgramState:
         """Start a supervised program (`restart`: policy, backoff_seconds, limit), or answer how it runs."""
         message = {"op": "start_service", "name": name, "program": program.message(), "restart": dict(restart)}
-        return ProgramState.read((await self._once(owner, message))["program"])
+        return ProgramState.read((await self._call(owner, message))["program"])
 
     async def stop_service(self, owner: str, name: str, grace_seconds: float) -> bool:
         """End the main process of a service; what it left behind lives on. Whether it ran."""
         message = {"op": "stop_service", "name": name, "grace_seconds": grace_seconds}
-        return bool((await self._once(owner, message, ANSWER_SECONDS + grace_seconds)).get("ran", True))
+        return bool((await self._call(owner, message, ANSWER_SECONDS + grace_seconds)).get("ran", True))
 
     async def inspect(self, owner: str, name: str) -> ProgramState | None:
         """How a service stands."""
-        return _optional(await self._once(owner, {"op": "inspect", "name": name}))
+        return _optional_state(await self._call(owner, {"op": "inspect", "name": name}))
 
     async def list_programs(self, owner: str) -> dict[str, ProgramState]:
         """All that is known of an owner."""
-        programs = (await self._once(owner, {"op": "list"}))["programs"]
+        programs = (await self._call(owner, {"op": "list"}))["programs"]
         return {name: ProgramState.read(entry) for name, entry in programs.items()}
 
     async def processes(self, owner: str) -> tuple[int, ...]:
         """The living processes of an owner, as its supervisor's pid namespace counts them."""
-        return tuple((await self._once(owner, {"op": "processes"}))["pids"])
+        return tuple((await self._call(owner, {"op": "processes"}))["pids"])
 
     async def kill(self, owner: str, grace_seconds: float) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """End all that an owner runs: the names of what ran, and the processes that could not be ended."""
-        answer = await self._once(owner, {"op": "kill", "grace_seconds": grace_seconds}, ANSWER_SECONDS + grace_seconds)
-        return tuple(answer["ran"]), tuple(answer["left"])
+        response = await self._call(
+            owner, {"op": "kill", "grace_seconds": grace_seconds}, ANSWER_SECONDS + grace_seconds
+        )
+        return tuple(response["ran"]), tuple(response["left"])
 
     async def close_owner(self, owner: str) -> tuple[int, ...]:
         """Kill everything of an owner, its supervisor last; the processes that could not be ended."""
-        return tuple((await self._once(owner, {"op": "close_owner"}))["left"])
+        return tuple((await self._call(owner, {"op": "close_owner"}))["left"])
 
     async def shut_down(self) -> None:
         """Kill everything in the sandbox and end the supervisor."""
-        await self._once("", {"op": "shut_down"})
+        await self._call("", {"op": "shut_down"})
 
     async def dial(self, port: int) -> socket.socket:
         """A connection to a port in the sandbox's own network, made there."""
         with _connect(self._directory) as connection:
-            _, descriptors = await _ask(connection, {"op": "dial", "port": port})
+            _, descriptors = await _request(connection, {"op": "dial", "port": port})
             return socket.socket(fileno=descriptors[0])
 
     async def open_command(self, owner: str, program: ProgramSpec, columns: int, rows: int) -> TerminalCommand:
         """Start a command with a terminal of this size."""
         message = {"op": "open_command", "owner": owner, "program": program.message(), "columns": columns, "rows": rows}
-        connection, descriptors = await self._opened(message)
+        connection, descriptors = await self._open(message)
         return TerminalCommand(connection, descriptors[0])
 
     async def open_piped(self, owner: str, program: ProgramSpec) -> PipedCommand | TerminalCommand:
         """Start a command with three pipes; a supervisor of before this was possible gives it a terminal."""
         message = {"op": "open_command", "owner": owner, "program": program.message(), "columns": 80, "rows": 24}
-        connection, descriptors = await self._opened(message | {"terminal": False})
+        connection, descriptors = await self._open(message | {"terminal": False})
         if len(descriptors) == 1:
             return TerminalCommand(connection, descriptors[0])
         return PipedCommand(connection, (descriptors[0], descriptors[1], descriptors[2]))
 
-    async def _opened(self, message: packets.Message) -> tuple[socket.socket, list[int]]:
+    async def _open(self, message: packets.Message) -> tuple[socket.socket, list[int]]:
         connection = _connect(self._directory)
         try:
-            _, descriptors = await _ask(connection, message)
+            _, descriptors = await _request(connection, message)
         except BaseException:
             connection.close()
             raise
@@ -247,12 +249,12 @@ class SupervisorClient:
             os.set_blocking(each, False)
         return connection, descriptors
 
-    async def _once(
+    async def _call(
         self, owner: str, message: packets.Message, timeout_seconds: float | None = ANSWER_SECONDS
     ) -> packets.Message:
         with _connect(self._directory) as connection:
-            answer, _ = await _ask(connection, message | {"owner": owner}, timeout_seconds)
-            return answer
+            response, _ = await _request(connection, message | {"owner": owner}, timeout_seconds)
+            return response
 
 
 def bind_listener(directory: Path) -> socket.socket:
@@ -293,7 +295,7 @@ def _connect(directory: Path) -> socket.socket:
     return connection
 
 
-async def _ask(
+async def _request(
     connection: socket.socket, message: packets.Message, timeout_seconds: float | None = ANSWER_SECONDS
 ) -> tuple[packets.Message, list[int]]:
     try:
@@ -310,36 +312,36 @@ async def _ask(
 async def _receive(connection: socket.socket) -> tuple[packets.Message, list[int]]:
     await _readable(connection)
     try:
-        answer, descriptors = packets.receive_message(connection)
+        response, descriptors = packets.receive_message(connection)
     except ConnectionError:
-        answer, descriptors = None, []
-    if answer is None:
+        response, descriptors = None, []
+    if response is None:
         raise SupervisorGone("the supervisor ended before it answered")
-    if not answer["ok"]:
-        raise SupervisorRefusal(answer["code"], answer["detail"])
-    return answer, descriptors
+    if not response["ok"]:
+        raise SupervisorRefusal(response["code"], response["detail"])
+    return response, descriptors
 
 
 async def _readable(connection: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    heard = loop.create_future()
+    readable = loop.create_future()
 
-    def hear() -> None:
-        if not heard.done():
-            heard.set_result(None)
+    def on_readable() -> None:
+        if not readable.done():
+            readable.set_result(None)
 
-    loop.add_reader(connection.fileno(), hear)
+    loop.add_reader(connection.fileno(), on_readable)
     try:
-        await heard
+        await readable
     finally:
         loop.remove_reader(connection.fileno())
 
 
-def _peer(connection: socket.socket) -> int:
+def _peer_pid(connection: socket.socket) -> int:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid: int = struct.unpack("3i", credentials)[0]
     return pid
 
 
-def _optional(answer: packets.Message) -> ProgramState | None:
-    return ProgramState.read(answer["program"]) if answer["program"] is not None else None
+def _optional_state(response: packets.Message) -> ProgramState | None:
+    return ProgramState.read(response["program"]) if response["program"] is not None else None

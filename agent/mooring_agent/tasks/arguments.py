@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from mooring_agent.control_plane.messages import Task, make_ready
-from mooring_agent.tasks.verifier import Refused
+from mooring_agent.control_plane.messages import Task, prepare_decoders
+from mooring_agent.tasks.verifier import TaskRefused
 
 _PLAIN_PART: Final = r"/\.?[A-Za-z0-9_@+=~%-][A-Za-z0-9._@+=~%-]{0,253}"
 _PART: Final = r"/\.?[A-Za-z0-9_@+=:,~%-][A-Za-z0-9._@+=:,~%-]{0,253}"
@@ -316,18 +316,18 @@ ARGUMENTS: Final[dict[str, type[Strict]]] = {
     "teardown.verify": TeardownVerify,
     "tunnel.open": TunnelOpen,
 }
-make_ready(*ARGUMENTS.values())
+prepare_decoders(*ARGUMENTS.values())
 
 
 def read_arguments(task: Task) -> Strict:
     """The task's arguments as its family has them, or the refusal of the whole task."""
     kind = ARGUMENTS.get(task.type)
     if kind is None:
-        raise Refused("unknown_type", f"this agent knows no task {task.type[:80]!r}", task.task_id)
+        raise TaskRefused("unknown_type", f"this agent knows no task {task.type[:80]!r}", task.task_id)
     try:
         return msgspec.convert(_plain(task.arguments), kind)
     except (msgspec.ValidationError, ValueError) as error:
-        raise Refused("bad_arguments", str(error)[:500], task.task_id) from error
+        raise TaskRefused("bad_arguments", str(error)[:500], task.task_id) from error
 
 
 def _plain(value: Any, depth: int = DEPTH_MAX) -> Any:

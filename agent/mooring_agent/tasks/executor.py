@@ -16,15 +16,15 @@ import msgspec
 
 from mooring_agent import log_context
 from mooring_agent.control_plane.keys import NodeKeys, SecretUnreadable
-from mooring_agent.control_plane.messages import Failure, Held, Result, SignedReceipt, Task, encode
+from mooring_agent.control_plane.messages import Failure, Result, SignedReceipt, Task, TaskLease, encode
 from mooring_agent.hosts.contract import Host, HostFailure, Owner
 from mooring_agent.tasks.arguments import Strict, read_arguments
-from mooring_agent.tasks.handlers import FAMILIES, Doing, Family, Fields
+from mooring_agent.tasks.handlers import HANDLERS, ResultFields, TaskContext, TaskHandler
 from mooring_agent.tasks.journal import Journal, JournalFull
-from mooring_agent.tasks.receipts import RECEIPT_CONTEXT, body_of
-from mooring_agent.tasks.verifier import Refused
+from mooring_agent.tasks.receipts import RECEIPT_CONTEXT, receipt_body
+from mooring_agent.tasks.verifier import TaskRefused
 
-BESIDE_MAX: Final = 256
+UNORDERED_MAX: Final = 256
 """How many tunnels stand, and logs are read, at once."""
 LAST_LINES_MAX: Final = 50
 LAST_BYTES_MAX: Final = 65_536
@@ -34,7 +34,7 @@ log = logging.getLogger("mooring.agent")
 
 
 @dataclass(slots=True)
-class Progress:
+class TaskProgress:
     """How far a task is, as it was last told."""
 
     stage: str
@@ -44,23 +44,23 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Tracked:
+class TrackedTask:
     """A task that this agent has taken and not finished."""
 
     task: Task
-    family: Family
-    wanted: Strict
+    handler: TaskHandler
+    arguments: Strict
     fence: int
     work: asyncio.Task[None] | None = None
     cancelled: bool = False
-    entered: bool = False  # its work has begun to run: before that, cancelling it would leave it without an end
-    begun: bool = False
-    progress: Progress | None = None
+    has_entered: bool = False  # its work has begun to run: before that, cancelling it would leave it without an end
+    has_intent: bool = False
+    progress: TaskProgress | None = None
 
-    def cut_short(self) -> None:
+    def cancel(self) -> None:
         """End it early."""
         self.cancelled = True
-        if self.work is not None and self.entered:
+        if self.work is not None and self.has_entered:
             self.work.cancel()
 
 
@@ -72,216 +72,232 @@ class Executor:
     journal: Journal
     keys: NodeKeys
     now: Callable[[], float]
-    changed: Callable[[], None]  # somebody should hear of something: a result, progress
+    notify: Callable[[], None]  # somebody should hear of something: a result, progress
     concurrency: int = 16
-    families: Mapping[str, Family] = field(default_factory=lambda: FAMILIES)
-    tracked: dict[str, Tracked] = field(default_factory=dict)
-    outputs: dict[str, Tracked] = field(default_factory=dict)  # tasks whose output somebody should read; see Reporter
+    handlers: Mapping[str, TaskHandler] = field(default_factory=lambda: HANDLERS)
+    tracked: dict[str, TrackedTask] = field(default_factory=dict)
+    outputs: dict[str, TrackedTask] = field(
+        default_factory=dict
+    )  # tasks whose output somebody should read; see Reporter
     in_order: set[str] = field(default_factory=set)  # tasks that ended in their owner's order and are not told yet
     touched: set[str] = field(default_factory=set)  # allocations of tasks that came since somebody cleared this
-    _order: dict[str, asyncio.Lock] = field(default_factory=dict)
-    _room: asyncio.Semaphore = field(init=False)
-    _chain: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _owner_locks: dict[str, asyncio.Lock] = field(default_factory=dict)
+    _slots: asyncio.Semaphore = field(init=False)
+    _receipt_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        self._room = asyncio.Semaphore(self.concurrency)
+        self._slots = asyncio.Semaphore(self.concurrency)
 
     @property
     def free(self) -> int:
         """How many more tasks this agent takes now; a few wait here, so that an owner's next one is at hand."""
-        ordered = sum(1 for each in self.tracked.values() if not each.family.beside)
-        beside = len(self.tracked) - ordered
-        return max(0, min(4 * self.concurrency - ordered, BESIDE_MAX - beside))
+        ordered = sum(1 for tracked_task in self.tracked.values() if not tracked_task.handler.unordered)
+        unordered = len(self.tracked) - ordered
+        return max(0, min(4 * self.concurrency - ordered, UNORDERED_MAX - unordered))
 
     def is_busy(self, owner: str) -> bool:
         """Whether a task of this owner is under way or waits for its turn."""
-        return any(each.task.owner == owner and not each.family.beside for each in self.tracked.values())
+        return any(
+            tracked_task.task.owner == owner and not tracked_task.handler.unordered
+            for tracked_task in self.tracked.values()
+        )
 
-    def running(self) -> list[Held]:
+    def running(self) -> list[TaskLease]:
         """What it holds, for the renewal of leases: what is under way, and results that nobody has heard yet."""
-        owed = [Held(entry.task_id, entry.fence) for entry in self.journal.owed()]
-        return [*(Held(task_id, each.fence) for task_id, each in self.tracked.items()), *owed]
+        owed = [TaskLease(entry.task_id, entry.fence) for entry in self.journal.undelivered()]
+        return [*(TaskLease(task_id, tracked_task.fence) for task_id, tracked_task in self.tracked.items()), *owed]
 
     def accept(self, task: Task) -> None:
         """Take a task that is believed, or raise `Refused`; one that came before is not done again."""
-        family = self.families.get(task.type)
-        wanted = read_arguments(task)
-        if family is None:
-            raise Refused("unknown_type", f"this agent does no {task.type}", task.task_id)
+        handler = self.handlers.get(task.type)
+        arguments = read_arguments(task)
+        if handler is None:
+            raise TaskRefused("unknown_type", f"this agent does no {task.type}", task.task_id)
         held = self.tracked.get(task.task_id)
         if held is not None:
             if task.fence <= held.fence:
-                raise Refused("replayed", f"fence {task.fence} is not above {held.fence}", task.task_id)
+                raise TaskRefused("replayed", f"fence {task.fence} is not above {held.fence}", task.task_id)
             held.fence = task.fence
-            if held.begun:
-                self.journal.take_fence(task.task_id, task.fence, self.now())
+            if held.has_intent:
+                self.journal.update_fence(task.task_id, task.fence, self.now())
             return
         known = self.journal.find(task.task_id)
         if known is not None:
             if task.fence <= known.fence:
-                raise Refused("replayed", f"fence {task.fence} is not above {known.fence}", task.task_id)
-            self.journal.take_fence(task.task_id, task.fence, self.now())
+                raise TaskRefused("replayed", f"fence {task.fence} is not above {known.fence}", task.task_id)
+            self.journal.update_fence(task.task_id, task.fence, self.now())
             if known.state == "intended":  # its end could not be written down, so that it is looked at again
-                self._begin(Tracked(task, family, wanted, task.fence, begun=True))
-            self.changed()
+                self._start(TrackedTask(task, handler, arguments, task.fence, has_intent=True))
+            self.notify()
             return
-        if self.journal.is_closed(task.owner) and not family.closes:
-            raise Refused("owner_closed", f"{task.owner} was torn down", task.task_id)
+        if self.journal.is_closed(task.owner) and not handler.closes_owner:
+            raise TaskRefused("owner_closed", f"{task.owner} was torn down", task.task_id)
         self.touched.add(task.allocation_id)
-        if family.closes:
-            self._close(task)
-        self._begin(Tracked(task, family, wanted, task.fence))
+        if handler.closes_owner:
+            self._close_owner(task)
+        self._start(TrackedTask(task, handler, arguments, task.fence))
 
     def cancel(self, task_id: str) -> None:
         """End a task early, if it is still under way; a teardown is never cut short."""
-        each = self.tracked.get(task_id)
-        if each is None or each.family.closes or each.work is None:
+        tracked_task = self.tracked.get(task_id)
+        if tracked_task is None or tracked_task.handler.closes_owner or tracked_task.work is None:
             return
-        each.cut_short()
+        tracked_task.cancel()
 
     async def resume(self) -> None:
         """After a start: go on with, find again, or give up what a crash cut off."""
-        for entry in self.journal.begun():
+        for entry in self.journal.unfinished():
             if entry.task is None:
                 raise ValueError(f"the journal has an intent without its task: {entry.task_id}")
-            family = self.families.get(entry.task.type)
-            if family is None:
-                self.journal.end(
-                    entry.task_id, _failed("interrupted", "this agent no longer does such tasks"), self.now()
+            handler = self.handlers.get(entry.task.type)
+            if handler is None:
+                self.journal.record_result(
+                    entry.task_id, _failed_result("interrupted", "this agent no longer does such tasks"), self.now()
                 )
                 continue
-            each = Tracked(entry.task, family, read_arguments(entry.task), entry.fence, begun=True)
-            self._begin(each)
+            tracked_task = TrackedTask(entry.task, handler, read_arguments(entry.task), entry.fence, has_intent=True)
+            self._start(tracked_task)
 
-    async def settle(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until nothing is under way."""
         while self.tracked:
-            await asyncio.wait([each.work for each in self.tracked.values() if each.work is not None])
+            await asyncio.wait(
+                [tracked_task.work for tracked_task in self.tracked.values() if tracked_task.work is not None]
+            )
 
     async def stop(self) -> None:
         """The agent ends: what it started goes on without it, and the next one finds the intents."""
-        works = [each.work for each in self.tracked.values() if each.work is not None]
+        works = [tracked_task.work for tracked_task in self.tracked.values() if tracked_task.work is not None]
         for work in works:
             work.cancel("agent stops")
         await asyncio.gather(*works, return_exceptions=True)
 
-    def _close(self, task: Task) -> None:
+    def _close_owner(self, task: Task) -> None:
         self.journal.close_owner(task.owner, self.now())
-        for other in self._of(task.owner):
-            if not other.family.closes:
-                other.cut_short()
+        for other in self._tasks_of(task.owner):
+            if not other.handler.closes_owner:
+                other.cancel()
 
-    def _of(self, owner: str) -> Iterable[Tracked]:
+    def _tasks_of(self, owner: str) -> Iterable[TrackedTask]:
         """Tasks of this owner; an allocation's are those of all within it."""
         whole = "/" not in owner
         return [
-            each
-            for each in self.tracked.values()
-            if each.task.owner == owner or (whole and each.task.allocation_id == owner)
+            tracked_task
+            for tracked_task in self.tracked.values()
+            if tracked_task.task.owner == owner or (whole and tracked_task.task.allocation_id == owner)
         ]
 
-    def _begin(self, each: Tracked) -> None:
-        self.tracked[each.task.task_id] = each
-        each.work = asyncio.create_task(self._do(each), name=each.task.task_id)
+    def _start(self, tracked_task: TrackedTask) -> None:
+        self.tracked[tracked_task.task.task_id] = tracked_task
+        tracked_task.work = asyncio.create_task(self._run(tracked_task), name=tracked_task.task.task_id)
 
-    async def _do(self, each: Tracked) -> None:
-        each.entered = True
-        with log_context.about(each.task):
-            await self._done(each)
+    async def _run(self, tracked_task: TrackedTask) -> None:
+        tracked_task.has_entered = True
+        with log_context.bind(tracked_task.task):
+            await self._run_in_turn(tracked_task)
 
-    async def _done(self, each: Tracked) -> None:
-        task = each.task
+    async def _run_in_turn(self, tracked_task: TrackedTask) -> None:
+        task = tracked_task.task
         try:
-            if each.cancelled:
-                await self._end_cancelled(each)
+            if tracked_task.cancelled:
+                await self._end_cancelled(tracked_task)
                 return
-            if each.family.closes:
-                others = [e.work for e in self._of(task.owner) if e is not each and e.work is not None]
+            if tracked_task.handler.closes_owner:
+                others = [
+                    other.work
+                    for other in self._tasks_of(task.owner)
+                    if other is not tracked_task and other.work is not None
+                ]
                 if others:
                     await asyncio.wait(others)
-                await self._perform(each)
+                await self._perform(tracked_task)
                 return
-            if each.family.beside:
-                await self._perform(each)
+            if tracked_task.handler.unordered:
+                await self._perform(tracked_task)
                 return
-            async with self._order.setdefault(task.owner, asyncio.Lock()), self._room:
-                await self._perform(each)
+            async with self._owner_locks.setdefault(task.owner, asyncio.Lock()), self._slots:
+                await self._perform(tracked_task)
                 self.in_order.add(task.task_id)
         except JournalFull as full:
             log.error("how task %s stands cannot be written down; it is looked at again: %s", task.task_id, full)
         except asyncio.CancelledError:
-            if not each.cancelled:
+            if not tracked_task.cancelled:
                 raise
-            await self._end_cancelled(each)
+            await self._end_cancelled(tracked_task)
         finally:
             self.tracked.pop(task.task_id, None)
-            if not any(e.task.owner == task.owner for e in self.tracked.values()):
-                self._order.pop(task.owner, None)
-            self.changed()
+            if not any(other.task.owner == task.owner for other in self.tracked.values()):
+                self._owner_locks.pop(task.owner, None)
+            self.notify()
 
-    async def _end_cancelled(self, each: Tracked) -> None:
-        task = each.task
-        if not each.begun:
-            self.journal.intend(_under(task, each.fence), self.now())
+    async def _end_cancelled(self, tracked_task: TrackedTask) -> None:
+        task = tracked_task.task
+        if not tracked_task.has_intent:
+            self.journal.record_intent(_with_fence(task, tracked_task.fence), self.now())
         elif task.type == "process.run":
             try:
                 await self.host.cancel_run(Owner(task.allocation_id, task.label), task.task_id)
             except HostFailure as failure:
-                self.journal.end(task.task_id, _failed(failure.code, failure.detail), self.now())
+                self.journal.record_result(task.task_id, _failed_result(failure.code, failure.detail), self.now())
                 return
-        lines = await self._last_lines(task) if each.family.logs and each.begun else ()
+        lines = await self._last_lines(task) if tracked_task.handler.streams_output and tracked_task.has_intent else ()
         ended = Result("cancelled", failure=Failure("cancelled", "it was asked to end early"), last_lines=lines)
-        self.journal.end(task.task_id, ended, self.now())
+        self.journal.record_result(task.task_id, ended, self.now())
 
-    async def _perform(self, each: Tracked) -> None:
-        task = each.task
-        found_again = each.begun
-        if not each.begun:
-            self.journal.intend(_under(task, each.fence), self.now())
-            each.begun = True
+    async def _perform(self, tracked_task: TrackedTask) -> None:
+        task = tracked_task.task
+        is_resumed = tracked_task.has_intent
+        if not tracked_task.has_intent:
+            self.journal.record_intent(_with_fence(task, tracked_task.fence), self.now())
+            tracked_task.has_intent = True
         log.info("task %s (%s) of %s begins", task.task_id, task.type, task.owner)
-        if each.family.logs:
-            self.outputs[task.task_id] = each
-            self.changed()  # from now on its output is looked at, also where nothing else is to be told
-        doing = Doing(task, {}, self._teller(each), found_again=found_again and not each.family.repeats)
+        if tracked_task.handler.streams_output:
+            self.outputs[task.task_id] = tracked_task
+            self.notify()  # from now on its output is looked at, also where nothing else is to be told
+        context = TaskContext(
+            task,
+            {},
+            self._progress_callback(tracked_task),
+            is_resumed=is_resumed and not tracked_task.handler.is_repeatable,
+        )
         try:
-            doing.secrets = {s.name: self.keys.open(s, task.node_id, task.task_id) for s in task.secrets}
-            fields = await self._bounded(each, doing)
+            context.secrets = {s.name: self.keys.open(s, task.node_id, task.task_id) for s in task.secrets}
+            fields = await self._perform_in_time(tracked_task, context)
             result = Result("succeeded", fields)
         except SecretUnreadable as error:
-            result = _failed("refused", str(error))
+            result = _failed_result("refused", str(error))
         except HostFailure as failure:
             fields = failure.result | ({} if failure.exit_code is None else {"exit_code": failure.exit_code})
-            result = _failed(failure.code, failure.detail, failure.exit_code, fields)
+            result = _failed_result(failure.code, failure.detail, failure.exit_code, fields)
         except TimeoutError:
-            result = _failed("timed_out", "the task's time was over before it was done")
+            result = _failed_result("timed_out", "the task's time was over before it was done")
         except Exception as error:  # the task fails with its cause; the agent lives
             log.exception("task %s (%s) failed on this host", task.task_id, task.type)
-            result = _failed("host_error", f"{type(error).__name__}: {error}"[:500])
-        await self._end(each, doing, result)
+            result = _failed_result("host_error", f"{type(error).__name__}: {error}"[:500])
+        await self._finish(tracked_task, context, result)
 
-    async def _bounded(self, each: Tracked, doing: Doing) -> Fields:
-        work: Any = each.family.perform(self.host, doing, each.wanted)
-        if each.family.closes:
+    async def _perform_in_time(self, tracked_task: TrackedTask, context: TaskContext) -> ResultFields:
+        work: Any = tracked_task.handler.perform(self.host, context, tracked_task.arguments)
+        if tracked_task.handler.closes_owner:
             return dict(await work)
-        async with asyncio.timeout(max(1.0, each.task.expires_at - self.now())):
+        async with asyncio.timeout(max(1.0, tracked_task.task.expires_at - self.now())):
             return dict(await work)
 
-    async def _end(self, each: Tracked, doing: Doing, result: Result) -> None:
-        task = each.task
+    async def _finish(self, tracked_task: TrackedTask, context: TaskContext, result: Result) -> None:
+        task = tracked_task.task
         code = "" if result.failure is None else f": {result.failure.code}"
         log.info("task %s (%s) of %s %s%s", task.task_id, task.type, task.owner, result.outcome, code)
-        if each.family.logs:
+        if tracked_task.handler.streams_output:
             result = msgspec.structs.replace(result, last_lines=await self._last_lines(task))
-        if doing.look is None:
-            self.journal.end(task.task_id, result, self.now())
+        if context.teardown is None:
+            self.journal.record_result(task.task_id, result, self.now())
             return
-        async with self._chain:
+        async with self._receipt_lock:
             link = self.journal.link()
-            body = body_of(task, doing.look, link, self.host.kind, int(self.now()))
+            body = receipt_body(task, context.teardown, link, self.host.kind, int(self.now()))
             signature = self.keys.sign(RECEIPT_CONTEXT, body)
             result = msgspec.structs.replace(result, receipt=SignedReceipt(encode(body), encode(signature)))
-            self.journal.end(task.task_id, result, self.now(), (link, body, signature))
+            self.journal.record_result(task.task_id, result, self.now(), (link, body, signature))
 
     async def _last_lines(self, task: Task) -> tuple[str, ...]:
         tail = b""
@@ -293,17 +309,17 @@ class Executor:
         lines = tail.decode(errors="replace").splitlines()[-LAST_LINES_MAX:]
         return tuple(line[:LINE_MAX] for line in lines)
 
-    def _teller(self, each: Tracked) -> Callable[[str, int, int | None, str], None]:
-        def tell(stage: str, done: int, total: int | None, unit: str) -> None:
-            each.progress = Progress(stage, done, total, unit)
-            self.changed()
+    def _progress_callback(self, tracked_task: TrackedTask) -> Callable[[str, int, int | None, str], None]:
+        def report_progress(stage: str, done: int, total: int | None, unit: str) -> None:
+            tracked_task.progress = TaskProgress(stage, done, total, unit)
+            self.notify()
 
-        return tell
+        return report_progress
 
 
-def _under(task: Task, fence: int) -> Task:
+def _with_fence(task: Task, fence: int) -> Task:
     return task if task.fence == fence else msgspec.structs.replace(task, fence=fence)
 
 
-def _failed(code: str, detail: str, exit_code: int | None = None, fields: Fields | None = None) -> Result:
+def _failed_result(code: str, detail: str, exit_code: int | None = None, fields: ResultFields | None = None) -> Result:
     return Result("failed", fields or {}, Failure(code, detail, exit_code))

@@ -17,29 +17,29 @@ from mooring_agent.hosts.contract import (
     FileSpec,
     Host,
     HostFailure,
-    Look,
     Network,
     Owner,
     Peer,
     ProcessSpec,
-    Restart,
+    RestartPolicy,
     SandboxSpec,
+    TeardownReport,
 )
-from mooring_agent.tasks import arguments as taken
-from mooring_agent.tasks.run_output import told
+from mooring_agent.tasks import arguments as task_arguments
+from mooring_agent.tasks.run_output import as_text
 
-Fields = dict[str, Any]
+ResultFields = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Doing:
+class TaskContext:
     """A task under way: its secrets in the clear, what it tells meanwhile, and what it saw when it tore down."""
 
     task: Task
     secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    tell: Callable[[str, int, int | None, str], None] = lambda stage, done, total, unit: None
-    look: Look | None = None
-    found_again: bool = False  # a crash cut this off: what it started is looked for, and not started anew
+    report_progress: Callable[[str, int, int | None, str], None] = lambda stage, done, total, unit: None
+    teardown: TeardownReport | None = None
+    is_resumed: bool = False  # a crash cut this off: what it started is looked for, and not started anew
 
     @property
     def owner(self) -> Owner:
@@ -54,32 +54,34 @@ class Doing:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class TaskHandler:
     """How a family is performed, and whether a crash lets it be repeated."""
 
-    perform: Callable[[Host, Doing, Any], Awaitable[Fields]]
-    repeats: bool = True
-    closes: bool = False  # it closes its owner: what else that owner wanted is ended first
-    beside: bool = False  # it neither waits for its owner's other tasks nor holds them up
-    logs: bool = False  # its output is streamed to the platform while it runs
+    perform: Callable[[Host, TaskContext, Any], Awaitable[ResultFields]]
+    is_repeatable: bool = True
+    closes_owner: bool = False  # it closes its owner: what else that owner wanted is ended first
+    unordered: bool = False  # it neither waits for its owner's other tasks nor holds them up
+    streams_output: bool = False  # its output is streamed to the platform while it runs
 
 
-async def create_sandbox(host: Host, doing: Doing, wanted: taken.SandboxCreate) -> Fields:
+async def create_sandbox(host: Host, context: TaskContext, arguments: task_arguments.SandboxCreate) -> ResultFields:
     """`sandbox.create`."""
-    task = doing.task
+    task = context.task
     facts = await host.create(
         SandboxSpec(
             allocation_id=task.allocation_id,
             tenant_id=task.tenant_id,
             project_id=task.project_id,
-            hostname=wanted.hostname,
-            cpus=wanted.cpus,
-            memory_bytes=wanted.memory_bytes,
-            pids=wanted.pids,
-            devices=tuple(Device(each.index, each.simulated) for each in wanted.devices),
-            network=Network(wanted.network.name, wanted.network.address, wanted.network.subnet, wanted.network.machine),
-            peers=tuple(Peer(each.name, each.address) for each in wanted.peers),
-            isolation=wanted.isolation,
+            hostname=arguments.hostname,
+            cpus=arguments.cpus,
+            memory_bytes=arguments.memory_bytes,
+            pids=arguments.pids,
+            devices=tuple(Device(each.index, each.simulated) for each in arguments.devices),
+            network=Network(
+                arguments.network.name, arguments.network.address, arguments.network.subnet, arguments.network.machine
+            ),
+            peers=tuple(Peer(each.name, each.address) for each in arguments.peers),
+            isolation=arguments.isolation,
         )
     )
     return {
@@ -90,56 +92,56 @@ async def create_sandbox(host: Host, doing: Doing, wanted: taken.SandboxCreate) 
     }
 
 
-async def destroy_sandbox(host: Host, doing: Doing, _: taken.Nothing) -> Fields:
+async def destroy_sandbox(host: Host, context: TaskContext, _: task_arguments.Nothing) -> ResultFields:
     """`sandbox.destroy`."""
-    doing.look = await host.destroy(doing.task.allocation_id)
-    return _seen(doing.look)
+    context.teardown = await host.destroy(context.task.allocation_id)
+    return _teardown_fields(context.teardown)
 
 
-async def verify_teardown(host: Host, doing: Doing, _: taken.TeardownVerify) -> Fields:
+async def verify_teardown(host: Host, context: TaskContext, _: task_arguments.TeardownVerify) -> ResultFields:
     """`teardown.verify`: one owner goes, the others live."""
-    owner = doing.owner
-    doing.look = await (host.close_owner(owner) if owner.label else host.destroy(owner.allocation_id))
-    return _seen(doing.look)
+    owner = context.owner
+    context.teardown = await (host.close_owner(owner) if owner.label else host.destroy(owner.allocation_id))
+    return _teardown_fields(context.teardown)
 
 
-async def write_files(host: Host, doing: Doing, wanted: taken.FilesWrite) -> Fields:
+async def write_files(host: Host, context: TaskContext, arguments: task_arguments.FilesWrite) -> ResultFields:
     """`files.write`."""
-    return {"written": await host.write_files(doing.owner, [_file(doing, each) for each in wanted.files])}
+    return {"written": await host.write_files(context.owner, [_file_spec(context, each) for each in arguments.files])}
 
 
-async def run_process(host: Host, doing: Doing, wanted: taken.ProcessRun) -> Fields:
+async def run_process(host: Host, context: TaskContext, arguments: task_arguments.ProcessRun) -> ResultFields:
     """`process.run`."""
-    owner, key = doing.owner, doing.task.task_id
-    if doing.found_again and await host.find_run(owner, key) == "absent":
+    owner, key = context.owner, context.task.task_id
+    if context.is_resumed and await host.find_run(owner, key) == "absent":
         raise HostFailure("interrupted", "the agent was cut off, and what it had started is not there any more")
-    spec = replace(_program(doing, wanted, wanted.stdin.encode()), output_bytes=wanted.output_bytes)
-    code = await host.run(owner, key, spec, wanted.timeout_seconds)
-    output = await output_of(host, doing, key, wanted.output_bytes)
+    spec = replace(_process_spec(context, arguments, arguments.stdin.encode()), output_bytes=arguments.output_bytes)
+    code = await host.run(owner, key, spec, arguments.timeout_seconds)
+    output = await output_of(host, context, key, arguments.output_bytes)
     if code != 0:
-        raise HostFailure("exited", f"{wanted.argv[0]} ended with {code}", code, output)
+        raise HostFailure("exited", f"{arguments.argv[0]} ended with {code}", code, output)
     return {"exit_code": code, **output}
 
 
-async def start_service(host: Host, doing: Doing, wanted: taken.ServiceStart) -> Fields:
+async def start_service(host: Host, context: TaskContext, arguments: task_arguments.ServiceStart) -> ResultFields:
     """`service.start`."""
-    owner = doing.owner
-    if doing.found_again and (await host.inspect_service(owner, wanted.name)).state == "absent":
+    owner = context.owner
+    if context.is_resumed and (await host.inspect_service(owner, arguments.name)).state == "absent":
         raise HostFailure("interrupted", "the agent was cut off before the service was started")
-    restart = Restart(wanted.restart.policy, wanted.restart.backoff_seconds, wanted.restart.limit)
-    state = await host.start_service(owner, wanted.name, _program(doing, wanted, b""), restart)
+    restart = RestartPolicy(arguments.restart.policy, arguments.restart.backoff_seconds, arguments.restart.limit)
+    state = await host.start_service(owner, arguments.name, _process_spec(context, arguments, b""), restart)
     return {"state": state.state, "pid": state.pid, "started_at": state.started_at}
 
 
-async def stop_service(host: Host, doing: Doing, wanted: taken.ServiceStop) -> Fields:
+async def stop_service(host: Host, context: TaskContext, arguments: task_arguments.ServiceStop) -> ResultFields:
     """`service.stop`."""
-    ran = await host.stop_service(doing.owner, wanted.name, wanted.kill, wanted.grace_seconds)
+    ran = await host.stop_service(context.owner, arguments.name, arguments.kill, arguments.grace_seconds)
     return {"stopped": True, "was_running": ran}
 
 
-async def inspect_service(host: Host, doing: Doing, wanted: taken.ServiceInspect) -> Fields:
+async def inspect_service(host: Host, context: TaskContext, arguments: task_arguments.ServiceInspect) -> ResultFields:
     """`service.inspect`."""
-    state = await host.inspect_service(doing.owner, wanted.name)
+    state = await host.inspect_service(context.owner, arguments.name)
     return {
         "state": state.state,
         "pid": state.pid,
@@ -150,48 +152,48 @@ async def inspect_service(host: Host, doing: Doing, wanted: taken.ServiceInspect
     }
 
 
-FAMILIES: Final[dict[str, Family]] = {
-    "sandbox.create": Family(create_sandbox),
-    "sandbox.destroy": Family(destroy_sandbox, closes=True),
-    "files.write": Family(write_files),
-    "process.run": Family(run_process, repeats=False, logs=True),
-    "service.start": Family(start_service, repeats=False),
-    "service.stop": Family(stop_service),
-    "service.inspect": Family(inspect_service),
-    "teardown.verify": Family(verify_teardown, closes=True),
+HANDLERS: Final[dict[str, TaskHandler]] = {
+    "sandbox.create": TaskHandler(create_sandbox),
+    "sandbox.destroy": TaskHandler(destroy_sandbox, closes_owner=True),
+    "files.write": TaskHandler(write_files),
+    "process.run": TaskHandler(run_process, is_repeatable=False, streams_output=True),
+    "service.start": TaskHandler(start_service, is_repeatable=False),
+    "service.stop": TaskHandler(stop_service),
+    "service.inspect": TaskHandler(inspect_service),
+    "teardown.verify": TaskHandler(verify_teardown, closes_owner=True),
 }
 
 
-def _seen(look: Look) -> Fields:
+def _teardown_fields(teardown: TeardownReport) -> ResultFields:
     return {
-        "clean": look.clean,
-        "found": len(look.found),
-        "removed": len(look.removed),
-        "remaining": len(look.remaining),
-        "not_looked": list(look.not_looked),
+        "clean": teardown.clean,
+        "found": len(teardown.found),
+        "removed": len(teardown.removed),
+        "remaining": len(teardown.remaining),
+        "not_looked": list(teardown.not_looked),
     }
 
 
-def _program(doing: Doing, wanted: taken.Program, stdin: bytes) -> ProcessSpec:
-    environment = dict(wanted.environment)
-    for variable, name in wanted.environment_secrets.items():
-        environment[variable] = secret_text(doing, name)
-    return ProcessSpec(wanted.argv, environment, wanted.user, wanted.directory, stdin)
+def _process_spec(context: TaskContext, arguments: task_arguments.Program, stdin: bytes) -> ProcessSpec:
+    environment = dict(arguments.environment)
+    for variable, name in arguments.environment_secrets.items():
+        environment[variable] = secret_text(context, name)
+    return ProcessSpec(arguments.argv, environment, arguments.user, arguments.directory, stdin)
 
 
-async def output_of(host: Host, doing: Doing, key: str, limit_bytes: int) -> Fields:
+async def output_of(host: Host, context: TaskContext, key: str, limit_bytes: int) -> ResultFields:
     """What the run under this key wrote to its standard output, where the task asked for it."""
-    kept = await host.read_output(doing.owner, key) if limit_bytes else None
-    if kept is None:
+    captured = await host.read_output(context.owner, key) if limit_bytes else None
+    if captured is None:
         return {}
-    text, truncated = told(*kept, limit_bytes, tuple(doing.secrets.values()))
+    text, truncated = as_text(*captured, limit_bytes, tuple(context.secrets.values()))
     return {"output": text, "output_truncated": truncated}
 
 
-def secret_text(doing: Doing, name: str) -> str:
+def secret_text(context: TaskContext, name: str) -> str:
     """A secret of the task as a variable's value."""
     try:
-        text = doing.secret(name).decode()
+        text = context.secret(name).decode()
     except UnicodeDecodeError as error:
         raise HostFailure("refused", f"the secret {name!r} is no text, so it cannot be a variable") from error
     if "\x00" in text:
@@ -199,20 +201,21 @@ def secret_text(doing: Doing, name: str) -> str:
     return text
 
 
-def _file(doing: Doing, wanted: taken.FileArguments) -> FileSpec:
-    given = [each for each in (wanted.content, wanted.content_base64, wanted.secret) if each is not None]
-    if len(given) + wanted.directory != 1:
+def _file_spec(context: TaskContext, arguments: task_arguments.FileArguments) -> FileSpec:
+    given = [each for each in (arguments.content, arguments.content_base64, arguments.secret) if each is not None]
+    if len(given) + arguments.directory != 1:
         raise HostFailure(
-            "refused", f"{wanted.path}: give one of content, content_base64 and secret, or say that it is a directory"
+            "refused",
+            f"{arguments.path}: give one of content, content_base64 and secret, or say that it is a directory",
         )
     content = b""
-    if wanted.content is not None:
-        content = wanted.content.encode()
-    elif wanted.content_base64 is not None:
+    if arguments.content is not None:
+        content = arguments.content.encode()
+    elif arguments.content_base64 is not None:
         try:
-            content = base64.b64decode(wanted.content_base64, validate=True)
+            content = base64.b64decode(arguments.content_base64, validate=True)
         except binascii.Error as error:
-            raise HostFailure("refused", f"{wanted.path}: content_base64 is not base64") from error
-    elif wanted.secret is not None:
-        content = doing.secret(wanted.secret)
-    return FileSpec(wanted.path, content, int(wanted.mode, 8), wanted.user, wanted.directory)
+            raise HostFailure("refused", f"{arguments.path}: content_base64 is not base64") from error
+    elif arguments.secret is not None:
+        content = context.secret(arguments.secret)
+    return FileSpec(arguments.path, content, int(arguments.mode, 8), arguments.user, arguments.directory)

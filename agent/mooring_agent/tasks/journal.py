@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from mooring_agent.control_plane.messages import Result, Task
-from mooring_agent.tasks.receipts import FIRST_PREVIOUS, Link, next_link
+from mooring_agent.tasks.receipts import FIRST_PREVIOUS, ChainLink, next_link
 
 BALLAST_BYTES: Final = 16 * 1_048_576
 KEEP_DELIVERED_SECONDS: Final = 86_400.0
@@ -55,7 +55,7 @@ _RESULT: Final = msgspec.json.Decoder(Result)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """A task as the journal knows it."""
 
     task_id: str
@@ -100,14 +100,14 @@ class Journal:
                 )
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")
-            told = [row[0] for row in self._database.execute("PRAGMA quick_check(1)")]
-            if told != ["ok"]:
-                raise JournalUnreadable(_damaged(path, "; ".join(told)))
+            findings = [row[0] for row in self._database.execute("PRAGMA quick_check(1)")]
+            if findings != ["ok"]:
+                raise JournalUnreadable(_damage_message(path, "; ".join(findings)))
             self._database.executescript(f"{_SCHEMA} PRAGMA user_version = {VERSION};")
         except sqlite3.DatabaseError as error:
-            raise JournalUnreadable(_damaged(path, str(error))) from error
+            raise JournalUnreadable(_damage_message(path, str(error))) from error
 
-    def keep_room(self) -> bool:
+    def keep_reserve(self) -> bool:
         """Have a file that is dropped when the disk is full, so that a teardown can still be written down."""
         if self._ballast is None or self._ballast.exists():
             return True
@@ -119,32 +119,32 @@ class Journal:
             return False
         return True
 
-    def _written(self, act: Callable[[], object]) -> None:
+    def _write(self, statement: Callable[[], object]) -> None:
         try:
-            act()
+            statement()
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
                 raise
             if self._ballast is None or not self._ballast.exists():
                 raise JournalFull("the disk is full: nothing more can be written down") from error
             self._ballast.unlink()
-            act()
+            statement()
 
     def _execute(self, statement: str, values: tuple[object, ...]) -> None:
-        self._written(lambda: self._database.execute(statement, values))
+        self._write(lambda: self._database.execute(statement, values))
 
     def close(self) -> None:
         """Nothing is written after this."""
         self._database.close()
 
-    def find(self, task_id: str) -> Entry | None:
+    def find(self, task_id: str) -> JournalEntry | None:
         """What is known of a task."""
         row = self._database.execute(
             "SELECT task_id, fence, owner, state, payload, result FROM task WHERE task_id = ?", (task_id,)
         ).fetchone()
-        return None if row is None else _entry(row)
+        return None if row is None else _read_entry(row)
 
-    def intend(self, task: Task, now: float) -> None:
+    def record_intent(self, task: Task, now: float) -> None:
         """The task may have an effect from here on."""
         self._execute(
             "INSERT INTO task VALUES (?, ?, ?, ?, 'intended', ?, NULL, ?, ?)",
@@ -154,7 +154,7 @@ class Journal:
             ),
         )  # fmt: skip
 
-    def take_fence(self, task_id: str, fence: int, now: float) -> None:
+    def update_fence(self, task_id: str, fence: int, now: float) -> None:
         """The same task was given to us again: what is reported from here on goes under the new fence."""
         self._execute(
             """UPDATE task SET fence = ?, changed_at = ?,
@@ -163,11 +163,15 @@ class Journal:
             (fence, now, task_id, fence),
         )
 
-    def end(self, task_id: str, result: Result, now: float, receipt: tuple[Link, bytes, bytes] | None = None) -> None:
+    def record_result(
+        self, task_id: str, result: Result, now: float, receipt: tuple[ChainLink, bytes, bytes] | None = None
+    ) -> None:
         """The task ended so; its receipt, where it has one, joins the chain in the same transaction."""
-        self._written(lambda: self._end(task_id, result, now, receipt))
+        self._write(lambda: self._record_result(task_id, result, now, receipt))
 
-    def _end(self, task_id: str, result: Result, now: float, receipt: tuple[Link, bytes, bytes] | None) -> None:
+    def _record_result(
+        self, task_id: str, result: Result, now: float, receipt: tuple[ChainLink, bytes, bytes] | None
+    ) -> None:
         self._database.execute("BEGIN IMMEDIATE")
         try:
             if receipt is not None:
@@ -185,19 +189,19 @@ class Journal:
                 self._database.execute("ROLLBACK")
             raise
 
-    def delivered(self, task_id: str, fence: int, now: float, instead: Result | None = None) -> None:
+    def mark_delivered(self, task_id: str, fence: int, now: float, kept_result: Result | None = None) -> None:
         """The platform has the result, under this fence; `instead` is what is kept of one that is large."""
         self._execute(
             """UPDATE task SET state = 'delivered', changed_at = ?, result = coalesce(?, result)
                WHERE task_id = ? AND fence = ? AND state = 'ended'""",
-            (now, None if instead is None else msgspec.json.encode(instead), task_id, fence),
+            (now, None if kept_result is None else msgspec.json.encode(kept_result), task_id, fence),
         )
 
-    def begun(self) -> Sequence[Entry]:
+    def unfinished(self) -> Sequence[JournalEntry]:
         """Tasks that may have had an effect and have no result: after a start, those that a crash cut off."""
         return self._entries("intended")
 
-    def owed(self) -> Sequence[Entry]:
+    def undelivered(self) -> Sequence[JournalEntry]:
         """Results that the platform has not accepted yet, in the order of their ends, which is that of receipts."""
         return self._entries("ended")
 
@@ -212,10 +216,10 @@ class Journal:
         ).fetchone()
         return row is not None
 
-    def link(self) -> Link:
+    def link(self) -> ChainLink:
         """Where the chain of receipts goes on."""
         row = self._database.execute("SELECT sequence, body FROM receipt ORDER BY sequence DESC LIMIT 1").fetchone()
-        return Link(1, FIRST_PREVIOUS) if row is None else next_link(Link(row[0], ""), row[1])
+        return ChainLink(1, FIRST_PREVIOUS) if row is None else next_link(ChainLink(row[0], ""), row[1])
 
     def prune(self, now: float) -> None:
         """Forget what nobody can ask for again: the tasks have expired, the owners were closed long ago."""
@@ -225,17 +229,17 @@ class Journal:
         )
         self._database.execute("DELETE FROM closed_owner WHERE closed_at < ?", (now - KEEP_CLOSED_SECONDS,))
 
-    def _entries(self, state: str) -> Sequence[Entry]:
+    def _entries(self, state: str) -> Sequence[JournalEntry]:
         rows = self._database.execute(
             """SELECT task_id, fence, owner, state, payload, result FROM task WHERE state = ?
                ORDER BY (SELECT sequence FROM receipt r WHERE r.task_id = task.task_id), changed_at, rowid""",
             (state,),
         ).fetchall()
-        return [_entry(row) for row in rows]
+        return [_read_entry(row) for row in rows]
 
 
-def _damaged(path: Path | str, told: str) -> str:
-    cause = " ".join(told.split())[:200]
+def _damage_message(path: Path | str, findings: str) -> str:
+    cause = " ".join(findings.split())[:200]
     return (
         f"the journal {path} is damaged ({cause}): what this agent began and owes is not known any more. Move it "
         "away, retire the node and enrol this machine anew (`mooring-agent enrol --again`): the sweep then reaps what "
@@ -243,7 +247,7 @@ def _damaged(path: Path | str, told: str) -> str:
     )
 
 
-def _entry(row: tuple[str, int, str, str, bytes | None, bytes | None]) -> Entry:
+def _read_entry(row: tuple[str, int, str, str, bytes | None, bytes | None]) -> JournalEntry:
     task_id, fence, owner, state, payload, result = row
     task = None if payload is None else msgspec.structs.replace(_TASK.decode(payload), fence=fence)
-    return Entry(task_id, fence, owner, state, task, None if result is None else _RESULT.decode(result))
+    return JournalEntry(task_id, fence, owner, state, task, None if result is None else _RESULT.decode(result))

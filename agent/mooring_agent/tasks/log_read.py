@@ -10,69 +10,69 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from mooring_agent.hosts.contract import Host, HostFailure, LogPart, LogWish
-from mooring_agent.tasks import arguments as taken
-from mooring_agent.tasks.handlers import Doing, Family, Fields
+from mooring_agent.hosts.contract import Host, HostFailure, LogPart, LogRequest
+from mooring_agent.tasks import arguments as task_arguments
+from mooring_agent.tasks.handlers import ResultFields, TaskContext, TaskHandler
 
-LOOK_SECONDS: Final = 0.2
+POLL_SECONDS: Final = 0.2
 READS_MAX: Final = 128
 """How many reads are under way at once; the next one fails with `capacity`."""
 
-Looker = Callable[[], Awaitable[LogPart | None]]
-Find = Callable[[Doing, taken.LogRead, LogWish], Awaitable[Looker]]
+LogReader = Callable[[], Awaitable[LogPart | None]]
+LogFinder = Callable[[TaskContext, task_arguments.LogRead, LogRequest], Awaitable[LogReader]]
 """Finds the log of a container, once, and says how a part of it is read; a failure where there is no container."""
 
 
-class LogReads:
+class LogReadHandler:
     """The reads of one agent."""
 
-    def __init__(self, find_container: Find | None = None) -> None:
+    def __init__(self, find_container: LogFinder | None = None) -> None:
         self._find_container = find_container
-        self._under_way = 0
+        self._active = 0
 
-    def families(self) -> dict[str, Family]:
+    def handlers(self) -> dict[str, TaskHandler]:
         """The family `log.read`."""
-        return {"log.read": Family(self.read, beside=True)}
+        return {"log.read": TaskHandler(self.read, unordered=True)}
 
-    async def read(self, host: Host, doing: Doing, wanted: taken.LogRead) -> Fields:
+    async def read(self, host: Host, context: TaskContext, arguments: task_arguments.LogRead) -> ResultFields:
         """`log.read`."""
-        if self._under_way >= READS_MAX:
+        if self._active >= READS_MAX:
             raise HostFailure("capacity", f"{READS_MAX} logs are being read here already")
-        self._under_way += 1
+        self._active += 1
         try:
-            part = await _awaited(await self._looker(host, doing, wanted), wanted)
+            part = await _wait_for_content(await self._reader(host, context, arguments), arguments)
         finally:
-            self._under_way -= 1
-        return _told(part)
+            self._active -= 1
+        return _log_fields(part)
 
-    async def _looker(self, host: Host, doing: Doing, wanted: taken.LogRead) -> Looker:
-        tail_lines = wanted.tail_lines or (taken.TAIL_LINES if wanted.offset is None else 0)
-        wish = LogWish(wanted.offset, tail_lines, wanted.max_bytes, wanted.log)
-        if wanted.kind == "container":
+    async def _reader(self, host: Host, context: TaskContext, arguments: task_arguments.LogRead) -> LogReader:
+        tail_lines = arguments.tail_lines or (task_arguments.TAIL_LINES if arguments.offset is None else 0)
+        request = LogRequest(arguments.offset, tail_lines, arguments.max_bytes, arguments.log)
+        if arguments.kind == "container":
             if self._find_container is None:
                 raise HostFailure("not_found", "this host has no containers")
-            return await self._find_container(doing, wanted, wish)
-        if (await host.inspect_service(doing.owner, wanted.name)).state == "absent":
-            kept = await host.read_log_part(doing.owner, wanted.name, wish)
+            return await self._find_container(context, arguments, request)
+        if (await host.inspect_service(context.owner, arguments.name)).state == "absent":
+            kept = await host.read_log_part(context.owner, arguments.name, request)
             if kept is None:
-                raise HostFailure("not_found", f"{doing.owner.name} has no service {wanted.name!r}")
-        return lambda: host.read_log_part(doing.owner, wanted.name, wish)
+                raise HostFailure("not_found", f"{context.owner.name} has no service {arguments.name!r}")
+        return lambda: host.read_log_part(context.owner, arguments.name, request)
 
 
-async def _awaited(look: Looker, wanted: taken.LogRead) -> LogPart:
+async def _wait_for_content(read_part: LogReader, arguments: task_arguments.LogRead) -> LogPart:
     """The part as soon as there is something in it, or as it is when the time is over."""
-    deadline = time.monotonic() + wanted.wait_seconds
+    deadline = time.monotonic() + arguments.wait_seconds
     while True:
-        part = await look()
+        part = await read_part()
         has_more = part is not None and (bool(part.content) or part.truncated_before)
         left = deadline - time.monotonic()
-        if has_more or wanted.offset is None or left <= 0:
+        if has_more or arguments.offset is None or left <= 0:
             return part or LogPart(b"", 0, 0, 0)
-        await asyncio.sleep(min(LOOK_SECONDS, left))
+        await asyncio.sleep(min(POLL_SECONDS, left))
 
 
-def _told(part: LogPart) -> Fields:
-    fields: Fields = {
+def _log_fields(part: LogPart) -> ResultFields:
+    fields: ResultFields = {
         "content_base64": base64.b64encode(part.content).decode("ascii"),
         "offset": part.offset,
         "next_offset": part.next_offset,

@@ -6,31 +6,31 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from mooring_agent.hosts.contract import Host, HostFailure, ProcessSpec
-from mooring_agent.tasks import arguments as taken
-from mooring_agent.tasks.handlers import Doing, Family, Fields, output_of
+from mooring_agent.tasks import arguments as task_arguments
+from mooring_agent.tasks.handlers import ResultFields, TaskContext, TaskHandler, output_of
 
 HEAD_MAX: Final = 65_536
 
 
-async def probe_tcp(host: Host, doing: Doing, wanted: taken.ProbeTcp) -> Fields:
+async def probe_tcp(host: Host, context: TaskContext, arguments: task_arguments.ProbeTcp) -> ResultFields:
     """`probe.tcp`."""
 
-    async def once(attempt: int) -> str:
-        stream = await host.dial(doing.task.allocation_id, wanted.port)
+    async def probe_once(attempt: int) -> str:
+        stream = await host.dial(context.task.allocation_id, arguments.port)
         await stream.close()
         return "connected"
 
-    return await _tried(wanted, once)
+    return await _probe(arguments, probe_once)
 
 
-async def probe_http(host: Host, doing: Doing, wanted: taken.ProbeHttp) -> Fields:
+async def probe_http(host: Host, context: TaskContext, arguments: task_arguments.ProbeHttp) -> ResultFields:
     """`probe.http`."""
 
-    async def once(attempt: int) -> str:
-        stream = await host.dial(doing.task.allocation_id, wanted.port)
+    async def probe_once(attempt: int) -> str:
+        stream = await host.dial(context.task.allocation_id, arguments.port)
         try:
-            asked = f"GET {wanted.path} HTTP/1.1\r\nHost: localhost:{wanted.port}\r\nConnection: close\r\n\r\n"
-            await stream.send(asked.encode("ascii"))
+            request = f"GET {arguments.path} HTTP/1.1\r\nHost: localhost:{arguments.port}\r\nConnection: close\r\n\r\n"
+            await stream.send(request.encode("ascii"))
             head = b""
             while b"\r\n" not in head and len(head) < HEAD_MAX:
                 part = await stream.receive()
@@ -39,55 +39,62 @@ async def probe_http(host: Host, doing: Doing, wanted: taken.ProbeHttp) -> Field
                 head += part
         finally:
             await stream.close()
-        words = head.partition(b"\r\n")[0].split(b" ", 2)
-        if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
-            raise HostFailure("probe_failed", f"port {wanted.port} does not speak HTTP")
-        if int(words[1]) not in wanted.status:
-            raise HostFailure("probe_failed", f"{wanted.path} answered {int(words[1])}")
-        return words[1].decode()
+        parts = head.partition(b"\r\n")[0].split(b" ", 2)
+        if len(parts) < 2 or not parts[0].startswith(b"HTTP/") or not parts[1].isdigit():
+            raise HostFailure("probe_failed", f"port {arguments.port} does not speak HTTP")
+        if int(parts[1]) not in arguments.status:
+            raise HostFailure("probe_failed", f"{arguments.path} answered {int(parts[1])}")
+        return parts[1].decode()
 
-    return await _tried(wanted, once)
+    return await _probe(arguments, probe_once)
 
 
-async def probe_exec(host: Host, doing: Doing, wanted: taken.ProbeExec) -> Fields:
+async def probe_exec(host: Host, context: TaskContext, arguments: task_arguments.ProbeExec) -> ResultFields:
     """`probe.exec`: a program that ends with 0."""
 
-    output: Fields = {}
+    output: ResultFields = {}
 
-    async def once(attempt: int) -> str:
-        key = f"{doing.task.task_id}.{doing.task.fence}.{attempt}"
+    async def probe_once(attempt: int) -> str:
+        key = f"{context.task.task_id}.{context.task.fence}.{attempt}"
         output.clear()
-        process = ProcessSpec(wanted.argv, wanted.environment, wanted.user, output_bytes=wanted.output_bytes)
-        code = await host.run(doing.owner, key, process, wanted.timeout_seconds)
-        output.update(await output_of(host, doing, key, wanted.output_bytes))
+        process = ProcessSpec(
+            arguments.argv, arguments.environment, arguments.user, output_bytes=arguments.output_bytes
+        )
+        code = await host.run(context.owner, key, process, arguments.timeout_seconds)
+        output.update(await output_of(host, context, key, arguments.output_bytes))
         if code != 0:
-            raise HostFailure("probe_failed", f"{wanted.argv[0]} ended with {code}", code, output)
+            raise HostFailure("probe_failed", f"{arguments.argv[0]} ended with {code}", code, output)
         return "0"
 
-    return await _tried(wanted, once) | output
+    return await _probe(arguments, probe_once) | output
 
 
-async def _tried(wanted: taken.Probe, once: Callable[[int], Awaitable[str]]) -> Fields:
-    last = HostFailure("probe_failed", "it was not tried")
-    for attempt in range(wanted.attempts):
+async def _probe(arguments: task_arguments.Probe, probe_once: Callable[[int], Awaitable[str]]) -> ResultFields:
+    last_failure = HostFailure("probe_failed", "it was not tried")
+    for attempt in range(arguments.attempts):
         if attempt:
-            await asyncio.sleep(wanted.interval_seconds)
-        began = time.monotonic()
+            await asyncio.sleep(arguments.interval_seconds)
+        started = time.monotonic()
         try:
-            async with asyncio.timeout(wanted.timeout_seconds):
-                observed = await once(attempt)
+            async with asyncio.timeout(arguments.timeout_seconds):
+                observed = await probe_once(attempt)
         except TimeoutError:
-            last = HostFailure("probe_failed", f"no answer within {wanted.timeout_seconds:g} s")
+            last_failure = HostFailure("probe_failed", f"no answer within {arguments.timeout_seconds:g} s")
         except HostFailure as failure:
-            last = HostFailure("probe_failed", failure.detail, failure.exit_code, failure.result)
+            last_failure = HostFailure("probe_failed", failure.detail, failure.exit_code, failure.result)
         else:
-            took = round((time.monotonic() - began) * 1_000)
-            return {"observed": observed, "attempts": attempt + 1, "latency_milliseconds": took}
-    raise HostFailure("probe_failed", f"after {wanted.attempts} attempts: {last.detail}", last.exit_code, last.result)
+            latency = round((time.monotonic() - started) * 1_000)
+            return {"observed": observed, "attempts": attempt + 1, "latency_milliseconds": latency}
+    raise HostFailure(
+        "probe_failed",
+        f"after {arguments.attempts} attempts: {last_failure.detail}",
+        last_failure.exit_code,
+        last_failure.result,
+    )
 
 
-PROBES: Final[dict[str, Family]] = {
-    "probe.tcp": Family(probe_tcp),
-    "probe.http": Family(probe_http),
-    "probe.exec": Family(probe_exec),
+PROBES: Final[dict[str, TaskHandler]] = {
+    "probe.tcp": TaskHandler(probe_tcp),
+    "probe.http": TaskHandler(probe_http),
+    "probe.exec": TaskHandler(probe_exec),
 }

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mooring_agent.control_plane.messages import Task
-from mooring_agent.hosts.contract import Look, Thing
+from mooring_agent.hosts.contract import Resource, TeardownReport
 
 RECEIPT_CONTEXT: Final = b"mooring-receipt-v1\n"
 FIRST_PREVIOUS: Final = "0" * 64
-THINGS_MAX: Final = 500
+RESOURCES_MAX: Final = 500
 NAME_MAX: Final = 200
 KINDS: Final = (
     "processes", "namespaces", "mounts", "links", "sockets", "ports", "cgroups", "files", "containers", "secrets",
@@ -23,17 +23,17 @@ KINDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ChainLink:
     """The end of this node's chain."""
 
     sequence: int
     previous: str
 
 
-def body_of(task: Task, look: Look, link: Link, host: str, looked_at: int) -> bytes:
+def receipt_body(task: Task, teardown: TeardownReport, link: ChainLink, host: str, looked_at: int) -> bytes:
     """The bytes of a receipt."""
-    not_looked = sorted({*look.not_looked, *(kind for kind in KINDS if kind not in look.looked)})
-    told = [_listed(things) for things in (look.found, look.removed, look.remaining)]
+    not_looked = sorted({*teardown.not_looked, *(kind for kind in KINDS if kind not in teardown.looked)})
+    listed = [_resource_list(resources) for resources in (teardown.found, teardown.removed, teardown.remaining)]
     body: dict[str, Any] = {
         "v": 1,
         "node_id": task.node_id,
@@ -47,21 +47,23 @@ def body_of(task: Task, look: Look, link: Link, host: str, looked_at: int) -> by
         "owner": task.owner,
         "host": host,
         "looked_at": looked_at,
-        "looked": {kind: int(look.looked[kind]) for kind in KINDS if kind in look.looked},
+        "looked": {kind: int(teardown.looked[kind]) for kind in KINDS if kind in teardown.looked},
         "not_looked": not_looked,
-        "found": told[0],
-        "removed": told[1],
-        "remaining": told[2],
-        "truncated": any(len(things) > THINGS_MAX for things in (look.found, look.removed, look.remaining)),
-        "clean": not look.remaining and not not_looked,
+        "found": listed[0],
+        "removed": listed[1],
+        "remaining": listed[2],
+        "truncated": any(
+            len(resources) > RESOURCES_MAX for resources in (teardown.found, teardown.removed, teardown.remaining)
+        ),
+        "clean": not teardown.remaining and not not_looked,
     }
     return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
 
 
-def next_link(link: Link, body: bytes) -> Link:
+def next_link(link: ChainLink, body: bytes) -> ChainLink:
     """What the receipt after this one names."""
-    return Link(link.sequence + 1, hashlib.sha256(body).hexdigest())
+    return ChainLink(link.sequence + 1, hashlib.sha256(body).hexdigest())
 
 
-def _listed(things: Sequence[Thing]) -> list[dict[str, str]]:
-    return [{"kind": thing.kind, "name": thing.name[:NAME_MAX]} for thing in things[:THINGS_MAX]]
+def _resource_list(resources: Sequence[Resource]) -> list[dict[str, str]]:
+    return [{"kind": resource.kind, "name": resource.name[:NAME_MAX]} for resource in resources[:RESOURCES_MAX]]

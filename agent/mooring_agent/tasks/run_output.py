@@ -13,12 +13,12 @@ SECRET_MIN_BYTES: Final = 4
 """What is shorter is in any text by chance; masking it would spoil the output and hide nothing."""
 
 
-def told(data: bytes, truncated: bool, limit_bytes: int, secrets: Iterable[bytes] = ()) -> tuple[str, bool]:
+def as_text(data: bytes, truncated: bool, limit_bytes: int, secrets: Iterable[bytes] = ()) -> tuple[str, bool]:
     """The text, at most so many bytes of UTF-8, and whether something of the output is not in it."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= SECRET_MIN_BYTES:
             data = data.replace(secret, MASK)
-            data = _without_beginning(data, secret) if truncated else data
+            data = _strip_partial_secret(data, secret) if truncated else data
     # What is cut in the middle of a character ends before it.
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(data, final=not truncated).replace("\x00", "\ufffd")
     encoded = text.encode()
@@ -27,7 +27,7 @@ def told(data: bytes, truncated: bool, limit_bytes: int, secrets: Iterable[bytes
     return text, truncated
 
 
-def _without_beginning(data: bytes, secret: bytes) -> bytes:
+def _strip_partial_secret(data: bytes, secret: bytes) -> bytes:
     """Without the part of a secret that the cut left at the end."""
     for length in range(min(len(secret) - 1, len(data)), 0, -1):
         if data.endswith(secret[:length]):

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from mooring_agent.control_plane.keys import verifies
+from mooring_agent.control_plane.keys import is_valid_signature
 from mooring_agent.control_plane.messages import ENVELOPE_MAX, Envelope, Task, decode
 
 TASK_CONTEXT: Final = b"mooring-task-v1\n"
@@ -18,7 +18,7 @@ CLOCK_SKEW_SECONDS: Final = 60.0
 _TASK: Final = msgspec.json.Decoder(Task)
 
 
-class Refused(Exception):
+class TaskRefused(Exception):
     """A task that is not done; `reason` is one of the contract's."""
 
     def __init__(self, reason: str, detail: str, task_id: str | None = None) -> None:
@@ -29,49 +29,49 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Believer:
+class TaskVerifier:
     """Whom this node believes, and who it is."""
 
     node_id: str
     audience: str
     pinned: Mapping[str, bytes]
 
-    def believe(self, envelope: Envelope, now: float) -> Task:
+    def verify(self, envelope: Envelope, now: float) -> Task:
         """The task in an envelope, or the reason why not."""
         payload = self.payload(envelope)
         try:
             task = _TASK.decode(payload)
         except msgspec.DecodeError as error:
-            raise Refused("bad_arguments", f"the payload is no task: {error}") from error
+            raise TaskRefused("bad_arguments", f"the payload is no task: {error}") from error
         if task.v != 1:
-            raise Refused("unknown_type", f"the task has version {task.v}; this agent knows 1", task.task_id)
-        self.check_aim(task.node_id, task.audience, task.task_id)
+            raise TaskRefused("unknown_type", f"the task has version {task.v}; this agent knows 1", task.task_id)
+        self.check_recipient(task.node_id, task.audience, task.task_id)
         if task.expires_at <= now - CLOCK_SKEW_SECONDS:
-            raise Refused("expired", f"the task expired {now - task.expires_at:.0f} s ago", task.task_id)
+            raise TaskRefused("expired", f"the task expired {now - task.expires_at:.0f} s ago", task.task_id)
         if task.issued_at > now + CLOCK_SKEW_SECONDS:
-            raise Refused("expired", "the task was issued in the future: check this machine's clock", task.task_id)
+            raise TaskRefused("expired", "the task was issued in the future: check this machine's clock", task.task_id)
         if task.owner.partition("/")[0] != task.allocation_id:
-            raise Refused("bad_arguments", "the owner lies outside of the allocation", task.task_id)
+            raise TaskRefused("bad_arguments", "the owner lies outside of the allocation", task.task_id)
         return task
 
     def payload(self, envelope: Envelope, context: bytes = TASK_CONTEXT) -> bytes:
         """The signed bytes of an envelope, once the signature is known to be the platform's."""
         if len(envelope.payload) > ENVELOPE_MAX:
-            raise Refused("bad_arguments", f"the payload is longer than {ENVELOPE_MAX} characters")
+            raise TaskRefused("bad_arguments", f"the payload is longer than {ENVELOPE_MAX} characters")
         public = self.pinned.get(envelope.key_id)
         if public is None:
-            raise Refused("bad_signature", f"the key {envelope.key_id[:80]!r} is not pinned")
+            raise TaskRefused("bad_signature", f"the key {envelope.key_id[:80]!r} is not pinned")
         try:
             payload, signature = decode(envelope.payload), decode(envelope.signature)
         except ValueError as error:
-            raise Refused("bad_signature", "payload or signature are not base64url") from error
-        if not verifies(public, signature, context + payload):
-            raise Refused("bad_signature", "the platform's key did not sign this payload")
+            raise TaskRefused("bad_signature", "payload or signature are not base64url") from error
+        if not is_valid_signature(public, signature, context + payload):
+            raise TaskRefused("bad_signature", "the platform's key did not sign this payload")
         return payload
 
-    def check_aim(self, node_id: str, audience: str, task_id: str | None) -> None:
+    def check_recipient(self, node_id: str, audience: str, task_id: str | None) -> None:
         """What is signed for another node or platform is not for us."""
         if node_id != self.node_id:
-            raise Refused("wrong_node", f"the task is for {node_id}", task_id)
+            raise TaskRefused("wrong_node", f"the task is for {node_id}", task_id)
         if audience != self.audience:
-            raise Refused("wrong_audience", f"the task is for {audience!r}", task_id)
+            raise TaskRefused("wrong_audience", f"the task is for {audience!r}", task_id)

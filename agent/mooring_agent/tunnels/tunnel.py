@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-from mooring_agent.hosts.contract import ByteStream, Command, Host, HostFailure, PipedCommand, ProcessSpec
-from mooring_agent.tasks import arguments as taken
-from mooring_agent.tasks.handlers import Doing, Family, Fields
+from mooring_agent.hosts.contract import ByteStream, CommandStream, Host, HostFailure, PipedCommandStream, ProcessSpec
+from mooring_agent.tasks import arguments as task_arguments
+from mooring_agent.tasks.handlers import ResultFields, TaskContext, TaskHandler
 from mooring_agent.tunnels.frames import (
     CLOSE,
     DATA,
@@ -49,7 +49,7 @@ log = logging.getLogger("mooring.agent")
 class _Stream:
     """One stream: what is inside, what was told to go in, and how much may still go out."""
 
-    inside: "asyncio.Future[ByteStream]"
+    target: "asyncio.Future[ByteStream]"
     inward: "asyncio.Queue[Frame]" = field(default_factory=asyncio.Queue)
     room: int = WINDOW
     has_room: asyncio.Event = field(default_factory=asyncio.Event)
@@ -62,8 +62,8 @@ class Tunnel:
     """One tunnel for as long as it stands."""
 
     host: Host
-    doing: Doing
-    wanted: taken.TunnelOpen
+    context: TaskContext
+    arguments: task_arguments.TunnelOpen
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     streams: dict[int, _Stream] = field(default_factory=dict)
@@ -72,15 +72,15 @@ class Tunnel:
     bytes_out: int = 0
     exit_code: int | None = None
 
-    async def carry(self) -> None:
+    async def serve(self) -> None:
         """Serve streams until the relay hangs up, or is silent for too long."""
         try:
             while True:
-                async with asyncio.timeout(self.wanted.idle_seconds if not self.streams else None):
+                async with asyncio.timeout(self.arguments.idle_seconds if not self.streams else None):
                     frame = await read_frame(self.reader)
                 if frame is None:
                     return
-                await self._take(frame)
+                await self._handle(frame)
         except TimeoutError:
             return
         finally:
@@ -90,7 +90,7 @@ class Tunnel:
             await asyncio.gather(*works, return_exceptions=True)
             self.writer.close()
 
-    async def _take(self, frame: Frame) -> None:
+    async def _handle(self, frame: Frame) -> None:
         if frame.kind == OPEN:
             self._open(frame)
             return
@@ -119,67 +119,67 @@ class Tunnel:
         self.streams[frame.stream] = stream
         stream.work = asyncio.create_task(self._serve(frame.stream, stream, frame.data))
 
-    async def _serve(self, number: int, stream: _Stream, asked: bytes) -> None:
-        inside: ByteStream | None = None
+    async def _serve(self, number: int, stream: _Stream, request: bytes) -> None:
+        target: ByteStream | None = None
         try:
-            inside = await self._inside(asked)
+            target = await self._open_target(request)
             await self._send(ROOM, number, WINDOW.to_bytes(4))
-            if self.wanted.argv is None:
+            if self.arguments.argv is None:
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(self._outward(number, stream, inside))
-                    group.create_task(self._inward(number, stream, inside))
+                    group.create_task(self._pump_out(number, stream, target))
+                    group.create_task(self._pump_in(number, stream, target))
             else:
-                await self._command(number, stream, inside)
+                await self._command(number, stream, target)
         except HostFailure as failure:
-            told = {"code": failure.code, "detail": failure.detail[:500]}
-            await self._send(FAILURE, number, json.dumps(told).encode())
+            problem = {"code": failure.code, "detail": failure.detail[:500]}
+            await self._send(FAILURE, number, json.dumps(problem).encode())
         except (OSError, ExceptionGroup) as error:
             log.info("a stream ended: %s", error)
             await self._send(CLOSE, number)
         finally:
             self.streams.pop(number, None)
-            if inside is not None:
-                await inside.close()
+            if target is not None:
+                await target.close()
 
-    async def _command(self, number: int, stream: _Stream, inside: ByteStream) -> None:
-        command: Command = inside  # type: ignore[assignment]  # the host gave one
-        inward = asyncio.create_task(self._inward(number, stream, inside))
+    async def _command(self, number: int, stream: _Stream, target: ByteStream) -> None:
+        command: CommandStream = target  # type: ignore[assignment]  # the host gave one
+        inward = asyncio.create_task(self._pump_in(number, stream, target))
         try:
-            if isinstance(inside, PipedCommand):
+            if isinstance(target, PipedCommandStream):
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(self._pumped(number, stream, inside.receive_errors, ERRORS))
-                    group.create_task(self._pumped(number, stream, inside.receive, DATA))
+                    group.create_task(self._pump(number, stream, target.receive_errors, ERRORS))
+                    group.create_task(self._pump(number, stream, target.receive, DATA))
                 await self._send(END, number)
             else:
-                await self._outward(number, stream, inside)
+                await self._pump_out(number, stream, target)
             self.exit_code = await command.exit_code()
             await self._send(EXIT, number, str(self.exit_code).encode())
         finally:
             inward.cancel()
             await asyncio.gather(inward, return_exceptions=True)
 
-    async def _inside(self, asked: bytes) -> ByteStream:
-        wanted, owner = self.wanted, self.doing.owner
-        if wanted.argv is not None:
+    async def _open_target(self, request: bytes) -> ByteStream:
+        arguments, owner = self.arguments, self.context.owner
+        if arguments.argv is not None:
             if self.opened > 1:
                 raise HostFailure("refused", "a tunnel for a command carries that command once")
-            spec = ProcessSpec(wanted.argv, wanted.environment, wanted.user, wanted.directory)
-            if not wanted.terminal:
+            spec = ProcessSpec(arguments.argv, arguments.environment, arguments.user, arguments.directory)
+            if not arguments.terminal:
                 return await self.host.open_piped(owner, spec)
-            return await self.host.open_command(owner, spec, wanted.columns, wanted.rows)
+            return await self.host.open_command(owner, spec, arguments.columns, arguments.rows)
         try:
-            port = int(json.loads(asked)["port"])
+            port = int(json.loads(request)["port"])
         except (ValueError, KeyError, TypeError) as error:
             raise HostFailure("refused", "a stream names its port") from error
-        if port not in wanted.ports:
+        if port not in arguments.ports:
             raise HostFailure("refused", f"this tunnel is not for port {port}")
         return await self.host.dial(owner.allocation_id, port)
 
-    async def _outward(self, number: int, stream: _Stream, inside: ByteStream) -> None:
-        await self._pumped(number, stream, inside.receive, DATA)
+    async def _pump_out(self, number: int, stream: _Stream, target: ByteStream) -> None:
+        await self._pump(number, stream, target.receive, DATA)
         await self._send(END, number)
 
-    async def _pumped(self, number: int, stream: _Stream, receive: Callable[[], Awaitable[bytes]], kind: bytes) -> None:
+    async def _pump(self, number: int, stream: _Stream, receive: Callable[[], Awaitable[bytes]], kind: bytes) -> None:
         while data := await receive():
             for start in range(0, len(data), FRAME_MAX):
                 part = data[start : start + FRAME_MAX]
@@ -190,36 +190,36 @@ class Tunnel:
                 self.bytes_out += len(part)
                 await self._send(kind, number, part)
 
-    async def _inward(self, number: int, stream: _Stream, inside: ByteStream) -> None:
+    async def _pump_in(self, number: int, stream: _Stream, target: ByteStream) -> None:
         while True:
             frame = await stream.inward.get()
             stream.queued -= len(frame.data)
             if frame.kind == DATA:
-                await inside.send(frame.data)
+                await target.send(frame.data)
                 self.bytes_in += len(frame.data)
                 await self._send(ROOM, number, len(frame.data).to_bytes(4))
             elif frame.kind == END:
-                await inside.send_end()
-                if self.wanted.argv is None:
+                await target.send_end()
+                if self.arguments.argv is None:
                     return
             else:
-                await _controlled(inside, frame)
+                await _control(target, frame)
 
     async def _send(self, kind: bytes, number: int, data: bytes = b"") -> None:
         self.writer.write(packed(kind, number, data))
         await self.writer.drain()
 
 
-async def _controlled(inside: ByteStream, frame: Frame) -> None:
-    command: Command = inside  # type: ignore[assignment]  # a connection is asked for its method first
+async def _control(target: ByteStream, frame: Frame) -> None:
+    command: CommandStream = target  # type: ignore[assignment]  # a connection is asked for its method first
     if not hasattr(command, "resize"):
         raise HostFailure("refused", "a connection has no window and takes no signal")
     try:
-        said = json.loads(frame.data)
+        message = json.loads(frame.data)
         if frame.kind == RESIZE:
-            await command.resize(min(1_000, max(1, int(said["columns"]))), min(1_000, max(1, int(said["rows"]))))
-        elif int(said["signal"]) in SIGNALS:
-            await command.signal(int(said["signal"]))
+            await command.resize(min(1_000, max(1, int(message["columns"]))), min(1_000, max(1, int(message["rows"]))))
+        elif int(message["signal"]) in SIGNALS:
+            await command.signal(int(message["signal"]))
     except (ValueError, KeyError, TypeError) as error:
         raise HostFailure("refused", "a control frame cannot be read") from error
 
@@ -232,32 +232,32 @@ async def dial(url: str, tunnel_id: str, authorization: str) -> tuple[asyncio.St
     secure = ssl.create_default_context() if parts.scheme == "https" else None
     port = parts.port or (443 if secure else 80)
     reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=secure, limit=2 * FRAME_MAX)
-    asked = (
+    request = (
         f"GET /tunnels/{tunnel_id} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: Upgrade\r\n"
         f"Upgrade: {UPGRADE}\r\nAuthorization: {authorization}\r\n\r\n"
     )
-    writer.write(asked.encode("ascii"))
+    writer.write(request.encode("ascii"))
     await writer.drain()
     head = await reader.readuntil(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 101 "):
         writer.close()
-        told = head.partition(b"\r\n")[0].decode("ascii", "replace")
-        raise HostFailure("refused", f"the relay answered {told}")
+        problem = head.partition(b"\r\n")[0].decode("ascii", "replace")
+        raise HostFailure("refused", f"the relay answered {problem}")
     return reader, writer
 
 
-def tunnel_families(authorization: Callable[[], Awaitable[str]]) -> dict[str, Family]:
+def tunnel_handlers(authorization: Callable[[], Awaitable[str]]) -> dict[str, TaskHandler]:
     """The family `tunnel.open`; `authorization` is how this node says who it is."""
 
-    async def open_tunnel(host: Host, doing: Doing, wanted: taken.TunnelOpen) -> Fields:
+    async def open_tunnel(host: Host, context: TaskContext, arguments: task_arguments.TunnelOpen) -> ResultFields:
         try:
             async with asyncio.timeout(DIAL_SECONDS):
-                reader, writer = await dial(wanted.relay, doing.task.task_id, await authorization())
+                reader, writer = await dial(arguments.relay, context.task.task_id, await authorization())
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             raise HostFailure("host_error", f"the relay cannot be reached: {type(error).__name__}") from error
-        tunnel = Tunnel(host, doing, wanted, reader, writer)
+        tunnel = Tunnel(host, context, arguments, reader, writer)
         try:
-            await tunnel.carry()
+            await tunnel.serve()
         except (FrameRefused, ConnectionError) as error:
             raise HostFailure("host_error", f"the tunnel broke: {error}") from error
         return {
@@ -265,4 +265,4 @@ def tunnel_families(authorization: Callable[[], Awaitable[str]]) -> dict[str, Fa
             "exit_code": tunnel.exit_code,
         }  # fmt: skip
 
-    return {"tunnel.open": Family(open_tunnel, repeats=False, beside=True)}
+    return {"tunnel.open": TaskHandler(open_tunnel, is_repeatable=False, unordered=True)}

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mooring_agent.artifacts.blob_cache import Cache
+from mooring_agent.artifacts.blob_cache import BlobCache
 from mooring_agent.artifacts.http_sources import HttpSource
 from mooring_agent.hosts.contract import HostFailure
 
@@ -53,7 +53,7 @@ class Spring:
             raise HostFailure("image_pull_failed", "the line was cut")
 
 
-async def failure_of(cache: Cache, source: Spring, size: int | None = len(CONTENT), patience: float = 60.0) -> str:
+async def failure_of(cache: BlobCache, source: Spring, size: int | None = len(CONTENT), patience: float = 60.0) -> str:
     """The code that a fetch of the content fails with."""
     with pytest.raises(HostFailure) as failed:
         await cache.fetch(digest_of(CONTENT), size, source, untold, patience)
@@ -63,9 +63,9 @@ async def failure_of(cache: Cache, source: Spring, size: int | None = len(CONTEN
 
 async def test_a_fetch_that_was_cut_off_goes_on_where_it_ended(tmp_path: Path) -> None:
     source = Spring(cut=300_000)
-    assert await failure_of(Cache(tmp_path), source) == "image_pull_failed"
+    assert await failure_of(BlobCache(tmp_path), source) == "image_pull_failed"
     # Another cache on the same directory: the agent was killed in between.
-    cache = Cache(tmp_path)
+    cache = BlobCache(tmp_path)
     assert await cache.fetch(digest_of(CONTENT), len(CONTENT), source, untold) is False
     assert source.asked == [0, 300_000]
     assert cache.path(digest_of(CONTENT)).read_bytes() == CONTENT
@@ -74,7 +74,7 @@ async def test_a_fetch_that_was_cut_off_goes_on_where_it_ended(tmp_path: Path) -
 
 
 async def test_what_was_whole_before_it_had_its_place_is_not_asked_for_again(tmp_path: Path) -> None:
-    source, cache = Spring(), Cache(tmp_path)
+    source, cache = Spring(), BlobCache(tmp_path)
     (tmp_path / "partial" / digest_of(CONTENT)[7:]).write_bytes(CONTENT)
     assert await cache.fetch(digest_of(CONTENT), None, source, untold) is False
     assert (source.asked, cache.has(digest_of(CONTENT))) == ([], True)
@@ -82,7 +82,7 @@ async def test_what_was_whole_before_it_had_its_place_is_not_asked_for_again(tmp
 
 @pytest.mark.parametrize("ranges", [True, False])
 async def test_over_http_it_goes_on_whether_the_server_knows_ranges_or_not(tmp_path: Path, ranges: bool) -> None:
-    cache = Cache(tmp_path)
+    cache = BlobCache(tmp_path)
     (tmp_path / "partial" / digest_of(CONTENT)[7:]).write_bytes(CONTENT[:700_000])
     async with serving(CONTENT, ranges) as (url, asked), httpx.AsyncClient(timeout=180) as http:
         await cache.fetch(digest_of(CONTENT), len(CONTENT), HttpSource(http, url, private=True), untold)
@@ -113,7 +113,7 @@ async def serving(content: bytes, ranges: bool) -> AsyncIterator[tuple[str, list
 
 
 async def test_other_bytes_than_the_digest_says_are_thrown_away(tmp_path: Path) -> None:
-    cache, spoiled = Cache(tmp_path), bytearray(CONTENT)
+    cache, spoiled = BlobCache(tmp_path), bytearray(CONTENT)
     spoiled[5_000] ^= 1
     assert await failure_of(cache, Spring(bytes(spoiled))) == "digest_mismatch"
     assert list((tmp_path / "partial").iterdir()) == []
@@ -122,23 +122,23 @@ async def test_other_bytes_than_the_digest_says_are_thrown_away(tmp_path: Path) 
 
 
 async def test_a_source_that_falls_silent_is_given_up_and_what_came_is_kept(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
+    cache = BlobCache(tmp_path)
     assert await failure_of(cache, Spring(cut=200_000, stalls=True), patience=0.2) == "no_progress"
     assert (tmp_path / "partial" / digest_of(CONTENT)[7:]).stat().st_size == 200_000
     assert await failure_of(cache, Spring(CONTENT[:500_000])) == "no_progress"
 
 
 async def test_what_is_too_large_is_refused_before_and_while_it_comes(tmp_path: Path) -> None:
-    small = Cache(tmp_path, limit_bytes=1_000)
+    small = BlobCache(tmp_path, limit_bytes=1_000)
     before = Spring()
     assert await failure_of(small, before) == "too_large"
     assert before.asked == []
     assert await failure_of(small, Spring(), size=None) == "too_large"
-    assert await failure_of(Cache(tmp_path), Spring(), size=1_000) == "too_large"
+    assert await failure_of(BlobCache(tmp_path), Spring(), size=1_000) == "too_large"
 
 
 async def test_eviction_takes_what_was_used_longest_ago_and_never_what_is_in_use(tmp_path: Path) -> None:
-    cache = Cache(tmp_path, limit_bytes=3_000)
+    cache = BlobCache(tmp_path, limit_bytes=3_000)
     contents = [bytes([number]) * 1_000 for number in range(4)]
     for age, content in enumerate(contents[:3]):
         await cache.fetch(digest_of(content), 1_000, Spring(content), untold)
@@ -151,7 +151,7 @@ async def test_eviction_takes_what_was_used_longest_ago_and_never_what_is_in_use
 
 
 async def test_two_that_want_the_same_at_once_fetch_it_once(tmp_path: Path) -> None:
-    cache, source = Cache(tmp_path), Spring(gate=asyncio.Event())
+    cache, source = BlobCache(tmp_path), Spring(gate=asyncio.Event())
     both = [asyncio.create_task(cache.fetch(digest_of(CONTENT), None, source, untold)) for _ in range(2)]
     await asyncio.sleep(0)
     assert source.gate is not None
@@ -163,4 +163,4 @@ async def test_two_that_want_the_same_at_once_fetch_it_once(tmp_path: Path) -> N
 @pytest.mark.parametrize("digest", ["sha256:../../etc/passwd", "sha512:" + "0" * 64, "sha256:" + "G" * 64, "", "x"])
 async def test_what_is_no_digest_becomes_no_path(tmp_path: Path, digest: str) -> None:
     with pytest.raises(HostFailure, match="refused"):
-        await Cache(tmp_path).fetch(digest, None, Spring(), untold)
+        await BlobCache(tmp_path).fetch(digest, None, Spring(), untold)

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mooring_agent.artifacts.blob_cache import Cache
-from mooring_agent.artifacts.http_sources import MANIFESTS, HttpSource, Registry
-from mooring_agent.containers.images import Images
+from mooring_agent.artifacts.blob_cache import BlobCache
+from mooring_agent.artifacts.http_sources import MANIFESTS, HttpSource, RegistryRepository
+from mooring_agent.containers.images import ImageStore
 from mooring_agent.containers.podman import Podman
 from mooring_agent.hosts.contract import HostFailure
 
@@ -61,9 +61,9 @@ async def test_a_digest_that_is_a_path_is_refused(
     tmp_path: Path, http: httpx.AsyncClient, hostile: tuple[str, str, Path]
 ) -> None:
     address, digest, aim = hostile
-    images = Images(Cache(tmp_path / "cache"), Podman(tmp_path / "containers"))
+    images = ImageStore(BlobCache(tmp_path / "cache"), Podman(tmp_path / "containers"))
     with pytest.raises(HostFailure, match="no sha256 digest"):
-        await images.have(Registry(http, address, "a/b", private=True), digest, lambda *told: None)
+        await images.ensure(RegistryRepository(http, address, "a/b", private=True), digest, lambda *told: None)
     assert not aim.exists()
 
 
@@ -93,5 +93,5 @@ async def test_a_source_that_nobody_called_private_is_dialled_on_the_public_inte
         await anext(HttpSource(http, url).read(0))
     assert failure.value.code == "permission_denied"
     with pytest.raises(HostFailure) as failure:
-        await Registry(http, url.removesuffix("/x"), "a/b").manifest("sha256:" + "0" * 64)
+        await RegistryRepository(http, url.removesuffix("/x"), "a/b").manifest("sha256:" + "0" * 64)
     assert failure.value.code == "permission_denied"

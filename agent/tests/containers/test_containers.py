@@ -20,16 +20,16 @@ import pytest
 from agent.tests.support.busybox_image import BUSYBOX, Made, busybox_image, push
 from agent.tests.support.fake_platform import ALLOCATION, CREATE, Hand, seal
 from agent.tests.support.supervisors import until
-from mooring_agent.artifacts.blob_cache import Cache
-from mooring_agent.containers.container_tasks import Containers
-from mooring_agent.containers.images import Images
+from mooring_agent.artifacts.blob_cache import BlobCache
+from mooring_agent.containers.container_tasks import ContainerTasks
+from mooring_agent.containers.images import ImageStore
 from mooring_agent.containers.podman import Podman
 from mooring_agent.control_plane.keys import make_keys
 from mooring_agent.control_plane.messages import Result, decode
 from mooring_agent.hosts.contract import Network, SandboxSpec
 from mooring_agent.hosts.simulated import SimulatedHost
 from mooring_agent.tasks.executor import Executor
-from mooring_agent.tasks.handlers import FAMILIES
+from mooring_agent.tasks.handlers import HANDLERS
 from mooring_agent.tasks.journal import Journal
 from server.tests.registry.registry_process import RunningRegistry, running_registry
 
@@ -84,7 +84,7 @@ class Machine:
 
     executor: Executor
     journal: Journal
-    containers: Containers
+    containers: ContainerTasks
     hand: Hand
     place: Place
 
@@ -92,7 +92,7 @@ class Machine:
         """One task to its end."""
         task = self.hand.task(type, arguments, **other)
         self.executor.accept(task)
-        await self.executor.settle()
+        await self.executor.wait_until_idle()
         entry = self.journal.find(task.task_id)
         assert entry is not None
         assert entry.result is not None
@@ -109,18 +109,18 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     holder = network_holder()
     journal = Journal(tmp_path / "journal.sqlite")
     async with httpx.AsyncClient(timeout=180) as http:
-        cache = Cache(tmp_path / "cache")
+        cache = BlobCache(tmp_path / "cache")
         place = Place(holder.pid, device_node())
-        images = Images(cache, podman)
-        containers = Containers("nod_x", podman, images, cache, place, tmp_path / "volumes", http)
-        families = containers.families(FAMILIES)
-        executor = Executor(SimulatedHost(), journal, make_keys(), time.time, lambda: None, 4, families)
+        images = ImageStore(cache, podman)
+        containers = ContainerTasks("nod_x", podman, images, cache, place, tmp_path / "volumes", http)
+        handlers = containers.handlers(HANDLERS)
+        executor = Executor(SimulatedHost(), journal, make_keys(), time.time, lambda: None, 4, handlers)
         try:
             yield Machine(executor, journal, containers, Hand(), place)
         finally:
             try:
                 await until(lambda: no_container_is_left(podman))
-                await podman.attempt("rmi", "--all", "--force")
+                await podman.try_call("rmi", "--all", "--force")
                 await until(lambda: not is_used(podman))
             finally:
                 os.unlink(place.device)
@@ -142,7 +142,7 @@ def launch(registry: RunningRegistry, image: Made, **other: Any) -> dict[str, An
 
 async def no_container_is_left(podman: Podman) -> bool:
     """Remove all; what was only being made or ended is still there afterwards."""
-    await podman.attempt("rm", "--all", "--force", "--time", "0")
+    await podman.try_call("rm", "--all", "--force", "--time", "0")
     return await podman.containers({}) == []
 
 
@@ -248,7 +248,7 @@ async def test_a_container_is_pulled_by_digest_run_hardened_stopped_and_proven_g
     assert gone.receipt is not None
     receipt = json.loads(decode(gone.receipt.body))
     assert receipt["clean"] is True
-    assert {thing["kind"] for thing in receipt["removed"]} == {"containers", "files"}
+    assert {resource["kind"] for resource in receipt["removed"]} == {"containers", "files"}
     assert await machine.containers.podman.containers({}) == []
     with pytest.raises(FileNotFoundError):
         status_of(pid)
@@ -319,7 +319,7 @@ async def test_inside_a_container_nothing_of_the_machine_can_be_changed(
     name = launched.result["container_id"]
     said = ""
     while "done" not in said:
-        said = "".join((await machine.containers.podman.attempt("logs", name))[1:])
+        said = "".join((await machine.containers.podman.try_call("logs", name))[1:])
     assert "touch: /x: Read-only file system" in said
     assert "mount: permission denied" in said or "mount: mounting none on /tmp failed" in said
     # Of the machine's devices the sandbox's own is there, and answers; no other is.
@@ -342,7 +342,7 @@ async def test_a_secret_is_in_the_containers_environment_and_in_no_argument(
     assert launched.outcome == "succeeded", launched
     said = ""
     while "TOKEN" not in said:
-        said = (await machine.containers.podman.attempt("logs", launched.result["container_id"]))[1]
+        said = (await machine.containers.podman.try_call("logs", launched.result["container_id"]))[1]
     assert "TOKEN=hush-4711" in said
     assert b"hush-4711" not in b"".join(arguments_of_all())
     assert not [each for each in holding(machine, b"hush-4711") if each.name in ("bolt_state.db", "db.sql")]
@@ -352,7 +352,7 @@ async def test_a_secret_is_in_the_containers_environment_and_in_no_argument(
     assert removed.result == {"removed": True}
     await until(lambda: not is_used(machine.containers.podman))
     assert holding(machine, b"hush-4711") == [], "nothing of it is left, in no file and no database"
-    assert await machine.containers.secrets.holders() == []
+    assert await machine.containers.secrets.allocations() == []
 
 
 def holding(machine: Machine, secret: bytes) -> list[Path]:
@@ -403,7 +403,7 @@ async def test_an_artifact_in_a_volume_is_read_by_its_container_and_goes_with_it
     assert launched.outcome == "succeeded", launched
     said = ""
     while "touch:" not in said:
-        _, out, errors = await machine.containers.podman.attempt("logs", launched.result["container_id"])
+        _, out, errors = await machine.containers.podman.try_call("logs", launched.result["container_id"])
         said = out + errors
     assert said.startswith("read"), said
     destroyed = await machine.do("sandbox.destroy", {})
@@ -431,15 +431,15 @@ async def test_a_sweep_reaps_containers_volumes_and_secrets_of_what_the_platform
     volume = [{"volume": "data", "target": "/data"}]
     launched = await machine.do("container.launch", launch(registry, image, mounts=volume))
     # As an agent leaves it that is killed before podman has made the container.
-    await machine.containers.podman.call("secret", "create", f"{ALLOCATION}.web.1.0", "-", given=b"hush")
+    await machine.containers.podman.call("secret", "create", f"{ALLOCATION}.web.1.0", "-", stdin=b"hush")
     assert await machine.containers.sweep([ALLOCATION]) == []
-    assert await machine.containers.secrets.holders() == [ALLOCATION]
+    assert await machine.containers.secrets.allocations() == [ALLOCATION]
     strays = await machine.containers.sweep([])
-    assert {(each.thing.kind, each.verdict, each.allocation_id) for each in strays} == {
+    assert {(each.resource.kind, each.verdict, each.allocation_id) for each in strays} == {
         ("containers", "reaped", ALLOCATION),
         ("files", "reaped", ALLOCATION),
         ("secrets", "reaped", ALLOCATION),
     }
     assert launched.result["container_id"] not in str(await machine.containers.podman.containers({}))
-    assert await machine.containers.secrets.holders() == []
+    assert await machine.containers.secrets.allocations() == []
     assert await machine.containers.sweep([]) == []

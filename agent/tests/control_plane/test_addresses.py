@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mooring_agent.__main__ import main
-from mooring_agent.control_plane.addresses import LOOPBACK, check_address, check_own_address, own_address
+from mooring_agent.control_plane.addresses import LOOPBACK, check_local_address, check_platform_url, local_address
 
 
 @pytest.mark.parametrize(
@@ -14,20 +14,20 @@ from mooring_agent.control_plane.addresses import LOOPBACK, check_address, check
     ["https://mooring.example", "http://127.0.0.1:7420", "http://[::1]:7420", "http://localhost", "http://a.localhost"],
 )
 def test_tls_and_loopback_are_taken(url: str) -> None:
-    check_address(url, allow_insecure=False)
+    check_platform_url(url, allow_insecure=False)
 
 
 @pytest.mark.parametrize("url", ["http://mooring.example", "http://10.0.0.1:7420", "http://127.0.0.1.example:7420"])
 def test_plain_http_to_elsewhere_is_taken_only_when_it_is_meant(url: str) -> None:
     with pytest.raises(ValueError, match="not encrypted"):
-        check_address(url, allow_insecure=False)
-    check_address(url, allow_insecure=True)
+        check_platform_url(url, allow_insecure=False)
+    check_platform_url(url, allow_insecure=True)
 
 
 @pytest.mark.parametrize("url", ["mooring.example", "ftp://mooring.example", "https://", "http://[::1"])
 def test_what_is_no_address_is_refused_in_any_case(url: str) -> None:
     with pytest.raises(ValueError, match="no address"):
-        check_address(url, allow_insecure=True)
+        check_platform_url(url, allow_insecure=True)
 
 
 def test_enrol_says_so_in_a_line_before_it_makes_a_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,23 +43,23 @@ def test_enrol_says_so_in_a_line_before_it_makes_a_key(tmp_path: Path, capsys: p
 def test_without_a_way_to_the_platform_but_the_loopback_the_machine_has_the_address_by_which_it_goes_elsewhere(
     url: str,
 ) -> None:
-    found = own_address(url)
+    found = local_address(url)
     with socket.create_server((found, 0)):
         pass  # it is this machine's
 
 
 def test_the_machines_address_is_the_one_by_which_it_goes_to_the_platform() -> None:
-    own = own_address("http://localhost")
-    assert own_address(f"https://{own}:7420") == own
+    own = local_address("http://localhost")
+    assert local_address(f"https://{own}:7420") == own
 
 
 def test_a_machine_without_a_network_has_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mooring_agent.control_plane.addresses.ELSEWHERE", (LOOPBACK, 9))
-    assert own_address("http://localhost") == LOOPBACK
+    monkeypatch.setattr("mooring_agent.control_plane.addresses.PROBE_TARGET", (LOOPBACK, 9))
+    assert local_address("http://localhost") == LOOPBACK
 
 
 @pytest.mark.parametrize("text", ["", "mooring.example", "10.0.0", "0.0.0.0", "224.0.0.1", "fe80::1"])
 def test_an_operator_may_give_the_address_and_is_told_what_is_none(text: str) -> None:
-    assert check_own_address("10.0.0.5") == "10.0.0.5"
+    assert check_local_address("10.0.0.5") == "10.0.0.5"
     with pytest.raises(ValueError, match="`--address` is an"):
-        check_own_address(text)
+        check_local_address(text)

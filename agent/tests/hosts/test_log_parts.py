@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent.tests.supervisor.test_segmented_log import writer
-from mooring_agent.hosts.contract import LogPart, LogWish
-from mooring_agent.hosts.log_parts import container_part, last_lines, service_part, whole_characters
+from mooring_agent.hosts.contract import LogPart, LogRequest
+from mooring_agent.hosts.log_parts import last_lines, read_container_log, read_service_log, trim_partial_character
 
 STAMP = "2026-01-01T12:00:00.{:09d}+00:00"
 
@@ -18,9 +18,9 @@ def entry(number: int, text: bytes, *, ends: bool = True, stream: str = "stdout"
     return f"{STAMP.format(number)} {stream} {'F' if ends else 'P'} ".encode() + text + b"\n"
 
 
-def after(offset: int, max_bytes: int, log: str = "") -> LogWish:
+def after(offset: int, max_bytes: int, log: str = "") -> LogRequest:
     """What follows on an offset."""
-    return LogWish(offset, 0, max_bytes, log)
+    return LogRequest(offset, 0, max_bytes, log)
 
 
 def walk(path: Path, max_bytes: int, *, container: bool) -> list[LogPart]:
@@ -28,7 +28,7 @@ def walk(path: Path, max_bytes: int, *, container: bool) -> list[LogPart]:
     parts: list[LogPart] = []
     place, log = 0, ""
     while True:
-        part = (container_part if container else service_part)(str(path), after(place, max_bytes, log))
+        part = (read_container_log if container else read_service_log)(str(path), after(place, max_bytes, log))
         assert part is not None
         assert len(part.content) <= max_bytes
         if not part.content:
@@ -66,7 +66,7 @@ def test_an_offset_beyond_the_end_is_the_end(tmp_path: Path) -> None:
     log = writer(tmp_path / "log")
     log.write(b"short\n")
     log.close()
-    part = service_part(str(tmp_path / "log"), after(10**9, 100))
+    part = read_service_log(str(tmp_path / "log"), after(10**9, 100))
     assert part == LogPart(b"", 6, 6, 6)
 
 
@@ -74,8 +74,8 @@ def test_the_last_lines_of_a_service_are_whole_and_bounded(tmp_path: Path) -> No
     log = writer(tmp_path / "log", 1_000_000, 8_000_000)
     log.write(b"".join(b"line %d\n" % number for number in range(1000)) + b"half")
     log.close()
-    three = service_part(str(tmp_path / "log"), LogWish(None, 3, 4_096))
-    many = service_part(str(tmp_path / "log"), LogWish(None, 10_000, 30))
+    three = read_service_log(str(tmp_path / "log"), LogRequest(None, 3, 4_096))
+    many = read_service_log(str(tmp_path / "log"), LogRequest(None, 10_000, 30))
     assert three is not None
     assert many is not None
     assert (three.content, three.next_offset) == (b"line 998\nline 999\nhalf", three.size)
@@ -84,8 +84,8 @@ def test_the_last_lines_of_a_service_are_whole_and_bounded(tmp_path: Path) -> No
 
 
 def test_a_log_that_is_not_there_is_none(tmp_path: Path) -> None:
-    assert service_part(str(tmp_path / "none"), after(0, 100)) is None
-    assert container_part(str(tmp_path / "none"), after(0, 100)) is None
+    assert read_service_log(str(tmp_path / "none"), after(0, 100)) is None
+    assert read_container_log(str(tmp_path / "none"), after(0, 100)) is None
 
 
 @pytest.mark.parametrize("max_bytes", [1, 5, 64, 1_000, 100_000])
@@ -107,11 +107,11 @@ def test_an_offset_within_an_entry_gives_the_rest_of_its_text(tmp_path: Path) ->
     whole = entry(1, b"abcdef") + entry(2, b"ghi", ends=False) + entry(3, b"jkl")
     path.write_bytes(whole)
     for place in range(len(whole) + 1):
-        part = container_part(str(path), after(place, 1_000))
+        part = read_container_log(str(path), after(place, 1_000))
         assert part is not None
         assert b"abcdef\nghijkl\n".endswith(part.content)
         assert part.next_offset in (len(whole), place)
-    within = container_part(str(path), after(whole.index(b"cdef"), 1_000))
+    within = read_container_log(str(path), after(whole.index(b"cdef"), 1_000))
     assert within is not None
     assert within.content == b"cdef\nghijkl\n"
 
@@ -119,16 +119,16 @@ def test_an_offset_within_an_entry_gives_the_rest_of_its_text(tmp_path: Path) ->
 def test_a_containers_log_that_was_replaced_is_read_from_its_beginning_and_told_so(tmp_path: Path) -> None:
     path = tmp_path / "ctr.log"
     path.write_bytes(b"".join(entry(number, b"old") for number in range(10)))
-    old = container_part(str(path), after(0, 10_000))
+    old = read_container_log(str(path), after(0, 10_000))
     assert old is not None
     fresh = tmp_path / "ctr.log.tmp"
     fresh.write_bytes(b"".join(entry(1_000 + number, b"new") for number in range(30)))
     os.replace(fresh, path)
-    grown = container_part(str(path), after(old.next_offset, 10_000, old.log))
+    grown = read_container_log(str(path), after(old.next_offset, 10_000, old.log))
     assert grown is not None
     assert (grown.content, grown.truncated_before, grown.dropped_bytes) == (b"new\n" * 30, True, None)
     assert grown.log != old.log
-    shorter = container_part(str(path), after(10**6, 10_000))
+    shorter = read_container_log(str(path), after(10**6, 10_000))
     assert shorter is not None
     assert (shorter.offset, shorter.truncated_before) == (0, True)
 
@@ -136,10 +136,10 @@ def test_a_containers_log_that_was_replaced_is_read_from_its_beginning_and_told_
 def test_the_last_lines_of_a_container_begin_where_they_say(tmp_path: Path) -> None:
     path = tmp_path / "ctr.log"
     path.write_bytes(b"".join(entry(number, b"line %d" % number) for number in range(20_000)))
-    tail = container_part(str(path), LogWish(None, 3, 4_096))
+    tail = read_container_log(str(path), LogRequest(None, 3, 4_096))
     assert tail is not None
     assert tail.content == b"line 19997\nline 19998\nline 19999\n"
-    again = container_part(str(path), after(tail.offset, 4_096, tail.log))
+    again = read_container_log(str(path), after(tail.offset, 4_096, tail.log))
     assert again is not None
     assert (again.content, again.next_offset) == (tail.content, tail.next_offset)
 
@@ -148,15 +148,15 @@ def test_a_containers_log_is_never_read_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(entry(1, b"of somebody else"))
     (tmp_path / "ctr.log").symlink_to(tmp_path / "secret")
     with pytest.raises(OSError, match="symbolic link"):
-        container_part(str(tmp_path / "ctr.log"), after(0, 100))
+        read_container_log(str(tmp_path / "ctr.log"), after(0, 100))
 
 
 def test_characters_are_not_cut() -> None:
     text = "aé€𝄞".encode()
-    assert [whole_characters(text[:end]).decode() for end in range(1, len(text) + 1)] == [
+    assert [trim_partial_character(text[:end]).decode() for end in range(1, len(text) + 1)] == [
         "a", "a", "aé", "aé", "aé", "aé€", "aé€", "aé€", "aé€", "aé€𝄞",
     ]  # fmt: skip
-    assert whole_characters(b"\x80\x80\x80\x80") == b"\x80\x80\x80\x80"
+    assert trim_partial_character(b"\x80\x80\x80\x80") == b"\x80\x80\x80\x80"
 
 
 @pytest.mark.parametrize(

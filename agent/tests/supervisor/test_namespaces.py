@@ -18,10 +18,10 @@ from mooring_agent.supervisor.users import UnknownUserError, find_user
 
 INIT = """
 import sys
-from mooring_agent.supervisor.options import Options
+from mooring_agent.supervisor.options import SupervisorOptions
 from mooring_agent.supervisor.serve import serve
 listener, state, nested = (int(each) for each in sys.argv[1:])
-serve(Options(listener, state, 0, "mooring-init test", peer_outside=True, owner_namespaces=bool(nested)))
+serve(SupervisorOptions(listener, state, 0, "mooring-init test", peer_outside=True, owner_namespaces=bool(nested)))
 """
 
 GREETER = """

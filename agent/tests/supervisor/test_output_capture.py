@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from mooring_agent.supervisor.output_capture import Capture, read_capture
+from mooring_agent.supervisor.output_capture import OutputCapture, read_capture
 
 
 def test_what_a_full_disk_does_not_take_is_told_as_cut(tmp_path: Path) -> None:
-    capture = Capture(os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY), 100)
+    capture = OutputCapture(os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY), 100)
     capture.write(b"kept")
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, capture._file)  # every write from here on finds no room

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from mooring_agent.control_plane.messages import Envelope, decode, encode
-from mooring_agent.tasks.verifier import Believer
+from mooring_agent.tasks.verifier import TaskVerifier
 
 NODE = "nod_01hzzzzzzzzzzzzzzzzzzzzzzz"
 AUDIENCE = "https://platform.example"
@@ -40,9 +40,9 @@ class Hand:
     made: int = 0
 
     @property
-    def believer(self) -> Believer:
+    def verifier(self) -> TaskVerifier:
         """A node that pins this key."""
-        return Believer(NODE, AUDIENCE, {self.key_id: raw(self.key.public_key())})
+        return TaskVerifier(NODE, AUDIENCE, {self.key_id: raw(self.key.public_key())})
 
     def payload(self, type: str, arguments: dict[str, Any], **other: Any) -> dict[str, Any]:
         """A task's payload; `other` replaces single fields."""
@@ -73,7 +73,7 @@ class Hand:
 
     def task(self, type: str, arguments: dict[str, Any] | None = None, **other: Any) -> Any:
         """A believed task."""
-        return self.believer.believe(self.sign(self.payload(type, arguments or {}, **other)), time.time())
+        return self.verifier.verify(self.sign(self.payload(type, arguments or {}, **other)), time.time())
 
 
 def seal(value: bytes, sealing_public: str, task_id: str, purpose: str, name: str) -> dict[str, str]:

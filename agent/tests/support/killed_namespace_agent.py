@@ -34,10 +34,10 @@ async def main() -> None:
     what, state, isolation, step = sys.argv[1:]
     host = NamespaceHost(Path(state), NODE)
     if what == "create":
-        host.making_steps = after(create.STEPS, step)
+        host.create_steps = after(create.STEPS, step)
         await host.create(spec_of("alc_1", isolation=isolation))  # type: ignore[arg-type]
     else:
-        host.unmaking_steps = after(destroy.STEPS, step)
+        host.destroy_steps = after(destroy.STEPS, step)
         await host.destroy("alc_1")
 
 

@@ -51,8 +51,8 @@ async def do(host: ProcessHost, directory: Path, word: str) -> object:
         case "close":
             return (await host.close_owner(A)).clean
         case "destroy":
-            look = await host.destroy("alc_1")
-            return [look.clean, sorted({each.kind for each in look.found})]
+            report = await host.destroy("alc_1")
+            return [report.clean, sorted({each.kind for each in report.found})]
         case "uid":
             return os.geteuid()
     raise ValueError(word)
@@ -63,9 +63,9 @@ async def main() -> None:
     directory, node_id, words, *end = sys.argv[1:]
     host = ProcessHost(Path(directory) / "host", node_id)
     if end[:1] == ["create"]:
-        host.making_steps = until(create.STEPS, end[1])
+        host.create_steps = until(create.STEPS, end[1])
     elif end:
-        host.destroying_steps = until(destroy.STEPS, end[1])
+        host.destroy_steps = until(destroy.STEPS, end[1])
     for word in words.split(","):
         print(json.dumps([word, await do(host, Path(directory), word)]), flush=True)
 

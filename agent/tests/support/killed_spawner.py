@@ -6,21 +6,21 @@ import signal
 import sys
 from typing import Any
 
-from mooring_agent.sandbox_init.sandbox_spawner import SandboxMaker
-from mooring_agent.sandbox_init.spawner import perform
+from mooring_agent.sandbox_init.sandbox_spawner import SandboxSpawner
+from mooring_agent.sandbox_init.spawner import run
 
 PLACES = ("prepare", "_map_users", "_mount_views", "_record")
 
 
-class DyingMaker(SandboxMaker):
+class KilledSpawner(SandboxSpawner):
     """Dies, as it were killed, right after the named part."""
 
 
 def dying(name: str) -> Any:
     """The part, then death."""
-    whole = getattr(SandboxMaker, name)
+    whole = getattr(SandboxSpawner, name)
 
-    def part(self: SandboxMaker, *arguments: Any) -> Any:
+    def part(self: SandboxSpawner, *arguments: Any) -> Any:
         whole(self, *arguments)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -28,5 +28,5 @@ def dying(name: str) -> Any:
 
 
 if __name__ == "__main__":
-    setattr(DyingMaker, sys.argv[1], dying(sys.argv[1]))
-    perform(DyingMaker)
+    setattr(KilledSpawner, sys.argv[1], dying(sys.argv[1]))
+    run(KilledSpawner)

@@ -68,24 +68,24 @@ class Inside:
 
 def left_of(host: NamespaceHost) -> list[str]:
     """Everything on the machine that this host made and that is there now, by the kernel's own tables."""
-    places = host.places
-    found = [f"directory {each}" for each in places.sandboxes.iterdir()]
-    own = {first for first, holder in uid_ranges.given(places.registry).items() if str(places.state) in holder}
+    store = host.store
+    found = [f"directory {each}" for each in store.sandboxes.iterdir()]
+    own = {first for first, holder in uid_ranges.allocated(store.registry).items() if str(store.state) in holder}
     found += [f"range {first}" for first in own]
     for each in namespace_processes.survey():
         cgroup = _read(f"/proc/{each.pid}/cgroup")
-        if f"mooring-{places.label}" in cgroup or each.uid // UIDS * UIDS in own:
+        if f"mooring-{store.label}" in cgroup or each.uid // UIDS * UIDS in own:
             found.append(f"process {each.pid} {each.name}")
-        if str(places.state) in _read(f"/proc/{each.pid}/mountinfo"):
+        if str(store.state) in _read(f"/proc/{each.pid}/mountinfo"):
             found.append(f"mount in the view of {each.pid} {each.name}")
     for parent in set(host.machine.hierarchies.parents.values()):
-        found += [f"group {each}" for each in parent.glob(f"mooring-{places.label}")]
+        found += [f"group {each}" for each in parent.glob(f"mooring-{store.label}")]
     return found
 
 
 def namespaces_of(host: NamespaceHost, allocation_id: str) -> set[tuple[str, int]]:
     """Those of a sandbox and of all owners in it."""
-    inits = [host.places.load_init(owner) for owner in host.places.owners(allocation_id)]
+    inits = [host.store.load_init(owner) for owner in host.store.owners(allocation_id)]
     own = set(namespace_processes.own_namespaces().items())
     return {item for init in inits if init is not None for item in init.namespaces.items()} - own
 

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from agent.tests.support.supervisors import until
-from mooring_agent.hosts.contract import Network, Owner, ProcessSpec, Restart, SandboxSpec
+from mooring_agent.hosts.contract import Network, Owner, ProcessSpec, RestartPolicy, SandboxSpec
 from mooring_agent.hosts.process import ProcessHost
 
 A = Owner("alc_1", "a")
 B = Owner("alc_1", "b")
-NEVER = Restart("never")
+NEVER = RestartPolicy("never")
 
 SERVER = """
 import http.server, pathlib, socket, sys

@@ -13,7 +13,7 @@ import pytest
 import mooring_agent
 from agent.tests.support.fake_platform import Hand
 from mooring_agent.tasks.arguments import ARGUMENTS, read_arguments
-from mooring_agent.tasks.verifier import Refused
+from mooring_agent.tasks.verifier import TaskRefused
 
 PUBLISHED: dict[str, Any] = json.loads(
     (Path(mooring_agent.__file__).parent / "tasks" / "task_schemas.json").read_text()
@@ -183,7 +183,7 @@ def is_taken(task: Any, document: dict[str, Any]) -> bool:
     """Whether the agent takes a task with these arguments."""
     try:
         read_arguments(msgspec.structs.replace(task, arguments=document))
-    except Refused as refused:
+    except TaskRefused as refused:
         return refused.reason != "bad_arguments"
     return True
 

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from agent.tests.support.fake_platform import ALLOCATION, CREATE, OTHER_ALLOCATION, Hand, seal
-from mooring_agent.control_plane.keys import NodeKeys, make_keys, verifies
+from mooring_agent.control_plane.keys import NodeKeys, is_valid_signature, make_keys
 from mooring_agent.control_plane.messages import Result, decode
 from mooring_agent.hosts.contract import Host, HostFailure
-from mooring_agent.hosts.simulated import SimulatedHost, Weather
+from mooring_agent.hosts.simulated import FaultProfile, SimulatedHost
 from mooring_agent.tasks.arguments import ProcessRun
 from mooring_agent.tasks.executor import Executor
-from mooring_agent.tasks.handlers import FAMILIES, Doing, Family, Fields
+from mooring_agent.tasks.handlers import HANDLERS, ResultFields, TaskContext, TaskHandler
 from mooring_agent.tasks.journal import Journal
 from mooring_agent.tasks.probes import PROBES
-from mooring_agent.tasks.verifier import Refused
+from mooring_agent.tasks.verifier import TaskRefused
 
 pytestmark = pytest.mark.anyio
 
@@ -40,12 +40,12 @@ class Machine:
     host: Host = field(default_factory=SimulatedHost)
     hand: Hand = field(default_factory=Hand)
     keys: NodeKeys = field(default_factory=make_keys)
-    families: dict[str, Family] = field(default_factory=lambda: {**FAMILIES, **PROBES})
+    handlers: dict[str, TaskHandler] = field(default_factory=lambda: {**HANDLERS, **PROBES})
 
     def start(self) -> Executor:
         """An agent on this machine's journal."""
         self.journal = Journal(self.directory / "journal.sqlite")
-        return Executor(self.host, self.journal, self.keys, time.time, lambda: None, 4, self.families)
+        return Executor(self.host, self.journal, self.keys, time.time, lambda: None, 4, self.handlers)
 
     def result(self, task_id: str) -> Result:
         """How a task ended."""
@@ -65,7 +65,7 @@ async def done(machine: Machine, executor: Executor, type: str, arguments: dict[
     """Do one task to its end."""
     task = machine.hand.task(type, arguments, **other)
     executor.accept(task)
-    await executor.settle()
+    await executor.wait_until_idle()
     return machine.result(task.task_id)
 
 
@@ -104,25 +104,25 @@ async def test_a_task_that_comes_again_is_answered_and_not_done_again(machine: M
     await done(machine, executor, "sandbox.create", CREATE)
     payload = machine.hand.payload("process.run", {"argv": ["true"]})
     for fence in (1, 2, 5):
-        executor.accept(machine.hand.believer.believe(machine.hand.sign({**payload, "fence": fence}), time.time()))
-        await executor.settle()
+        executor.accept(machine.hand.verifier.verify(machine.hand.sign({**payload, "fence": fence}), time.time()))
+        await executor.wait_until_idle()
     assert len(starts) == 1
-    assert machine.journal.owed()[-1].fence == 5
-    with pytest.raises(Refused) as caught:
-        executor.accept(machine.hand.believer.believe(machine.hand.sign({**payload, "fence": 5}), time.time()))
+    assert machine.journal.undelivered()[-1].fence == 5
+    with pytest.raises(TaskRefused) as caught:
+        executor.accept(machine.hand.verifier.verify(machine.hand.sign({**payload, "fence": 5}), time.time()))
     assert caught.value.reason == "replayed"
 
 
 def count_starts(machine: Machine) -> list[str]:
     """Each real performance of `process.run` from here on."""
     starts: list[str] = []
-    performed = FAMILIES["process.run"].perform
+    performed = HANDLERS["process.run"].perform
 
-    async def perform(host: Host, doing: Doing, wanted: ProcessRun) -> Fields:
-        starts.append(doing.task.task_id)
-        return await performed(host, doing, wanted)
+    async def perform(host: Host, context: TaskContext, wanted: ProcessRun) -> ResultFields:
+        starts.append(context.task.task_id)
+        return await performed(host, context, wanted)
 
-    machine.families["process.run"] = Family(perform, repeats=False, logs=True)
+    machine.handlers["process.run"] = TaskHandler(perform, is_repeatable=False, streams_output=True)
     return starts
 
 
@@ -130,7 +130,7 @@ async def test_one_owners_tasks_keep_their_order_and_others_do_not_wait(machine:
     order: list[str] = []
     gate = asyncio.Event()
 
-    async def perform(host: Host, doing: Doing, wanted: ProcessRun) -> Fields:
+    async def perform(host: Host, context: TaskContext, wanted: ProcessRun) -> ResultFields:
         if wanted.argv[0] == "wait":
             await gate.wait()
         order.append(wanted.argv[0])
@@ -138,25 +138,25 @@ async def test_one_owners_tasks_keep_their_order_and_others_do_not_wait(machine:
             gate.set()
         return {}
 
-    machine.families["process.run"] = Family(perform, repeats=False)
+    machine.handlers["process.run"] = TaskHandler(perform, is_repeatable=False)
     executor = machine.start()
     for name in ("wait", "second"):
         executor.accept(machine.hand.task("process.run", {"argv": [name]}))
     other = {"allocation_id": OTHER_ALLOCATION, "owner": OTHER_ALLOCATION}
     executor.accept(machine.hand.task("process.run", {"argv": ["other"]}, **other))
-    await executor.settle()
+    await executor.wait_until_idle()
     assert order == ["other", "wait", "second"]
 
 
 async def test_teardown_closes_its_owner_also_for_what_was_queued_before(machine: Machine) -> None:
     started = asyncio.Event()
 
-    async def perform(host: Host, doing: Doing, wanted: ProcessRun) -> Fields:
+    async def perform(host: Host, context: TaskContext, wanted: ProcessRun) -> ResultFields:
         started.set()
         await asyncio.Event().wait()
         return {}
 
-    machine.families["process.run"] = Family(perform, repeats=False)
+    machine.handlers["process.run"] = TaskHandler(perform, is_repeatable=False)
     executor = machine.start()
     await done(machine, executor, "sandbox.create", CREATE)
     one, two = ALLOCATION + "/one", ALLOCATION + "/two"
@@ -168,14 +168,14 @@ async def test_teardown_closes_its_owner_also_for_what_was_queued_before(machine
     await started.wait()
     teardown = machine.hand.task("teardown.verify", {"close": True}, owner=one)
     executor.accept(teardown)
-    with pytest.raises(Refused) as late:
+    with pytest.raises(TaskRefused) as late:
         executor.accept(machine.hand.task("process.run", {"argv": ["late"]}, owner=one))
     await asyncio.wait([each.work for key, each in executor.tracked.items() if key != lives.task_id and each.work])
     assert late.value.reason == "owner_closed"
     assert [machine.result(task.task_id).outcome for task in (runs, queued)] == ["cancelled", "cancelled"]
     assert machine.result(teardown.task_id).receipt is not None
     executor.cancel(lives.task_id)
-    await executor.settle()
+    await executor.wait_until_idle()
 
 
 async def test_destroying_the_allocation_closes_all_within_it(machine: Machine) -> None:
@@ -186,7 +186,7 @@ async def test_destroying_the_allocation_closes_all_within_it(machine: Machine) 
         ("process.run", {"argv": ["x"]}, ALLOCATION + "/one"),
         ("sandbox.create", CREATE, ALLOCATION),
     ):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(TaskRefused) as caught:
             executor.accept(machine.hand.task(type, arguments, owner=owner))
         assert caught.value.reason == "owner_closed"
 
@@ -201,7 +201,7 @@ async def test_receipts_are_signed_by_the_node_and_follow_each_other(machine: Ma
         assert ended.receipt is not None
         body = decode(ended.receipt.body)
         told = json.loads(body)
-        assert verifies(
+        assert is_valid_signature(
             decode(machine.keys.signing_public), decode(ended.receipt.signature), b"mooring-receipt-v1\n" + body
         )
         assert body == json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
@@ -212,7 +212,7 @@ async def test_receipts_are_signed_by_the_node_and_follow_each_other(machine: Ma
 
 
 async def test_what_remains_makes_the_receipt_unclean(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, SimulatedHost(Weather(leftover_rate=1.0)))
+    machine = Machine(tmp_path, SimulatedHost(FaultProfile(leftover_rate=1.0)))
     executor = machine.start()
     await done(machine, executor, "sandbox.create", CREATE)
     ended = await done(machine, executor, "sandbox.destroy", {})
@@ -225,11 +225,11 @@ async def test_what_remains_makes_the_receipt_unclean(tmp_path: Path) -> None:
 async def test_a_secret_reaches_only_the_task_it_was_sealed_for(machine: Machine) -> None:
     seen: list[bytes] = []
 
-    async def perform(host: Host, doing: Doing, wanted: ProcessRun) -> Fields:
-        seen.append(doing.secret("key"))
+    async def perform(host: Host, context: TaskContext, wanted: ProcessRun) -> ResultFields:
+        seen.append(context.secret("key"))
         return {}
 
-    machine.families["process.run"] = Family(perform, repeats=False)
+    machine.handlers["process.run"] = TaskHandler(perform, is_repeatable=False)
     executor = machine.start()
     payload = machine.hand.payload("process.run", {"argv": ["x"]})
     sealed = seal(b"hush", machine.keys.sealing_public, payload["task_id"], "artifact_pull", "key")
@@ -237,8 +237,8 @@ async def test_a_secret_reaches_only_the_task_it_was_sealed_for(machine: Machine
     for secret in (sealed, elsewhere):
         task_id = payload["task_id"] if secret is sealed else "tsk_77hzzzzzzzzzzzzzzzzzzzzzzz"
         whole = {**payload, "task_id": task_id, "secrets": [secret]}
-        executor.accept(machine.hand.believer.believe(machine.hand.sign(whole), time.time()))
-        await executor.settle()
+        executor.accept(machine.hand.verifier.verify(machine.hand.sign(whole), time.time()))
+        await executor.wait_until_idle()
     assert seen == [b"hush"]
     failure = machine.result("tsk_77hzzzzzzzzzzzzzzzzzzzzzzz").failure
     assert failure is not None
@@ -268,7 +268,7 @@ def killed_at(moment: str) -> Callable[[Journal], None]:
     return arm
 
 
-MOMENTS = ("before intend", "after intend", "before end", "after end")
+MOMENTS = ("before record_intent", "after record_intent", "before record_result", "after record_result")
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -293,36 +293,36 @@ async def test_an_agent_that_dies_at_any_write_ends_the_same(
     owner = ALLOCATION + "/one" if type == "teardown.verify" else ALLOCATION
     payload = machine.hand.payload(type, arguments, owner=owner)
     killed_at(moment)(machine.journal)
-    executor.accept(machine.hand.believer.believe(machine.hand.sign(payload), time.time()))
+    executor.accept(machine.hand.verifier.verify(machine.hand.sign(payload), time.time()))
     with pytest.raises(Killed):
         await asyncio.gather(*[each.work for each in executor.tracked.values() if each.work is not None])
     machine.journal.close()
 
     executor = machine.start()
     await executor.resume()
-    await executor.settle()
+    await executor.wait_until_idle()
     again = machine.hand.sign({**payload, "fence": 2})
-    executor.accept(machine.hand.believer.believe(again, time.time()))
-    await executor.settle()
+    executor.accept(machine.hand.verifier.verify(again, time.time()))
+    await executor.wait_until_idle()
     result = machine.result(payload["task_id"])
     if type == "process.run":
         assert len(starts) <= 2  # the second is the one that looks
-    interrupted = moment == "after intend" and type in ("process.run", "service.start")
+    interrupted = moment == "after record_intent" and type in ("process.run", "service.start")
     if interrupted:
         assert result.failure is not None
         assert (result.outcome, result.failure.code) == ("failed", "interrupted")
     else:
         assert result.outcome == "succeeded"
-    assert machine.journal.begun() == []
+    assert machine.journal.unfinished() == []
 
 
 async def test_a_failing_host_is_a_failed_task_and_not_a_dead_agent(machine: Machine) -> None:
-    async def perform(host: Host, doing: Doing, wanted: ProcessRun) -> Fields:
+    async def perform(host: Host, context: TaskContext, wanted: ProcessRun) -> ResultFields:
         if wanted.argv[0] == "known":
             raise HostFailure("permission_denied", "not here")
         raise RuntimeError("unforeseen")
 
-    machine.families["process.run"] = Family(perform)
+    machine.handlers["process.run"] = TaskHandler(perform)
     executor = machine.start()
     known = await done(machine, executor, "process.run", {"argv": ["known"]})
     unforeseen = await done(machine, executor, "process.run", {"argv": ["x"]})

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from agent.tests.support.fake_platform import ALLOCATION, Hand
-from mooring_agent.__main__ import main, set_aside
+from mooring_agent.__main__ import archive_journal, main
 from mooring_agent.control_plane.keys import Identity, store_identity
 from mooring_agent.control_plane.messages import Result
 from mooring_agent.tasks.journal import Journal, JournalUnreadable
-from mooring_agent.tasks.receipts import Link
+from mooring_agent.tasks.receipts import ChainLink
 
 
 def test_a_journal_of_a_newer_agent_is_refused_and_not_changed(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_damaged_journal_says_what_to_do(tmp_path: Path, place: str) -> None:
     path, hand = tmp_path / "journal.sqlite", Hand()
     journal = Journal(path)
     for _ in range(200):
-        journal.intend(hand.task("process.run", {"argv": ["x" * 500]}), 1.0)
+        journal.record_intent(hand.task("process.run", {"argv": ["x" * 500]}), 1.0)
     journal.close()
     data = bytearray(path.read_bytes())
     start = 0 if place == "head" else len(data) // 2
@@ -51,10 +51,10 @@ def test_owed_results_come_in_the_order_of_their_receipts(tmp_path: Path) -> Non
     journal, hand = Journal(tmp_path / "journal.sqlite"), Hand()
     first, second = hand.task("sandbox.destroy"), hand.task("sandbox.destroy")
     for task in (first, second):
-        journal.intend(task, 1.0)
-    journal.end(second.task_id, Result("succeeded"), 2.0, (Link(1, "0" * 64), b"{}", b""))
-    journal.end(first.task_id, Result("succeeded"), 2.0, (Link(2, "0" * 64), b"{}", b""))
-    assert [entry.task_id for entry in journal.owed()] == [second.task_id, first.task_id]
+        journal.record_intent(task, 1.0)
+    journal.record_result(second.task_id, Result("succeeded"), 2.0, (ChainLink(1, "0" * 64), b"{}", b""))
+    journal.record_result(first.task_id, Result("succeeded"), 2.0, (ChainLink(2, "0" * 64), b"{}", b""))
+    assert [entry.task_id for entry in journal.undelivered()] == [second.task_id, first.task_id]
     journal.close()
 
 
@@ -62,11 +62,11 @@ def test_a_machine_that_joins_anew_keeps_its_old_journal_beside_a_new_chain(tmp_
     journal = Journal(tmp_path / "journal.sqlite")
     task = Hand().task("sandbox.destroy")
     journal.close_owner(ALLOCATION, 1.0)
-    journal.intend(task, 1.0)
-    journal.end(task.task_id, Result("succeeded"), 2.0, (Link(1, "0" * 64), b"{}", b""))
+    journal.record_intent(task, 1.0)
+    journal.record_result(task.task_id, Result("succeeded"), 2.0, (ChainLink(1, "0" * 64), b"{}", b""))
     journal.close()
-    set_aside(tmp_path, "nod_old")
+    archive_journal(tmp_path, "nod_old")
     assert [path.name for path in tmp_path.iterdir()] == ["journal-nod_old.sqlite"]
     fresh = Journal(tmp_path / "journal.sqlite")
-    assert (fresh.link().sequence, fresh.owed()) == (1, [])
+    assert (fresh.link().sequence, fresh.undelivered()) == (1, [])
     fresh.close()

@@ -13,14 +13,14 @@ from agent.tests.support.fake_platform import ALLOCATION, CREATE, Hand
 from agent.tests.support.supervisors import until
 from mooring_agent.control_plane.keys import make_keys
 from mooring_agent.control_plane.messages import Result
-from mooring_agent.hosts.contract import HostFailure, LogWish, Owner
+from mooring_agent.hosts.contract import HostFailure, LogRequest, Owner
 from mooring_agent.hosts.process import ProcessHost
 from mooring_agent.tasks import log_read
 from mooring_agent.tasks.executor import Executor
-from mooring_agent.tasks.handlers import FAMILIES
+from mooring_agent.tasks.handlers import HANDLERS
 from mooring_agent.tasks.journal import Journal
-from mooring_agent.tasks.log_read import LogReads
-from mooring_agent.tasks.verifier import Refused
+from mooring_agent.tasks.log_read import LogReadHandler
+from mooring_agent.tasks.verifier import TaskRefused
 
 pytestmark = pytest.mark.anyio
 OWNER = f"{ALLOCATION}/mem_1"
@@ -46,8 +46,8 @@ class Machine:
     def start(self) -> None:
         """An agent on this machine."""
         self.journal = Journal(self.directory / "journal.sqlite")
-        families = {**FAMILIES, **LogReads().families()}
-        self.executor = Executor(self.host, self.journal, make_keys(), time.time, lambda: None, 1, families)
+        handlers = {**HANDLERS, **LogReadHandler().handlers()}
+        self.executor = Executor(self.host, self.journal, make_keys(), time.time, lambda: None, 1, handlers)
 
     def begin(self, type: str, arguments: dict[str, Any], owner: str = OWNER) -> str:
         """Take a task; its id."""
@@ -112,7 +112,7 @@ async def test_a_read_that_waits_holds_up_nothing_and_ends_as_soon_as_there_is_m
 async def test_a_log_is_read_after_a_restart_of_the_agent_and_after_the_service_was_stopped(machine: Machine) -> None:
     assert text_of(await machine.do("log.read", read(offset=0, wait_seconds=25))) == "one\n"
     cut_off = machine.begin("log.read", read(offset=4, wait_seconds=25))
-    await until(lambda: machine.executor.tracked[cut_off].begun)
+    await until(lambda: machine.executor.tracked[cut_off].has_intent)
     await machine.executor.stop()
     machine.journal.close()
     machine.start()
@@ -130,7 +130,7 @@ async def test_a_read_ends_with_its_owner(machine: Machine) -> None:
     ended = await machine.ended(waiting)
     assert torn.result["clean"] is True
     assert ended.outcome == "cancelled"
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(TaskRefused) as refused:
         machine.begin("log.read", read())
     assert refused.value.reason == "owner_closed"
 
@@ -148,12 +148,12 @@ async def test_what_is_not_there_and_what_is_another_owners_is_not_found(machine
 
 @pytest.mark.parametrize("name", ["../mem_2/logs/web", "..", "a/b", "web\n", "", "WEB", "a" * 64, "we\u202eb"])
 async def test_a_name_that_is_a_path_is_refused_before_anything_is_opened(machine: Machine, name: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(TaskRefused) as refused:
         machine.begin("log.read", {"name": name, "kind": "service"})
     assert refused.value.reason == "bad_arguments"
     if "/" in name or "." in name:
         with pytest.raises(HostFailure) as kept_out:
-            await machine.host.read_log_part(Owner(ALLOCATION, "mem_1"), name, LogWish(0, 0, 1_024))
+            await machine.host.read_log_part(Owner(ALLOCATION, "mem_1"), name, LogRequest(0, 0, 1_024))
         assert kept_out.value.code == "path_refused"
 
 
@@ -161,7 +161,7 @@ async def test_a_name_that_is_a_path_is_refused_before_anything_is_opened(machin
     "bound", [{"max_bytes": 262_145}, {"max_bytes": 0}, {"wait_seconds": 26}, {"tail_lines": 10_001}, {"offset": -1}]
 )
 async def test_sizes_and_times_are_bounded(machine: Machine, bound: dict[str, Any]) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(TaskRefused) as refused:
         machine.begin("log.read", read(**bound))
     assert refused.value.reason == "bad_arguments"
 
@@ -169,7 +169,7 @@ async def test_sizes_and_times_are_bounded(machine: Machine, bound: dict[str, An
 async def test_too_many_reads_at_once_are_told_so(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_read, "READS_MAX", 2)
     waiting = [machine.begin("log.read", read(offset=4, wait_seconds=25)) for _ in range(2)]
-    await until(lambda: all(machine.executor.tracked[each].begun for each in waiting))
+    await until(lambda: all(machine.executor.tracked[each].has_intent for each in waiting))
     third = await machine.do("log.read", read())
     assert third.failure is not None
     assert third.failure.code == "capacity"

@@ -14,22 +14,22 @@ import pytest
 
 from agent.tests.support.fake_platform import ALLOCATION, AUDIENCE, CREATE, NODE, Hand
 from agent.tests.support.supervisors import until
-from mooring_agent.agent import Agent, Dismissed, Parts
+from mooring_agent.agent import Agent, AgentParts, NodeRetired
 from mooring_agent.control_plane.keys import Identity, make_keys
 from mooring_agent.control_plane.messages import PlatformKey, decode, encode
-from mooring_agent.control_plane.platform_client import Client, Unreachable
+from mooring_agent.control_plane.platform_client import PlatformClient, Unreachable
 from mooring_agent.control_plane.reconnect import ReconnectBackoff
-from mooring_agent.hosts.contract import FileSpec, HostFailure, Owner, ProcessSpec, Restart, ServiceState
+from mooring_agent.hosts.contract import FileSpec, HostFailure, Owner, ProcessSpec, RestartPolicy, ServiceState
 from mooring_agent.hosts.simulated import SimulatedHost
 from mooring_agent.tasks.executor import Executor
 from mooring_agent.tasks.journal import Journal
 from mooring_agent.tasks.reporter import CHUNK_BYTES, Reporter
 
 pytestmark = pytest.mark.anyio
-Verdict = dict[str, Any]
+ReportVerdict = dict[str, Any]
 
 
-def accept(report: dict[str, Any]) -> Verdict:
+def accept(report: dict[str, Any]) -> ReportVerdict:
     """The usual answer."""
     return {"accepted": True}
 
@@ -40,7 +40,7 @@ class Platform:
 
     away: bool = False
     dismisses: bool = False
-    answer: Callable[[dict[str, Any]], Verdict] = accept
+    answer: Callable[[dict[str, Any]], ReportVerdict] = accept
     heard: list[dict[str, Any]] = field(default_factory=list)
     batches: int = 0
 
@@ -77,7 +77,7 @@ class Machine:
     async def agent(self) -> AsyncIterator[tuple[Executor, Reporter]]:
         """It runs until the block ends; its journal stays."""
         identity = Identity("http://platform.example", NODE, AUDIENCE, ())
-        client = Client(identity, self.keys, lambda: self.now, httpx.MockTransport(self.platform))
+        client = PlatformClient(identity, self.keys, lambda: self.now, httpx.MockTransport(self.platform))
         journal = Journal(self.directory / "journal.sqlite")
         executor = Executor(self.host, journal, self.keys, lambda: self.now, lambda: reporter.wake.set())
         reporter = Reporter(client, executor, journal, self.host, lambda: self.now)
@@ -93,7 +93,7 @@ async def run_one(machine: Machine, executor: Executor, argv: str = "true") -> s
     """A program to its end; the task's id."""
     task = machine.hand.task("process.run", {"argv": [argv]})
     executor.accept(task)
-    await executor.settle()
+    await executor.wait_until_idle()
     return str(task.task_id)
 
 
@@ -113,17 +113,17 @@ async def test_results_are_kept_while_the_platform_is_away_and_delivered_by_the_
     machine.platform.away = True
     async with machine.agent() as (executor, reporter):
         executor.accept(machine.hand.task("sandbox.create", CREATE))
-        await executor.settle()
+        await executor.wait_until_idle()
         task_id = await run_one(machine, executor)
         with pytest.raises(Unreachable):
             await reporter.flush()
-        assert len(reporter.journal.owed()) == 2
+        assert len(reporter.journal.undelivered()) == 2
     machine.platform.away = False
     async with machine.agent() as (_, reporter):
         await flush(reporter)
         assert [each["outcome"] for each in machine.platform.told("result")] == ["succeeded", "succeeded"]
         assert machine.platform.told("result")[1]["task_id"] == task_id
-        assert reporter.journal.owed() == []
+        assert reporter.journal.undelivered() == []
         await flush(reporter)
     assert len(machine.platform.told("result")) == 2
 
@@ -131,12 +131,12 @@ async def test_results_are_kept_while_the_platform_is_away_and_delivered_by_the_
 async def test_the_output_is_told_before_the_result_also_after_a_crash_in_between(machine: Machine) -> None:
     async with machine.agent() as (executor, _):
         executor.accept(machine.hand.task("sandbox.create", CREATE))
-        await executor.settle()
+        await executor.wait_until_idle()
         task_id = await run_one(machine, executor)
     async with machine.agent() as (_, reporter):
-        telling = asyncio.create_task(reporter.run())
-        await until(lambda: not reporter.journal.owed())
-        telling.cancel()
+        reporting = asyncio.create_task(reporter.run())
+        await until(lambda: not reporter.journal.undelivered())
+        reporting.cancel()
     about = [report for report in machine.platform.heard if report["task_id"] == task_id]
     assert [report["kind"] for report in about] == ["log", "result"]
     assert decode(about[0]["text"]) == f"simulated output of {task_id}\n".encode()
@@ -146,7 +146,7 @@ async def test_the_output_is_told_before_the_result_also_after_a_crash_in_betwee
 async def test_the_end_of_a_program_is_told_at_once_with_the_rest_of_its_output(machine: Machine) -> None:
     async with machine.agent() as (executor, reporter):
         executor.accept(machine.hand.task("sandbox.create", CREATE))
-        await executor.settle()
+        await executor.wait_until_idle()
         await flush(reporter)
         task_id = await run_one(machine, executor)
         batches = machine.platform.batches
@@ -167,7 +167,7 @@ async def test_long_output_is_told_to_its_end_before_the_result_without_a_pause(
     machine.host = Talkative()
     async with machine.agent() as (executor, reporter):
         executor.accept(machine.hand.task("sandbox.create", CREATE))
-        await executor.settle()
+        await executor.wait_until_idle()
         task_id = await run_one(machine, executor)
         await flush(reporter)
         about = [report for report in machine.platform.heard if report["task_id"] == task_id]
@@ -175,7 +175,7 @@ async def test_long_output_is_told_to_its_end_before_the_result_without_a_pause(
     assert [len(decode(report["text"])) for report in about[:3]] == [CHUNK_BYTES, CHUNK_BYTES, 5]
 
 
-class Held(SimulatedHost):
+class TaskLease(SimulatedHost):
     """A simulated host whose output of one program is read while others begin and end."""
 
     def __init__(self) -> None:
@@ -191,10 +191,10 @@ class Held(SimulatedHost):
 
 
 async def test_what_a_program_said_that_ran_while_another_was_read_is_told_before_its_result(machine: Machine) -> None:
-    machine.host = host = Held()
+    machine.host = host = TaskLease()
     async with machine.agent() as (executor, reporter):
         executor.accept(machine.hand.task("sandbox.create", CREATE))
-        await executor.settle()
+        await executor.wait_until_idle()
         await flush(reporter)
         ran: list[str] = []
 
@@ -223,7 +223,9 @@ class Slow(SimulatedHost):
             raise HostFailure("refused", "no files here")
         return await super().write_files(owner, files)
 
-    async def start_service(self, owner: Owner, name: str, process: ProcessSpec, restart: Restart) -> ServiceState:
+    async def start_service(
+        self, owner: Owner, name: str, process: ProcessSpec, restart: RestartPolicy
+    ) -> ServiceState:
         """A service, some time later."""
         self.begun.set()
         await self.over.wait()
@@ -233,7 +235,7 @@ class Slow(SimulatedHost):
 async def half_way(machine: Machine, host: Slow, executor: Executor, reporter: Reporter) -> str:
     """An owner whose files are over and not told, while its service takes its time; the id of the first task."""
     executor.accept(machine.hand.task("sandbox.create", CREATE))
-    await executor.settle()
+    await executor.wait_until_idle()
     await flush(reporter)
     first = machine.hand.task("files.write", {"files": [{"path": "/srv/file", "content": "text"}]})
     executor.accept(first)
@@ -250,18 +252,18 @@ async def test_a_success_waits_a_moment_for_the_next_of_its_owner_and_a_failure_
     host.refuses = outcome == "failed"
     async with machine.agent() as (executor, reporter):
         first = await half_way(machine, host, executor, reporter)
-        assert [each.task_id for each in reporter.journal.owed()] == [first]
+        assert [each.task_id for each in reporter.journal.undelivered()] == [first]
         await reporter.flush()
         told = [each["task_id"] for each in machine.platform.told("result")][1:]
         assert told == ([first] if outcome == "failed" else [])
-        telling = asyncio.create_task(reporter.run())
+        reporting = asyncio.create_task(reporter.run())
         await until(lambda: len(machine.platform.told("result")) == 2)
         assert machine.platform.told("result")[1]["outcome"] == outcome
         assert executor.tracked  # the service is not there yet
         host.over.set()
-        await executor.settle()
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
+        await executor.wait_until_idle()
+        reporting.cancel()
+        await asyncio.gather(reporting, return_exceptions=True)
 
 
 async def test_a_success_goes_with_whatever_else_is_told(machine: Machine) -> None:
@@ -270,12 +272,12 @@ async def test_a_success_goes_with_whatever_else_is_told(machine: Machine) -> No
         await half_way(machine, host, executor, reporter)
         assert await reporter.flush() is False
         batches = machine.platform.batches
-        reporter.refuse("bad_signature", "not believed", "tsk_other")
+        reporter.report_refusal("bad_signature", "not believed", "tsk_other")
         await flush(reporter)
         assert [each["kind"] for each in machine.platform.heard[-2:]] == ["refused", "result"]
         assert machine.platform.batches == batches + 1
         host.over.set()
-        await executor.settle()
+        await executor.wait_until_idle()
 
 
 async def test_a_success_that_waits_does_not_shorten_the_pauses_while_the_platform_is_away(
@@ -296,13 +298,13 @@ async def test_a_success_that_waits_does_not_shorten_the_pauses_while_the_platfo
 
         monkeypatch.setattr(ReconnectBackoff, "wait", wait)
         monkeypatch.setattr(ReconnectBackoff, "reset", lambda backoff: paused.append("reset"))
-        telling = asyncio.create_task(reporter.run())
+        reporting = asyncio.create_task(reporter.run())
         await until(enough.is_set)
         assert "reset" not in paused[paused.index("pause") :]
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
+        reporting.cancel()
+        await asyncio.gather(reporting, return_exceptions=True)
         host.over.set()
-        await executor.settle()
+        await executor.wait_until_idle()
 
 
 class Lasting(SimulatedHost):
@@ -323,8 +325,8 @@ async def test_an_agent_with_nothing_else_to_tell_tells_what_a_program_says_whil
     machine.host = host = Lasting()
     async with machine.agent() as (executor, reporter):
         executor.accept(machine.hand.task("sandbox.create", CREATE))
-        await executor.settle()
-        telling = asyncio.create_task(reporter.run())
+        await executor.wait_until_idle()
+        reporting = asyncio.create_task(reporter.run())
         await until(lambda: bool(machine.platform.told("result")) and not reporter.wake.is_set())
         task = machine.hand.task("process.run", {"argv": ["true"]})
         executor.accept(task)
@@ -332,9 +334,9 @@ async def test_an_agent_with_nothing_else_to_tell_tells_what_a_program_says_whil
         assert host.begun.is_set()
         assert task.task_id in executor.tracked
         host.over.set()
-        await executor.settle()
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
+        await executor.wait_until_idle()
+        reporting.cancel()
+        await asyncio.gather(reporting, return_exceptions=True)
 
 
 async def test_a_lost_lease_ends_the_telling_of_a_task_and_of_no_other(machine: Machine) -> None:
@@ -344,15 +346,15 @@ async def test_a_lost_lease_ends_the_telling_of_a_task_and_of_no_other(machine: 
     async with machine.agent() as (executor, reporter):
         for _ in range(3):
             executor.accept(machine.hand.task("sandbox.create", CREATE))
-        await executor.settle()
+        await executor.wait_until_idle()
         await flush(reporter)
-        assert reporter.journal.owed() == []
+        assert reporter.journal.undelivered() == []
         heard = len(machine.platform.heard)
         await flush(reporter)
         assert len(machine.platform.heard) == heard == 3
         # It is given to us again: the result is told again, under the new fence, and nothing is done again.
         lost = machine.hand.payload("sandbox.create", CREATE, task_id="tsk_01h00000000000000000000002", fence=2)
-        executor.accept(machine.hand.believer.believe(machine.hand.sign(lost), time.time()))
+        executor.accept(machine.hand.verifier.verify(machine.hand.sign(lost), time.time()))
         await flush(reporter)
         assert [each["fence"] for each in machine.platform.told("result")] == [1, 1, 1, 2]
 
@@ -362,19 +364,19 @@ async def test_a_receipt_that_comes_too_early_is_told_again_and_not_lost(machine
     machine.platform.answer = lambda report: {"accepted": False, "code": code}
     async with machine.agent() as (executor, reporter):
         executor.accept(machine.hand.task("sandbox.create", CREATE))
-        await executor.settle()
+        await executor.wait_until_idle()
         executor.accept(machine.hand.task("sandbox.destroy"))
-        await executor.settle()
-        reporter.stray([])
+        await executor.wait_until_idle()
+        reporter.report_strays([])
         assert await reporter.flush() is False  # there is something to tell, and not at once
-        assert len(reporter.journal.owed()) == 2
+        assert len(reporter.journal.undelivered()) == 2
         heard = machine.platform.batches
         await flush(reporter)
         assert machine.platform.batches == heard
         machine.platform.answer = accept
         machine.now += 60
         await flush(reporter)
-        assert reporter.journal.owed() == []
+        assert reporter.journal.undelivered() == []
         assert [each["kind"] for each in machine.platform.heard[-3:]] == ["stray", "result", "result"]
         assert machine.platform.heard[-1]["receipt"]["signature"]
 
@@ -382,7 +384,7 @@ async def test_a_receipt_that_comes_too_early_is_told_again_and_not_lost(machine
 async def test_a_batch_is_bounded_and_all_of_it_arrives(machine: Machine) -> None:
     async with machine.agent() as (_, reporter):
         for number in range(250):
-            reporter.refuse("bad_signature", "x" * 10_000, f"tsk_{number}")
+            reporter.report_refusal("bad_signature", "x" * 10_000, f"tsk_{number}")
         await flush(reporter)
     assert [each["task_id"] for each in machine.platform.told("refused")] == [f"tsk_{number}" for number in range(250)]
     assert max(len(each["detail"]) for each in machine.platform.heard) == 500
@@ -392,12 +394,12 @@ async def test_a_batch_is_bounded_and_all_of_it_arrives(machine: Machine) -> Non
 async def test_an_agent_whose_node_was_retired_ends(machine: Machine) -> None:
     machine.platform.dismisses = True
     identity = Identity("http://platform.example", NODE, AUDIENCE, (PlatformKey("key-1", encode(b"0" * 32)),))
-    parts = Parts(identity, machine.keys, machine.host, Journal(":memory:"), dict, time.time)
+    parts = AgentParts(identity, machine.keys, machine.host, Journal(":memory:"), dict, time.time)
     agent = Agent(parts)
-    agent.client = agent.reporter.client = Client(
+    agent.client = agent.reporter.client = PlatformClient(
         identity, machine.keys, time.time, httpx.MockTransport(machine.platform)
     )
-    with pytest.raises(Dismissed, match="retired"):
+    with pytest.raises(NodeRetired, match="retired"):
         await agent.run()
     parts.journal.close()
 
@@ -405,14 +407,14 @@ async def test_an_agent_whose_node_was_retired_ends(machine: Machine) -> None:
 async def test_what_was_cut_off_in_a_teardown_is_done_again_by_the_next_agent(machine: Machine) -> None:
     async with machine.agent() as (executor, _):
         executor.accept(machine.hand.task("sandbox.create", CREATE))
-        await executor.settle()
+        await executor.wait_until_idle()
         # As a kill leaves it: the intent is on disk, and nothing else.
         executor.journal.close_owner(ALLOCATION, machine.now)
-        executor.journal.intend(machine.hand.task("sandbox.destroy"), machine.now)
+        executor.journal.record_intent(machine.hand.task("sandbox.destroy"), machine.now)
     assert await machine.host.recover() == [ALLOCATION]
     async with machine.agent() as (executor, reporter):
         await executor.resume()
-        await executor.settle()
+        await executor.wait_until_idle()
         await flush(reporter)
     assert await machine.host.recover() == []
     receipt = json.loads(decode(machine.platform.told("result")[-1]["receipt"]["body"]))

@@ -9,13 +9,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from agent.tests.support.fake_platform import ALLOCATION, CREATE, NODE, OTHER_ALLOCATION, Hand
 from mooring_agent.control_plane.messages import ENVELOPE_MAX, Envelope, decode, encode
 from mooring_agent.tasks.arguments import read_arguments
-from mooring_agent.tasks.verifier import Refused
+from mooring_agent.tasks.verifier import TaskRefused
 
 
 def refusal(hand: Hand, envelope: Envelope) -> str:
     """Why the node does not believe it."""
-    with pytest.raises(Refused) as caught:
-        hand.believer.believe(envelope, time.time())
+    with pytest.raises(TaskRefused) as caught:
+        hand.verifier.verify(envelope, time.time())
     return caught.value.reason
 
 
@@ -110,6 +110,6 @@ def test_what_is_no_task_at_all_is_refused() -> None:
 def test_arguments_outside_of_the_family_are_refused_before_anything_is_done(type: str, arguments: object) -> None:
     hand = Hand()
     task = hand.task(type, arguments)  # type: ignore[arg-type]
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(TaskRefused) as caught:
         read_arguments(task)
     assert caught.value.reason in ("bad_arguments", "unknown_type")

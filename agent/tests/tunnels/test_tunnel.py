@@ -18,7 +18,7 @@ from mooring_agent.hosts.contract import ByteStream, Host, HostFailure, Owner
 from mooring_agent.hosts.simulated import SimulatedHost
 from mooring_agent.hosts.streams import SocketStream
 from mooring_agent.tasks.arguments import TunnelOpen
-from mooring_agent.tasks.handlers import Doing, Fields
+from mooring_agent.tasks.handlers import ResultFields, TaskContext
 from mooring_agent.tunnels.frames import (
     CLOSE,
     DATA,
@@ -37,7 +37,7 @@ from mooring_agent.tunnels.frames import (
     packed,
     read_frame,
 )
-from mooring_agent.tunnels.tunnel import tunnel_families
+from mooring_agent.tunnels.tunnel import tunnel_handlers
 
 pytestmark = pytest.mark.anyio
 CREATED = "alc_01hzzzzzzzzzzzzzzzzzzzzzzz"
@@ -93,7 +93,7 @@ class Rooms(SimulatedHost):
 @asynccontextmanager
 async def tunnel(
     host: Host, answer: str = "101 Switching Protocols", **arguments: Any
-) -> AsyncIterator[tuple[Relay, "asyncio.Task[Fields]"]]:
+) -> AsyncIterator[tuple[Relay, "asyncio.Task[ResultFields]"]]:
     """A tunnel that stands, and the task that it is."""
     arrived: asyncio.Future[Relay] = asyncio.get_running_loop().create_future()
 
@@ -110,8 +110,8 @@ async def tunnel(
     async with server:
         relay = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         wanted = TunnelOpen(relay=relay, **arguments)
-        doing = Doing(Hand().task("tunnel.open", {"relay": relay}))
-        work: Any = tunnel_families(authorization)["tunnel.open"].perform(host, doing, wanted)
+        context = TaskContext(Hand().task("tunnel.open", {"relay": relay}))
+        work: Any = tunnel_handlers(authorization)["tunnel.open"].perform(host, context, wanted)
         task = asyncio.ensure_future(work)
         made = await arrived
         try:
@@ -121,14 +121,14 @@ async def tunnel(
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def failure_of(task: "asyncio.Task[Fields]") -> str:
+async def failure_of(task: "asyncio.Task[ResultFields]") -> str:
     """Why a tunnel broke."""
     with pytest.raises(HostFailure) as failed:
         await task
     return f"{failed.value.code}: {failed.value.detail}"
 
 
-async def ended(relay: Relay, task: "asyncio.Task[Fields]") -> Fields:
+async def ended(relay: Relay, task: "asyncio.Task[ResultFields]") -> ResultFields:
     """The relay hangs up; what the task then tells."""
     relay.writer.close()
     return await task
@@ -238,9 +238,9 @@ async def test_a_relay_that_is_not_there_is_told() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # nobody else listens there meanwhile
         wanted = TunnelOpen(relay=f"http://127.0.0.1:{silent.getsockname()[1]}", ports=(1,))
-        doing = Doing(Hand().task("tunnel.open", {"relay": wanted.relay}))
+        context = TaskContext(Hand().task("tunnel.open", {"relay": wanted.relay}))
         with pytest.raises(HostFailure, match="host_error: the relay cannot be reached"):
-            await tunnel_families(authorization)["tunnel.open"].perform(SimulatedHost(), doing, wanted)
+            await tunnel_handlers(authorization)["tunnel.open"].perform(SimulatedHost(), context, wanted)
 
 
 async def test_a_real_command_is_typed_into_resized_and_ends_once(tmp_path: Path) -> None:

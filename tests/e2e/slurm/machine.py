@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agent.tests.support.namespace_sandboxes import namespaces_of
 from mooring_agent.hosts.namespace import NamespaceHost, init_process, namespace_processes, uid_ranges
-from mooring_agent.hosts.namespace.project_network import BRIDGE, inside, links
+from mooring_agent.hosts.namespace.project_network import BRIDGE, list_links, run_inside
 from mooring_agent.hosts.namespace.sandbox_records import UIDS
 from mooring_agent.kernel import proc
 from tests.e2e.cloud import Machine
@@ -48,7 +48,7 @@ def ways() -> Iterator[tuple[str, int]]:
 
 def socket_numbers(way: str) -> frozenset[int]:
     """The sockets of all kinds in a network."""
-    return inside(way, lambda: frozenset(each.inode for each in proc.sockets()))
+    return run_inside(way, lambda: frozenset(each.inode for each in proc.sockets()))
 
 
 def own_paths() -> list[str]:
@@ -65,7 +65,7 @@ class Footprint:
     registry: Path  # of the ranges of all agents of the machine
     groups: tuple[Path, ...]
     namespaces: frozenset[tuple[str, int]]
-    cables: frozenset[str]
+    links: frozenset[str]
     projects: frozenset[int]  # the networks where the other ends of the cables are
     sockets: frozenset[int]  # that its processes had open
     taken_at: int  # in the kernel's ticks: who came later may have been given a number that is free again
@@ -74,22 +74,22 @@ class Footprint:
     def of(cls, machine: Machine, allocations: Collection[str]) -> "Footprint":
         """As it is now."""
         host = NamespaceHost(machine.directory / "host", machine.node_id)
-        records = [record for each in allocations if (record := host.places.load(each)) is not None]
+        records = [record for each in allocations if (record := host.store.load(each)) is not None]
         assert len(records) == len(allocations)
         users = {
-            each.first_uid: str(host.places.sandbox(each.spec.allocation_id))
+            each.first_uid: str(host.store.sandbox(each.spec.allocation_id))
             for each in records
             if each.first_uid is not None
         }
         cabled = [each for each in records if not each.spec.network.machine]
-        projects = {init_process.project_network(host.places, each.spec.network.name) for each in cabled}
+        projects = {init_process.find_project_network(host.store, each.spec.network.name) for each in cabled}
         assert None not in projects
         namespaces = frozenset(item for each in allocations for item in namespaces_of(host, each))
         within = [each for each in namespace_processes.survey() if namespaces.intersection(each.namespaces.items())]
         return cls(
-            tuple(host.places.sandbox(each) for each in allocations),
+            tuple(host.store.sandbox(each) for each in allocations),
             users,
-            host.places.registry,
+            host.store.registry,
             tuple(Path(group) for each in records for group in each.cgroups),
             namespaces,
             frozenset(each.link for each in cabled),
@@ -104,8 +104,8 @@ class Footprint:
         found += [f"group {each}" for each in self.groups if each.exists()]
         found += [trace for each in self.directories for trace in traces_of(each)]
         # A range that is free again may be given to a sandbox of anybody, who came or went during the survey as well.
-        before, survey = uid_ranges.given(self.registry), namespace_processes.survey()
-        after = uid_ranges.given(self.registry)
+        before, survey = uid_ranges.allocated(self.registry), namespace_processes.survey()
+        after = uid_ranges.allocated(self.registry)
         own = [first for first, holder in self.users.items() if {before.get(first), after.get(first)} <= {holder, None}]
         # So may the number of a namespace; somebody older may be inside of one for a moment.
         given = {
@@ -129,8 +129,8 @@ class Footprint:
         )
         for way, begun in ways():
             with contextlib.suppress(OSError):  # it has ended meanwhile
-                number, there = network_number(way), links(way)
-                yield from (f"link {each} in net:{number}" for each in self.cables.intersection(there))
+                number, there = network_number(way), list_links(way)
+                yield from (f"link {each} in net:{number}" for each in self.links.intersection(there))
                 if number in self.projects and begun <= self.taken_at and set(there) <= NO_CABLE:
                     yield f"network net:{number} without a cable"
                 yield from (f"socket {each} in net:{number}" for each in self.sockets & socket_numbers(way))

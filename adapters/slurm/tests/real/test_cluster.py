@@ -49,7 +49,7 @@ async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene
             await asyncio.gather(hammering, return_exceptions=True)
         yield made
     finally:
-        for allocation_id in host.places.allocations():
+        for allocation_id in host.store.allocations():
             await host.destroy(allocation_id)
         assert left_of(host) == []
 

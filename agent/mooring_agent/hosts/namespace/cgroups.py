@@ -32,7 +32,7 @@ _DEVICES: Final = (
     "c 136:* rwm",
 )
 _CONTROLLERS: Final = ("memory", "pids", "cpu", "devices")
-_MADE_WITHOUT: Final = {
+_WITHOUT_CGROUP: Final = {
     "memory": "not enforced: this machine has no memory control group",
     "cpu": "not enforced: this machine has no cpu control group",
     "pids": "RLIMIT_NPROC",
@@ -41,52 +41,56 @@ _MADE_WITHOUT: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Hierarchies:
+class CgroupHierarchies:
     """Which controller can be used where: its directory, below which our groups are made."""
 
     version: int  # 2, 1, or 0 for none
     parents: Mapping[str, Path]
 
 
-def detect() -> Hierarchies:
+def detect() -> CgroupHierarchies:
     """What this machine has."""
     with contextlib.suppress(OSError):
         controllers = (V2 / "cgroup.controllers").read_text().split()
         usable: dict[str, Path] = {name: V2 for name in ("memory", "pids", "cpu") if name in controllers}
         if usable:
-            return Hierarchies(2, usable)
+            return CgroupHierarchies(2, usable)
     mounted: dict[str, Path] = {}
     for mount in proc.mounts():
         if mount.kind == "cgroup":
             for name in set(mount.options.split(",")) & set(_CONTROLLERS):
                 mounted[name] = Path(mount.target)
-    own: dict[str, str] = {}
+    own_groups: dict[str, str] = {}
     for line in proc.cgroups("self"):
         _, names, path = line.split(":", 2)
-        own.update(dict.fromkeys(names.split(","), path.lstrip("/")))
-    parents = {name: place / own[name] for name, place in mounted.items() if name in own}
-    return Hierarchies(1 if parents else 0, parents)
+        own_groups.update(dict.fromkeys(names.split(","), path.lstrip("/")))
+    parents = {name: place / own_groups[name] for name, place in mounted.items() if name in own_groups}
+    return CgroupHierarchies(1 if parents else 0, parents)
 
 
-def plan(found: Hierarchies, label: str, allocation_id: str) -> tuple[str, ...]:
+def plan(hierarchies: CgroupHierarchies, label: str, allocation_id: str) -> tuple[str, ...]:
     """The groups that a sandbox will have; they are recorded before they are made."""
-    return tuple(dict.fromkeys(str(parent / f"mooring-{label}" / allocation_id) for parent in found.parents.values()))
+    return tuple(
+        dict.fromkeys(str(parent / f"mooring-{label}" / allocation_id) for parent in hierarchies.parents.values())
+    )
 
 
-def make(found: Hierarchies, groups: tuple[str, ...], spec: SandboxSpec, devices: tuple[str, ...]) -> dict[str, str]:
+def create(
+    hierarchies: CgroupHierarchies, groups: tuple[str, ...], spec: SandboxSpec, devices: tuple[str, ...]
+) -> dict[str, str]:
     """Make the groups and set their limits; what is in force, and by what."""
-    limits: dict[str, str] = dict(_MADE_WITHOUT)
-    for name, parent in found.parents.items():
+    limits: dict[str, str] = dict(_WITHOUT_CGROUP)
+    for name, parent in hierarchies.parents.items():
         group = next(Path(each) for each in groups if Path(each).is_relative_to(parent))
         try:
-            if found.version == 2:
+            if hierarchies.version == 2:
                 _enable(parent, group.parent, name)
             group.mkdir(parents=True, exist_ok=True)
-            _set(found.version, name, group, spec, devices)
+            _set(hierarchies.version, name, group, spec, devices)
         except OSError as problem:
             limits[name] = f"not enforced: {problem.strerror}"
         else:
-            limits[name] = f"cgroup v{found.version}"
+            limits[name] = f"cgroup v{hierarchies.version}"
     return limits
 
 
@@ -157,14 +161,14 @@ def _remove_group(group: Path, attempts: int = 100) -> None:
 
 def members(groups: tuple[str, ...]) -> list[int]:
     """The processes that are in the groups now."""
-    found: set[int] = set()
+    hierarchies: set[int] = set()
     for each in groups:
         for directory, _, _ in os.walk(each):
             with contextlib.suppress(OSError):
-                found.update(int(line) for line in Path(directory, "cgroup.procs").read_text().split())
-    return sorted(found)
+                hierarchies.update(int(line) for line in Path(directory, "cgroup.procs").read_text().split())
+    return sorted(hierarchies)
 
 
-def left(groups: tuple[str, ...]) -> list[str]:
+def existing(groups: tuple[str, ...]) -> list[str]:
     """Which of the groups are still there."""
     return [each for each in groups if os.path.isdir(each)]

@@ -22,8 +22,8 @@ from mooring_agent.hosts.namespace import (
     sandbox_disk,
     uid_ranges,
 )
-from mooring_agent.hosts.namespace.cgroups import Hierarchies
-from mooring_agent.hosts.namespace.sandbox_records import Init, Places, Record, sandbox_itself
+from mooring_agent.hosts.namespace.cgroups import CgroupHierarchies
+from mooring_agent.hosts.namespace.sandbox_records import InitProcess, SandboxRecord, SandboxStore, sandbox_owner
 from mooring_agent.sandbox_init import confinement
 
 log = logging.getLogger(__name__)
@@ -33,116 +33,116 @@ log = logging.getLogger(__name__)
 class Machine:
     """What the steps work with."""
 
-    places: Places
-    hierarchies: Hierarchies
-    cables: threading.Lock  # one change of the project networks at a time
+    store: SandboxStore
+    hierarchies: CgroupHierarchies
+    network_lock: threading.Lock  # one change of the project networks at a time
     disk_bytes: int = sandbox_disk.DISK_BYTES  # what a sandbox may write; 0 for no bound
     address: str = LOOPBACK  # where other machines reach this one
 
 
-Step = Callable[[Machine, Record], Record]
+Step = Callable[[Machine, SandboxRecord], SandboxRecord]
 
 
-def give_range(machine: Machine, record: Record) -> Record:
+def allocate_uids(machine: Machine, record: SandboxRecord) -> SandboxRecord:
     """Users of its own, unless it is bounded by capabilities alone."""
     if record.spec.isolation == "bounded" or record.first_uid is not None:
         return record
-    holder = machine.places.sandbox(record.spec.allocation_id)
-    return machine.places.store(replace(record, first_uid=uid_ranges.claim(machine.places.registry, holder)))
+    holder = machine.store.sandbox(record.spec.allocation_id)
+    return machine.store.save(replace(record, first_uid=uid_ranges.claim(machine.store.registry, holder)))
 
 
-def plan_names(machine: Machine, record: Record) -> Record:
+def plan_resources(machine: Machine, record: SandboxRecord) -> SandboxRecord:
     """Which link and which groups it will have."""
     if record.link:
         return record
     allocation_id = record.spec.allocation_id
-    groups = cgroups.plan(machine.hierarchies, machine.places.label, allocation_id)
-    return machine.places.store(replace(record, link=project_network.link_name(allocation_id), cgroups=groups))
+    groups = cgroups.plan(machine.hierarchies, machine.store.label, allocation_id)
+    return machine.store.save(replace(record, link=project_network.link_name(allocation_id), cgroups=groups))
 
 
-def make_disk(machine: Machine, record: Record) -> Record:
+def create_disk(machine: Machine, record: SandboxRecord) -> SandboxRecord:
     """A disk of its own, where this machine can have one; anew, if nobody lives on it."""
     if _init(machine, record) is not None:
         return record
-    why = sandbox_disk.why_not() if machine.disk_bytes else "the agent was told to set no bound"
-    if why:
-        return machine.places.store(replace(record, disk=f"not enforced: {why}", has_disk=False))
-    record = machine.places.store(replace(record, disk=sandbox_disk.told(machine.disk_bytes), has_disk=True))
-    sandbox_disk.make(machine.places.disk(record.spec.allocation_id), machine.disk_bytes)
+    reason = sandbox_disk.unavailable_reason() if machine.disk_bytes else "the agent was told to set no bound"
+    if reason:
+        return machine.store.save(replace(record, disk=f"not enforced: {reason}", has_disk=False))
+    record = machine.store.save(replace(record, disk=sandbox_disk.describe(machine.disk_bytes), has_disk=True))
+    sandbox_disk.create(machine.store.disk(record.spec.allocation_id), machine.disk_bytes)
     return record
 
 
-def build_root(machine: Machine, record: Record) -> Record:
+def build_root_filesystem(machine: Machine, record: SandboxRecord) -> SandboxRecord:
     """Its own files; anew, if nobody lives in them."""
     if _init(machine, record) is None:
-        root_filesystem.build(machine.places.root(record.spec.allocation_id), record.spec, record.first_uid)
+        root_filesystem.build(machine.store.root(record.spec.allocation_id), record.spec, record.first_uid)
     return record
 
 
-def make_groups(machine: Machine, record: Record) -> Record:
+def create_cgroups(machine: Machine, record: SandboxRecord) -> SandboxRecord:
     """Its limits."""
     rules = init_process.device_rules(init_process.devices(record.spec.devices))
-    found = cgroups.make(machine.hierarchies, record.cgroups, record.spec, rules)
-    found["disk"] = record.disk
-    found["capabilities"] = "bounding set, no new privileges"
+    limits = cgroups.create(machine.hierarchies, record.cgroups, record.spec, rules)
+    limits["disk"] = record.disk
+    limits["capabilities"] = "bounding set, no new privileges"
     known = confinement.filter_program(platform.machine()) is not None
-    found["system_calls"] = "seccomp" if known else f"not enforced: no list for a {platform.machine()} machine"
-    return machine.places.store(replace(record, limits=found))
+    limits["system_calls"] = "seccomp" if known else f"not enforced: no list for a {platform.machine()} machine"
+    return machine.store.save(replace(record, limits=limits))
 
 
-def give_birth(machine: Machine, record: Record) -> Record:
+def spawn_init(machine: Machine, record: SandboxRecord) -> SandboxRecord:
     """Its namespaces and its init."""
     # Two first members of a project would each make a network of their own.
-    with machine.cables:
-        init_process.sandbox_init(machine.places, record)
+    with machine.network_lock:
+        init_process.ensure_sandbox_init(machine.store, record)
     return record
 
 
-def connect(machine: Machine, record: Record) -> Record:
+def attach_veth(machine: Machine, record: SandboxRecord) -> SandboxRecord:
     """Its cable to the project's network."""
     init = _init(machine, record)
     if init is None:
         raise HostFailure("interrupted", "the sandbox's init ended while it was made")
     if record.spec.network.machine:
         return record
-    with machine.cables:
+    with machine.network_lock:
         project = f"/proc/{init.pid}/fd/{init_process.PROJECT_DESCRIPTOR}"
         project_network.attach(project, record.spec.network, record.link, init.pid)
     return record
 
 
-def tell_names(machine: Machine, record: Record) -> Record:
+def publish_host_entries(machine: Machine, record: SandboxRecord) -> SandboxRecord:
     """The members of its project on this machine learn its name, and it theirs."""
-    rename_members(machine, record.spec.network.name)
+    update_host_entries(machine, record.spec.network.name)
     return record
 
 
-def stand(machine: Machine, record: Record) -> Record:
+def mark_standing(machine: Machine, record: SandboxRecord) -> SandboxRecord:
     """From now on it stands."""
-    return machine.places.store(replace(record, status="standing"))
+    return machine.store.save(replace(record, status="standing"))
 
 
 STEPS: tuple[Step, ...] = (
-    give_range,
-    plan_names,
-    make_disk,
-    build_root,
-    make_groups,
-    give_birth,
-    connect,
-    tell_names,
-    stand,
+    allocate_uids,
+    plan_resources,
+    create_disk,
+    build_root_filesystem,
+    create_cgroups,
+    spawn_init,
+    attach_veth,
+    publish_host_entries,
+    mark_standing,
 )
 
 
-def begin(machine: Machine, spec: SandboxSpec) -> Record:
+def record_intent(machine: Machine, spec: SandboxSpec) -> SandboxRecord:
     """Write down that it is wanted; nothing of it was there before. On the machine's network it has its address."""
     if spec.network.machine:
         spec = replace(spec, network=replace(spec.network, address=machine.address))
-    return machine.places.store(Record(spec=spec, status="creating"))
+    return machine.store.save(SandboxRecord(spec=spec, status="creating"))
 
 
-def perform(machine: Machine, record: Record, steps: tuple[Step, ...]) -> Record:
+def run_steps(machine: Machine, record: SandboxRecord, steps: tuple[Step, ...]) -> SandboxRecord:
     """Do the steps, whichever of them were done before."""
     for step in steps:
         try:
@@ -152,28 +152,28 @@ def perform(machine: Machine, record: Record, steps: tuple[Step, ...]) -> Record
     return record
 
 
-def facts(record: Record) -> SandboxFacts:
+def facts(record: SandboxRecord) -> SandboxFacts:
     """How a sandbox that stands is told."""
     return SandboxFacts(record.spec.isolation, record.spec.network.address, dict(record.limits))
 
 
-def rename_members(machine: Machine, name: str) -> dict[str, HostFailure]:
+def update_host_entries(machine: Machine, name: str) -> dict[str, HostFailure]:
     """Let every sandbox of a project's network on this machine know the others, and what names its task gave it.
 
     One whose tenant made something else of its /etc/hosts keeps that, which is no reason for others not to stand; who
     did is answered.
     """
     refused: dict[str, HostFailure] = {}
-    with machine.cables:
-        records = [each for each in map(machine.places.load, machine.places.allocations()) if each is not None]
+    with machine.network_lock:
+        records = [each for each in map(machine.store.load, machine.store.allocations()) if each is not None]
         members = [each for each in records if _is_member(each, name)]
         for record in members:
             init = _init(machine, record)
             if init is None:
                 continue
-            others = [Peer(each.spec.hostname, each.spec.network.address) for each in members if each is not record]
+            peers = [Peer(each.spec.hostname, each.spec.network.address) for each in members if each is not record]
             try:
-                owner_files.write_hosts(record, init, (*others, *record.spec.peers))
+                owner_files.write_hosts(record, init, (*peers, *record.spec.peers))
             except HostFailure as failure:
                 log.warning("%s does not take its project's names: %s", record.spec.allocation_id, failure)
                 refused[record.spec.allocation_id] = failure
@@ -182,10 +182,10 @@ def rename_members(machine: Machine, name: str) -> dict[str, HostFailure]:
     return refused
 
 
-def _is_member(record: Record, name: str) -> bool:
+def _is_member(record: SandboxRecord, name: str) -> bool:
     network = record.spec.network
     return record.status != "destroying" and network.name == name and not network.machine
 
 
-def _init(machine: Machine, record: Record) -> Init | None:
-    return init_process.living(machine.places, sandbox_itself(record.spec.allocation_id))
+def _init(machine: Machine, record: SandboxRecord) -> InitProcess | None:
+    return init_process.find_living(machine.store, sandbox_owner(record.spec.allocation_id))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from mooring_agent.atomic_files import sync_directory
-from mooring_agent.hosts.contract import HostFailure, Look, Owner, Thing
+from mooring_agent.hosts.contract import HostFailure, Owner, Resource, TeardownReport
 from mooring_agent.hosts.namespace import (
     cgroups,
     init_process,
@@ -24,42 +24,49 @@ from mooring_agent.hosts.namespace import (
     root_filesystem,
     uid_ranges,
 )
-from mooring_agent.hosts.namespace.create import Machine, rename_members
-from mooring_agent.hosts.namespace.inspect import Seen, Traces
-from mooring_agent.hosts.namespace.sandbox_records import SANDBOX, UIDS, Init, Places, Record, sandbox_itself
+from mooring_agent.hosts.namespace.create import Machine, update_host_entries
+from mooring_agent.hosts.namespace.inspect import MachineSnapshot, SandboxTraces
+from mooring_agent.hosts.namespace.sandbox_records import (
+    SANDBOX,
+    UIDS,
+    InitProcess,
+    SandboxRecord,
+    SandboxStore,
+    sandbox_owner,
+)
 from mooring_agent.kernel import proc, syscalls
 
-Step = Callable[["Unmaking"], None]
+Step = Callable[["NamespaceTeardown"], None]
 
-CUTS_MAX: Final = 5
-LISTED_MAX: Final = 1000
+DETACH_TRIES_MAX: Final = 5
+RESOURCES_LISTED_MAX: Final = 1000
 _OWNERS_OWN: Final = {"pid", "mnt"}
 
 
-class Unmaking:
+class NamespaceTeardown:
     """One teardown of a whole sandbox, step by step."""
 
-    def __init__(self, machine: Machine, record: Record) -> None:
+    def __init__(self, machine: Machine, record: SandboxRecord) -> None:
         self.machine = machine
         self.record = record
         self.allocation_id = record.spec.allocation_id
-        self.before: Seen | None = None
-        self.after: Seen | None = None
-        places = machine.places
-        for owner in places.owners(self.allocation_id):
-            init_process.wait_for_birth(places.owner(owner))
-        self.inits = [init for owner in places.owners(self.allocation_id) if (init := places.load_init(owner))]
-        self.parts = [places.owner(each) for each in places.owners(self.allocation_id) if each.label != SANDBOX]
+        self.before: MachineSnapshot | None = None
+        self.after: MachineSnapshot | None = None
+        store = machine.store
+        for owner in store.owners(self.allocation_id):
+            init_process.wait_for_spawn(store.owner(owner))
+        self.inits = [init for owner in store.owners(self.allocation_id) if (init := store.load_init(owner))]
+        self.parts = [store.owner(each) for each in store.owners(self.allocation_id) if each.label != SANDBOX]
         # First: whoever is still alive afterwards keeps its namespace numbers for good.
-        self.guard = namespace_processes.Guard(self.inits)
-        self.namespaces = own_namespaces(places, record, self.inits)
+        self.guard = namespace_processes.NamespaceGuard(self.inits)
+        self.namespaces = own_namespaces(store, record, self.inits)
         self.sockets: frozenset[int] = frozenset()
 
-    def traces(self) -> Traces:
+    def traces(self) -> SandboxTraces:
         """What to look for, from the record."""
-        places = self.machine.places
-        directory = places.sandbox(self.allocation_id)
-        return Traces(
+        store = self.machine.store
+        directory = store.sandbox(self.allocation_id)
+        return SandboxTraces(
             allocation_id=self.allocation_id,
             label=None,
             directory=directory,
@@ -67,32 +74,32 @@ class Unmaking:
             files=(directory / "root", directory / "disk.img", directory / "disk", *self.parts),
             first_uid=self.record.first_uid,
             link=self.record.link,
-            project_links=lambda: init_process.in_project_network(
-                places, self.record.spec.network.name, project_network.links, []
+            project_links=lambda: init_process.run_in_project_network(
+                store, self.record.spec.network.name, project_network.list_links, []
             ),
             cgroups=self.record.cgroups,
-            killed_at=places.killed_at(sandbox_itself(self.allocation_id)),
+            killed_at=store.killed_at(sandbox_owner(self.allocation_id)),
             sockets=self.sockets,
         )
 
-    def look(self) -> Seen:
+    def inspect(self) -> MachineSnapshot:
         """One look."""
-        return inspect.look(self.traces(), self.guard)
+        return inspect.inspect_machine(self.traces(), self.guard)
 
 
-def note_destroying(work: Unmaking) -> None:
+def mark_destroying(work: NamespaceTeardown) -> None:
     """From now on it is not to stand again."""
-    work.record = work.machine.places.store(replace(work.record, status="destroying"))
+    work.record = work.machine.store.save(replace(work.record, status="destroying"))
 
 
-def look_before(work: Unmaking) -> None:
+def inspect_before(work: NamespaceTeardown) -> None:
     """What there is."""
-    work.before, work.sockets = inspect.first_look(work.traces(), work.guard)
+    work.before, work.sockets = inspect.inspect_with_sockets(work.traces(), work.guard)
 
 
-def kill_all(work: Unmaking) -> None:
+def kill_all(work: NamespaceTeardown) -> None:
     """The inits, with whom the kernel kills all that is in their pid namespaces; then whoever else was found."""
-    places = work.machine.places
+    store = work.machine.store
     living = [init for init in work.inits if namespace_processes.is_alive(init)]
     namespace_processes.kill((init.pid, init.start) for init in living)
     for _ in range(5):
@@ -100,81 +107,81 @@ def kill_all(work: Unmaking) -> None:
         if not strangers:
             break
         namespace_processes.kill((each.pid, each.start) for each in strangers)
-    itself = sandbox_itself(work.allocation_id)
-    if living or places.killed_at(itself) is None:
+    owner = sandbox_owner(work.allocation_id)
+    if living or store.killed_at(owner) is None:
         # An earlier try may have killed them: since then the kernel has given their namespaces' numbers to others.
-        places.note_killed(itself, proc.ticks_now())
+        store.note_killed(owner, proc.ticks_now())
 
 
-def cut_cable(work: Unmaking) -> None:
+def detach_veth(work: NamespaceTeardown) -> None:
     """Its cable, by the end that can be reached: its own while we hold its network, the project's while that stands."""
-    with work.machine.cables:
+    with work.machine.network_lock:
         for kind, number in work.namespaces:
             path = work.guard.path(kind, number) if kind == "net" else None
             if path is not None:
                 project_network.remove_link(path, "eth0")
-        places, name = work.machine.places, work.record.spec.network.name
-        for _ in range(CUTS_MAX):  # until it is seen to be gone, whichever of the members ends meanwhile
-            if not init_process.in_project_network(
-                places, name, lambda at: project_network.remove_link(at, work.record.link), False
+        store, name = work.machine.store, work.record.spec.network.name
+        for _ in range(DETACH_TRIES_MAX):  # until it is seen to be gone, whichever of the members ends meanwhile
+            if not init_process.run_in_project_network(
+                store, name, lambda at: project_network.remove_link(at, work.record.link), False
             ):
                 break
 
 
-def take_name(work: Unmaking) -> None:
+def remove_host_entry(work: NamespaceTeardown) -> None:
     """The members of its project that stand on forget its name."""
-    rename_members(work.machine, work.record.spec.network.name)
+    update_host_entries(work.machine, work.record.spec.network.name)
 
 
-def remove_groups(work: Unmaking) -> None:
+def remove_cgroups(work: NamespaceTeardown) -> None:
     """Its groups."""
     cgroups.remove(work.record.cgroups)
 
 
-def remove_files(work: Unmaking) -> None:
+def remove_files(work: NamespaceTeardown) -> None:
     """What is mounted below its directory, and everything that it wrote."""
-    places = work.machine.places
-    directory = places.sandbox(work.allocation_id)
+    store = work.machine.store
+    directory = store.sandbox(work.allocation_id)
     unmount_below(directory)
     for name in ("root", "disk.img", "disk"):
         root_filesystem.remove(directory / name)
-    for owner in places.owners(work.allocation_id):
+    for owner in store.owners(work.allocation_id):
         if owner.label != SANDBOX:
-            root_filesystem.remove(places.owner(owner))
+            root_filesystem.remove(store.owner(owner))
 
 
-def look_after(work: Unmaking) -> None:
+def inspect_after(work: NamespaceTeardown) -> None:
     """What is left; what is known of its init stays until then, since it says what to look for."""
-    work.after = work.look()
+    work.after = work.inspect()
 
 
-def forget(work: Unmaking) -> None:
+def remove_record(work: NamespaceTeardown) -> None:
     """Only what is proven gone is forgotten."""
-    if work.after is None or work.after.things or work.after.not_looked:
+    if work.after is None or work.after.resources or work.after.not_looked:
         return
-    places = work.machine.places
-    directory = places.sandbox(work.allocation_id)
+    store = work.machine.store
+    directory = store.sandbox(work.allocation_id)
     root_filesystem.remove(directory)
-    sync_directory(places.sandboxes)
-    uid_ranges.release(places.registry, directory)
+    sync_directory(store.sandboxes)
+    uid_ranges.release(store.registry, directory)
 
 
 STEPS: tuple[Step, ...] = (
-    note_destroying,
-    look_before,
+    mark_destroying,
+    inspect_before,
     kill_all,
-    cut_cable,
-    take_name,
-    remove_groups,
+    detach_veth,
+    remove_host_entry,
+    remove_cgroups,
     remove_files,
-    look_after,
-    forget,
+    inspect_after,
+    remove_record,
 )
 
 
-def destroy(machine: Machine, record: Record, steps: tuple[Step, ...]) -> Look:
+def destroy(machine: Machine, record: SandboxRecord, steps: tuple[Step, ...]) -> TeardownReport:
     """Do the steps, whichever of them were done before; what was found, and what is left."""
-    work = Unmaking(machine, record)
+    work = NamespaceTeardown(machine, record)
     try:
         for step in steps:
             try:
@@ -183,26 +190,28 @@ def destroy(machine: Machine, record: Record, steps: tuple[Step, ...]) -> Look:
                 raise HostFailure("host_error", f"{step.__name__}: {problem}") from problem
     finally:
         work.guard.close()
-    return result(work.before or Seen(), work.after or Seen())
+    return teardown_report(work.before or MachineSnapshot(), work.after or MachineSnapshot())
 
 
-def result(before: Seen, after: Seen) -> Look:
+def teardown_report(before: MachineSnapshot, after: MachineSnapshot) -> TeardownReport:
     """A teardown as the receipt tells it."""
-    remaining = tuple(dict.fromkeys(after.things))
-    found = tuple(dict.fromkeys(before.things))
+    remaining = tuple(dict.fromkeys(after.resources))
+    found = tuple(dict.fromkeys(before.resources))
     left = set(remaining)
-    removed = [thing for thing in found if thing not in left]
-    return Look(
-        found=found[:LISTED_MAX],
-        removed=tuple(removed[:LISTED_MAX]),
+    removed = [resource for resource in found if resource not in left]
+    return TeardownReport(
+        found=found[:RESOURCES_LISTED_MAX],
+        removed=tuple(removed[:RESOURCES_LISTED_MAX]),
         remaining=remaining,
         looked=dict(after.looked),
         not_looked=tuple(sorted(set(after.not_looked))),
-        truncated=len(found) > LISTED_MAX,
+        truncated=len(found) > RESOURCES_LISTED_MAX,
     )
 
 
-def own_namespaces(places: Places, record: Record, inits: Sequence[Init]) -> frozenset[tuple[str, int]]:
+def own_namespaces(
+    store: SandboxStore, record: SandboxRecord, inits: Sequence[InitProcess]
+) -> frozenset[tuple[str, int]]:
     """The namespaces of these inits without those that are the machine's, and without those of another start of the
     machine.
 
@@ -217,11 +226,11 @@ def own_namespaces(places: Places, record: Record, inits: Sequence[Init]) -> fro
         if init.boot == boot and namespace_processes.is_alive(init):
             found |= set(init.namespaces.items())
         elif init.boot == boot:
-            found |= set(init.namespaces.items()) & _of_processes(record) - _of_younger(places, init)
+            found |= set(init.namespaces.items()) & _of_processes(record) - _of_younger(store, init)
     return frozenset(found) - machine
 
 
-def _of_processes(record: Record) -> set[tuple[str, int]]:
+def _of_processes(record: SandboxRecord) -> set[tuple[str, int]]:
     """The namespaces of the processes that are this sandbox's, whatever namespaces they are in."""
     grouped = set(cgroups.members(record.cgroups))
     first = record.first_uid
@@ -233,30 +242,30 @@ def _of_processes(record: Record) -> set[tuple[str, int]]:
     return {item for each in own for item in each.namespaces.items()}
 
 
-def _of_younger(places: Places, dead: Init) -> set[tuple[str, int]]:
+def _of_younger(store: SandboxStore, dead: InitProcess) -> set[tuple[str, int]]:
     """The namespaces of everything that this agent made later, and that lives."""
-    owners = [owner for each in places.allocations() for owner in places.owners(each)]
-    recorded = [init for owner in owners if (init := places.load_init(owner)) is not None]
+    owners = [owner for each in store.allocations() for owner in store.owners(each)]
+    recorded = [init for owner in owners if (init := store.load_init(owner)) is not None]
     younger = [init for init in recorded if init.start > dead.start and namespace_processes.is_alive(init)]
     return {item for init in younger for item in init.namespaces.items()}
 
 
 def unmount_below(directory: Path) -> list[str]:
     """Take away what is mounted below a directory in the machine's own view, the newest first."""
-    places = [mount.target for mount in proc.mounts() if mount.target.startswith(f"{directory}/")]
-    for place in reversed(places):
+    store = [mount.target for mount in proc.mounts() if mount.target.startswith(f"{directory}/")]
+    for place in reversed(store):
         with contextlib.suppress(FileNotFoundError):
             syscalls.unmount(place)
-    return places
+    return store
 
 
-def destroy_unknown(machine: Machine, allocation_id: str) -> Look:
+def destroy_unknown(machine: Machine, allocation_id: str) -> TeardownReport:
     """There is no record: look for what would be there by its names."""
-    directory = machine.places.sandbox(allocation_id)
+    directory = machine.store.sandbox(allocation_id)
     root_filesystem.remove(directory)
-    uid_ranges.release(machine.places.registry, directory)
-    groups = cgroups.plan(machine.hierarchies, machine.places.label, allocation_id)
-    traces = Traces(
+    uid_ranges.release(machine.store.registry, directory)
+    groups = cgroups.plan(machine.hierarchies, machine.store.label, allocation_id)
+    traces = SandboxTraces(
         allocation_id=allocation_id,
         label=None,
         directory=directory,
@@ -265,62 +274,62 @@ def destroy_unknown(machine: Machine, allocation_id: str) -> Look:
         link=project_network.link_name(allocation_id),
         cgroups=groups,
     )
-    guard = namespace_processes.Guard(())
-    before = inspect.look(traces, guard)
+    guard = namespace_processes.NamespaceGuard(())
+    before = inspect.inspect_machine(traces, guard)
     cgroups.remove(groups)
-    return result(before, inspect.look(traces, guard))
+    return teardown_report(before, inspect.inspect_machine(traces, guard))
 
 
-def close_owner(machine: Machine, record: Record, owner: Owner) -> Look:
+def close_owner(machine: Machine, record: SandboxRecord, owner: Owner) -> TeardownReport:
     """Kill, remove and look for everything of one owner; the sandbox and the others in it go on."""
-    places = machine.places
-    directory = places.owner(owner)
-    init_process.wait_for_birth(directory)
-    init = places.load_init(owner)
+    store = machine.store
+    directory = store.owner(owner)
+    init_process.wait_for_spawn(directory)
+    init = store.load_init(owner)
     inits = [init] if init is not None else []
-    guard = namespace_processes.Guard(inits)
-    own = frozenset(item for item in own_namespaces(places, record, inits) if item[0] in _OWNERS_OWN)
+    guard = namespace_processes.NamespaceGuard(inits)
+    own = frozenset(item for item in own_namespaces(store, record, inits) if item[0] in _OWNERS_OWN)
 
-    def traces(sockets: frozenset[int] = frozenset()) -> Traces:
-        return Traces(
+    def traces(sockets: frozenset[int] = frozenset()) -> SandboxTraces:
+        return SandboxTraces(
             allocation_id=owner.allocation_id,
             label=owner.label,
             directory=directory,
             namespaces=own,
             files=(directory / "data",),
-            killed_at=places.killed_at(owner),
+            killed_at=store.killed_at(owner),
             sockets=sockets,
         )
 
     try:
-        before, held = inspect.first_look(traces(), guard)
-        _look_inside(machine, owner, before, held)
+        before, held = inspect.inspect_with_sockets(traces(), guard)
+        _inspect_owner(machine, owner, before, held)
         living = [each for each in inits if namespace_processes.is_alive(each)]
         namespace_processes.kill((each.pid, each.start) for each in living)
-        if living or places.killed_at(owner) is None:
-            places.note_killed(owner, proc.ticks_now())
-        owner_files.remove(places, owner)
+        if living or store.killed_at(owner) is None:
+            store.note_killed(owner, proc.ticks_now())
+        owner_files.remove(store, owner)
         root_filesystem.remove(directory / "data")
-        after = inspect.look(traces(held), guard)
-        _look_inside(machine, owner, after, held)
+        after = inspect.inspect_machine(traces(held), guard)
+        _inspect_owner(machine, owner, after, held)
     finally:
         guard.close()
-    if not after.things and not after.not_looked:
+    if not after.resources and not after.not_looked:
         root_filesystem.remove(directory)
-    return result(before, after)
+    return teardown_report(before, after)
 
 
-def _look_inside(machine: Machine, owner: Owner, seen: Seen, held: frozenset[int]) -> None:
+def _inspect_owner(machine: Machine, owner: Owner, snapshot: MachineSnapshot, held: frozenset[int]) -> None:
     """What an owner has in the sandbox that it shares: sockets by who had them open, files by who had them written."""
-    sandbox = init_process.living(machine.places, sandbox_itself(owner.allocation_id))
+    sandbox = init_process.find_living(machine.store, sandbox_owner(owner.allocation_id))
     if sandbox is None:
         return
-    inside = project_network.inside(f"/proc/{sandbox.pid}/ns/net", lambda: list(proc.sockets()))
-    seen.looked["sockets"] += len(inside)
-    seen.looked["ports"] += sum(each.port is not None for each in inside)
+    inside = project_network.run_inside(f"/proc/{sandbox.pid}/ns/net", lambda: list(proc.sockets()))
+    snapshot.looked["sockets"] += len(inside)
+    snapshot.looked["ports"] += sum(each.port is not None for each in inside)
     ours = [each for each in inside if each.inode in held]
-    seen.add("sockets", (each.name for each in ours))
-    seen.add("ports", sorted({f"{each.table} {each.port}" for each in ours if each.port is not None}))
-    there, count = owner_files.remaining(machine.places, owner)
-    seen.looked["files"] += count
-    seen.things += [Thing("files", name) for name in there]
+    snapshot.add("sockets", (each.name for each in ours))
+    snapshot.add("ports", sorted({f"{each.table} {each.port}" for each in ours if each.port is not None}))
+    present, count = owner_files.remaining(machine.store, owner)
+    snapshot.looked["files"] += count
+    snapshot.resources += [Resource("files", name) for name in present]

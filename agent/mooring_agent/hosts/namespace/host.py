@@ -24,11 +24,11 @@ from mooring_agent.hosts import contract
 from mooring_agent.hosts.contract import (
     FileSpec,
     HostFailure,
-    Look,
     Owner,
     Peer,
     SandboxFacts,
     SandboxSpec,
+    TeardownReport,
 )
 from mooring_agent.hosts.namespace import (
     cgroups,
@@ -42,8 +42,8 @@ from mooring_agent.hosts.namespace import (
     sweep,
 )
 from mooring_agent.hosts.namespace.create import Machine
-from mooring_agent.hosts.namespace.sandbox_records import Init, Places, Record, sandbox_itself
-from mooring_agent.hosts.namespace.supervised_programs import Programs
+from mooring_agent.hosts.namespace.sandbox_records import InitProcess, SandboxRecord, SandboxStore, sandbox_owner
+from mooring_agent.hosts.namespace.supervised_programs import SupervisedPrograms
 from mooring_agent.hosts.streams import SocketStream
 from mooring_agent.kernel import proc
 
@@ -55,7 +55,7 @@ _HOSTNAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _DEFAULT_REGISTRY: Final = Path("/var/lib/mooring-agent/uid-ranges")
 
 
-class NamespaceHost(Programs):
+class NamespaceHost(SupervisedPrograms):
     """Sandboxes of namespaces on this machine, of one agent."""
 
     kind: contract.HostKind = "namespace"
@@ -67,18 +67,18 @@ class NamespaceHost(Programs):
         label = hashlib.sha256(f"{node_id}\n{directory}".encode()).hexdigest()[:12]
         if disk_bytes and disk_bytes < sandbox_disk.DISK_BYTES_MIN:
             raise ValueError(f"a sandbox's disk has at least {sandbox_disk.DISK_BYTES_MIN} bytes")
-        places = Places(directory.absolute(), label, registry)
-        self.machine = Machine(places, cgroups.detect(), threading.Lock(), disk_bytes, address)
-        self.places.make()
-        self.making_steps = create.STEPS
-        self.unmaking_steps = destroy.STEPS
+        store = SandboxStore(directory.absolute(), label, registry)
+        self.machine = Machine(store, cgroups.detect(), threading.Lock(), disk_bytes, address)
+        self.store.make()
+        self.create_steps = create.STEPS
+        self.destroy_steps = destroy.STEPS
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._dialled: dict[str, weakref.WeakSet[SocketStream]] = {}
+        self._open_streams: dict[str, weakref.WeakSet[SocketStream]] = {}
 
     @property
-    def places(self) -> Places:
+    def store(self) -> SandboxStore:
         """Where its records are."""
-        return self.machine.places
+        return self.machine.store
 
     def network_path(self, allocation_id: str) -> str:
         """A path by which another program can join the sandbox's network."""
@@ -100,14 +100,14 @@ class NamespaceHost(Programs):
     def _lock(self, allocation_id: str) -> asyncio.Lock:
         return self._locks.setdefault(allocation_id, asyncio.Lock())
 
-    def _record(self, allocation_id: str) -> Record:
-        record = self.places.load(allocation_id)
+    def _record(self, allocation_id: str) -> SandboxRecord:
+        record = self.store.load(allocation_id)
         if record is None or record.status == "destroying":
             raise HostFailure("not_found", f"there is no sandbox of {allocation_id}")
         return record
 
-    def _init(self, allocation_id: str) -> Init:
-        init = init_process.living(self.places, sandbox_itself(allocation_id))
+    def _init(self, allocation_id: str) -> InitProcess:
+        init = init_process.find_living(self.store, sandbox_owner(allocation_id))
         if init is None:
             raise HostFailure("not_found", f"the sandbox of {allocation_id} does not stand")
         return init
@@ -117,47 +117,48 @@ class NamespaceHost(Programs):
     async def recover(self) -> Sequence[str]:
         """After a start of the agent: complete what was begun, remove what never was, and say what stands."""
         standing = []
-        for allocation_id in self.places.allocations():
+        for allocation_id in self.store.allocations():
             async with self._lock(allocation_id):
-                if await _thread(self._recover_one, allocation_id):
+                if await _in_thread(self._recover_one, allocation_id):
                     standing.append(allocation_id)
-        await _thread(sweep.remnants, self.machine)
+        await _in_thread(sweep.sweep_unrecorded, self.machine)
         for name in {self._record(each).spec.network.name for each in standing}:
-            await _thread(create.rename_members, self.machine, name)
+            await _in_thread(create.update_host_entries, self.machine, name)
         return standing
 
     def _recover_one(self, allocation_id: str) -> bool:
-        for owner in self.places.owners(allocation_id):
-            init_process.wait_for_birth(self.places.owner(owner))
-        record = self.places.load(allocation_id)
+        for owner in self.store.owners(allocation_id):
+            init_process.wait_for_spawn(self.store.owner(owner))
+        record = self.store.load(allocation_id)
         if record is None:
             sweep.remove_unrecorded(self.machine, allocation_id)
             return False
         if record.status == "creating":
             # One that cannot be completed stays as it is: whoever asks for it again is told why.
             with contextlib.suppress(HostFailure):
-                record = create.perform(self.machine, record, self.making_steps)
+                record = create.run_steps(self.machine, record, self.create_steps)
         return (
-            record.status == "standing" and init_process.living(self.places, sandbox_itself(allocation_id)) is not None
+            record.status == "standing"
+            and init_process.find_living(self.store, sandbox_owner(allocation_id)) is not None
         )
 
     async def create(self, spec: SandboxSpec) -> SandboxFacts:
         """Make the sandbox, or answer how it stands already; a half made one is completed."""
         _check(spec)
         async with self._lock(spec.allocation_id):
-            return await _thread(self._create, spec)
+            return await _in_thread(self._create, spec)
 
     def _create(self, spec: SandboxSpec) -> SandboxFacts:
-        record = self.places.load(spec.allocation_id)
+        record = self.store.load(spec.allocation_id)
         if record is None:
-            record = create.begin(self.machine, spec)
+            record = create.record_intent(self.machine, spec)
         if record.status == "destroying":
             raise HostFailure("refused", f"the sandbox of {spec.allocation_id} is being destroyed")
         if record.status == "standing":
-            if init_process.living(self.places, sandbox_itself(spec.allocation_id)) is None:
+            if init_process.find_living(self.store, sandbox_owner(spec.allocation_id)) is None:
                 raise HostFailure("interrupted", "the sandbox ended with its machine; it has to be destroyed first")
             return create.facts(record)
-        return create.facts(create.perform(self.machine, record, self.making_steps))
+        return create.facts(create.run_steps(self.machine, record, self.create_steps))
 
     async def set_peers(self, allocation_id: str, peers: Sequence[Peer]) -> None:
         """Let the sandbox know these names beside those of its project on this machine, and forget others."""
@@ -165,18 +166,18 @@ class NamespaceHost(Programs):
         def change() -> None:
             record = self._record(allocation_id)
             self._init(allocation_id)
-            self.places.store(replace(record, spec=replace(record.spec, peers=tuple(peers))))
-            refused = create.rename_members(self.machine, record.spec.network.name)
+            self.store.save(replace(record, spec=replace(record.spec, peers=tuple(peers))))
+            refused = create.update_host_entries(self.machine, record.spec.network.name)
             if allocation_id in refused:
                 raise refused[allocation_id]
 
         async with self._lock(allocation_id):
-            await _thread(change)
+            await _in_thread(change)
 
     async def write_files(self, owner: Owner, files: Sequence[FileSpec]) -> int:
         """Write files below the sandbox's root and remember whose they are; how many."""
         async with self._lock(owner.allocation_id):
-            return await _thread(owner_files.write, self.places, self._record(owner.allocation_id), owner, files)
+            return await _in_thread(owner_files.write, self.store, self._record(owner.allocation_id), owner, files)
 
     # --- reaching in ---
 
@@ -186,17 +187,17 @@ class NamespaceHost(Programs):
             raise HostFailure("refused", "a port is 1 to 65535")
         record, init = self._record(allocation_id), self._init(allocation_id)
         namespace = f"/proc/{init.pid}/ns/net"
-        if record.spec.network.machine and port not in await _thread(self._own_ports, allocation_id):
+        if record.spec.network.machine and port not in await _in_thread(self._own_ports, allocation_id):
             raise HostFailure("not_found", f"nothing in the sandbox takes connections on port {port}")
-        own = [record.spec.network.address] if record.spec.network.address else []
-        for address in (LOOPBACK, *own, "::1"):
+        addresses = [record.spec.network.address] if record.spec.network.address else []
+        for address in (LOOPBACK, *addresses, "::1"):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             with contextlib.suppress(OSError, TimeoutError):
-                connection = await _thread(
-                    project_network.inside, namespace, lambda family=family: socket.socket(family)
+                connection = await _in_thread(
+                    project_network.run_inside, namespace, lambda family=family: socket.socket(family)
                 )
                 stream = await _connect(connection, address, port)
-                self._dialled.setdefault(allocation_id, weakref.WeakSet()).add(stream)
+                self._open_streams.setdefault(allocation_id, weakref.WeakSet()).add(stream)
                 return stream
         raise HostFailure("not_found", f"nothing in the sandbox takes connections on port {port}")
 
@@ -207,51 +208,51 @@ class NamespaceHost(Programs):
         inodes = proc.socket_inodes([each.pid for each in inside])
         return {each.port for each in proc.sockets("/proc/self/net") if each.port and each.inode in inodes}
 
-    async def _hang_up(self, allocation_id: str) -> None:
+    async def _close_streams(self, allocation_id: str) -> None:
         """Our own connections into a sandbox would keep its network alive."""
-        for stream in list(self._dialled.pop(allocation_id, ())):
+        for stream in list(self._open_streams.pop(allocation_id, ())):
             await stream.close()
 
     # --- teardown ---
 
-    async def close_owner(self, owner: Owner) -> Look:
+    async def close_owner(self, owner: Owner) -> TeardownReport:
         """Kill, remove and look for everything of one owner; the others go on."""
         if not owner.label:
             return await self.destroy(owner.allocation_id)
         async with self._lock(owner.allocation_id):
-            record = self.places.load(owner.allocation_id)
+            record = self.store.load(owner.allocation_id)
             if record is None:
-                return await _thread(destroy.destroy_unknown, self.machine, owner.allocation_id)
-            return await _thread(destroy.close_owner, self.machine, record, owner)
+                return await _in_thread(destroy.destroy_unknown, self.machine, owner.allocation_id)
+            return await _in_thread(destroy.close_owner, self.machine, record, owner)
 
-    async def destroy(self, allocation_id: str) -> Look:
+    async def destroy(self, allocation_id: str) -> TeardownReport:
         """Kill, remove and look for everything of the allocation."""
         async with self._lock(allocation_id):
-            await self._hang_up(allocation_id)
-            record = self.places.load(allocation_id)
+            await self._close_streams(allocation_id)
+            record = self.store.load(allocation_id)
             if record is None:
-                return await _thread(destroy.destroy_unknown, self.machine, allocation_id)
-            return await _thread(destroy.destroy, self.machine, record, self.unmaking_steps)
+                return await _in_thread(destroy.destroy_unknown, self.machine, allocation_id)
+            return await _in_thread(destroy.destroy, self.machine, record, self.destroy_steps)
 
     async def sweep(self, known: Collection[str]) -> Sequence[contract.Stray]:
         """Compare the machine with the allocations that the platform knows; reap what is ours and unknown."""
         strays: list[contract.Stray] = []
-        for allocation_id in self.places.allocations():
-            thing = contract.Thing("files", str(self.places.sandbox(allocation_id)))
-            record = self.places.load(allocation_id)
+        for allocation_id in self.store.allocations():
+            resource = contract.Resource("files", str(self.store.sandbox(allocation_id)))
+            record = self.store.load(allocation_id)
             if allocation_id not in known:
                 found = await self.destroy(allocation_id)
                 # What of it is still there is held by somebody of the machine whom we do not know.
                 held = [contract.Stray(each, "foreign", allocation_id) for each in found.remaining]
-                strays += [contract.Stray(thing, "reaped", allocation_id), *held]
+                strays += [contract.Stray(resource, "reaped", allocation_id), *held]
             elif record is not None and record.status == "creating" and not self._lock(allocation_id).locked():
                 async with self._lock(allocation_id):
-                    await _thread(self._recover_one, allocation_id)
-                strays.append(contract.Stray(thing, "adopted", allocation_id))
-        return [*strays, *await _thread(sweep.remnants, self.machine)]
+                    await _in_thread(self._recover_one, allocation_id)
+                strays.append(contract.Stray(resource, "adopted", allocation_id))
+        return [*strays, *await _in_thread(sweep.sweep_unrecorded, self.machine)]
 
 
-async def _thread(action: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+async def _in_thread(action: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """In a thread that is waited for to its end, also by whoever is cancelled: the lock must not be let go before."""
     work = asyncio.ensure_future(asyncio.to_thread(action, *arguments, **named))
     try:

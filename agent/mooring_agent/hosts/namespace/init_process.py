@@ -15,119 +15,121 @@ import mooring_agent
 from mooring_agent.control_plane.addresses import LOOPBACK
 from mooring_agent.hosts.contract import Device, HostFailure, Owner
 from mooring_agent.hosts.namespace import namespace_processes, root_filesystem, sandbox_disk
-from mooring_agent.hosts.namespace.sandbox_records import UIDS, Init, Places, Record, sandbox_itself
+from mooring_agent.hosts.namespace.sandbox_records import UIDS, InitProcess, SandboxRecord, SandboxStore, sandbox_owner
 from mooring_agent.supervisor.supervisor_client import SOCKET_NAME
 
 T = TypeVar("T")
 
 SIMULATED_MAJOR: Final = 241  # one of the numbers that are for local use: no driver answers there
 PROJECT_DESCRIPTOR: Final = 3  # the first that the init of a sandbox keeps beside its standard files
-_BIRTH_SECONDS: Final = 120.0
+_SPAWN_SECONDS: Final = 120.0
 _TRIES_MAX: Final = 5
 _OPEN_FILES: Final = 16_384
 _SHARED_DEVICES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-_START: Final = "import sys; sys.path.insert(0, {0!r}); from mooring_agent.sandbox_init.{1}_spawner import main; main()"
+_BOOTSTRAP: Final = (
+    "import sys; sys.path.insert(0, {0!r}); from mooring_agent.sandbox_init.{1}_spawner import main; main()"
+)
 
 
-def sandbox_init(places: Places, record: Record) -> Init:
+def ensure_sandbox_init(store: SandboxStore, record: SandboxRecord) -> InitProcess:
     """The init of a sandbox: the one that lives, or a new one.
 
     The member whose network is to be entered may end while the maker starts: then another's is, or a new one is made.
     """
-    itself = sandbox_itself(record.spec.allocation_id)
+    owner = sandbox_owner(record.spec.allocation_id)
     for _ in range(_TRIES_MAX):
-        if (found := living(places, itself)) is not None:
+        if (found := find_living(store, owner)) is not None:
             return found
-        plan = sandbox_plan(places, record)
+        plan = sandbox_plan(store, record)
         try:
-            return _give_birth(places, itself, "sandbox", plan)
+            return _spawn_init(store, owner, "sandbox", plan)
         except HostFailure:
             if not plan["project_network"] or os.path.exists(plan["project_network"]):
                 raise
     raise HostFailure("interrupted", "the members of its project ended while the sandbox was made")
 
 
-def sandbox_plan(places: Places, record: Record) -> dict[str, Any]:
+def sandbox_plan(store: SandboxStore, record: SandboxRecord) -> dict[str, Any]:
     """What the maker of a sandbox is told."""
     spec = record.spec
     return {
-        **_shared_plan(places, record, sandbox_itself(spec.allocation_id)),
-        "root": str(places.root(spec.allocation_id)),
-        "disk": _disk_plan(places, record),
+        **_shared_plan(store, record, sandbox_owner(spec.allocation_id)),
+        "root": str(store.root(spec.allocation_id)),
+        "disk": _disk_plan(store, record),
         "uids": UIDS,
         "binds": root_filesystem.binds(),
         "devices": devices(spec.devices),
         "shared_memory_bytes": max(1 << 20, spec.memory_bytes // 2),
         "machine_network": spec.network.machine,
-        "project_network": project_network(places, spec.network.name) or "",
+        "project_network": find_project_network(store, spec.network.name) or "",
         "hostname": spec.hostname,
     }
 
 
-def _disk_plan(places: Places, record: Record) -> dict[str, str] | None:
+def _disk_plan(store: SandboxStore, record: SandboxRecord) -> dict[str, str] | None:
     """The sandbox's own disk, and by which programs it is mounted and filled; none where it has none."""
     if not record.has_disk:
         return None
-    image = places.disk(record.spec.allocation_id)
+    image = store.disk(record.spec.allocation_id)
     return {
         "image": str(image), "place": str(image.with_suffix("")), "options": sandbox_disk.OPTIONS,
-        "mount": sandbox_disk.program("mount"), "copy": sandbox_disk.program("cp"),
+        "mount": sandbox_disk.find_program("mount"), "copy": sandbox_disk.find_program("cp"),
     }  # fmt: skip
 
 
-def owner_init(places: Places, record: Record, owner: Owner) -> Init:
+def ensure_owner_init(store: SandboxStore, record: SandboxRecord, owner: Owner) -> InitProcess:
     """The init of an owner, with a supervisor at its socket: the one that lives, or a new one."""
-    sandbox = living(places, sandbox_itself(owner.allocation_id))
+    sandbox = find_living(store, sandbox_owner(owner.allocation_id))
     if sandbox is None:
         raise HostFailure("not_found", f"the sandbox of {owner.allocation_id} does not stand")
-    found = living(places, owner)
+    found = find_living(store, owner)
     if found is not None:
         return found
-    data = places.owner(owner) / "data"
+    data = store.owner(owner) / "data"
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.chown(data, record.first_uid or 0, record.first_uid or 0)
     own = record.spec.network.address
     addresses = [LOOPBACK, *([own] if own else []), "::1"]
     plan = {"data": str(data), "sandbox_pid": sandbox.pid, "socket": SOCKET_NAME, "addresses": addresses}
-    return _give_birth(places, owner, "owner", {**_shared_plan(places, record, owner), **plan})
+    return _spawn_init(store, owner, "owner", {**_shared_plan(store, record, owner), **plan})
 
 
-def living(places: Places, owner: Owner) -> Init | None:
+def find_living(store: SandboxStore, owner: Owner) -> InitProcess | None:
     """The recorded init, if it lives."""
-    init = places.load_init(owner)
+    init = store.load_init(owner)
     return init if init is not None and namespace_processes.is_alive(init) else None
 
 
-def project_network(places: Places, name: str) -> str | None:
+def find_project_network(store: SandboxStore, name: str) -> str | None:
     """Where the network namespace of a project can be entered: the init of each member has it open.
 
     One that was killed has it open no more, and is there until the last process of its sandbox is gone.
     """
-    for allocation_id in places.allocations():
-        record = places.load(allocation_id)
+    for allocation_id in store.allocations():
+        record = store.load(allocation_id)
         if record is None or record.spec.network.machine or record.spec.network.name != name:
             continue
-        init = living(places, sandbox_itself(allocation_id))
-        if init is not None and os.path.exists(place := f"/proc/{init.pid}/fd/{PROJECT_DESCRIPTOR}"):
-            return place
+        init = find_living(store, sandbox_owner(allocation_id))
+        if init is not None and os.path.exists(path := f"/proc/{init.pid}/fd/{PROJECT_DESCRIPTOR}"):
+            return path
     return None
 
 
-def in_project_network(places: Places, name: str, act: Callable[[str], T], otherwise: T) -> T:
+def run_in_project_network(store: SandboxStore, name: str, action: Callable[[str], T], otherwise: T) -> T:
     """Do something in a project's network; `otherwise` where it is gone with its last member.
 
     The member by which it is entered may end meanwhile, since sandboxes end side by side: then another's way is taken.
     """
-    while (place := project_network(places, name)) is not None:
+    while (path := find_project_network(store, name)) is not None:
         try:
-            return act(place)
+            return action(path)
         except (FileNotFoundError, ProcessLookupError):
-            if os.path.exists(place):
+            if os.path.exists(path):
                 raise
     return otherwise
 
 
-def wait_for_birth(directory: Path) -> None:
+def wait_for_spawn(directory: Path) -> None:
     """If a birth is going on here, by an agent that was killed, wait until it is over."""
     try:
         descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
@@ -166,8 +168,8 @@ def device_rules(nodes: list[dict[str, Any]]) -> tuple[str, ...]:
     return tuple(rules)
 
 
-def _shared_plan(places: Places, record: Record, owner: Owner) -> dict[str, Any]:
-    directory = places.owner(owner)
+def _shared_plan(store: SandboxStore, record: SandboxRecord, owner: Owner) -> dict[str, Any]:
+    directory = store.owner(owner)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     rlimits = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": _OPEN_FILES}
     if not record.limits.get("pids", "").startswith("cgroup"):
@@ -180,20 +182,20 @@ def _shared_plan(places: Places, record: Record, owner: Owner) -> dict[str, Any]
     }
 
 
-def _give_birth(places: Places, owner: Owner, module: str, plan: dict[str, Any]) -> Init:
-    directory = places.owner(owner)
-    wait_for_birth(directory)
-    found = living(places, owner)
+def _spawn_init(store: SandboxStore, owner: Owner, module: str, plan: dict[str, Any]) -> InitProcess:
+    directory = store.owner(owner)
+    wait_for_spawn(directory)
+    found = find_living(store, owner)
     if found is not None:
         return found
     (directory / "killed").unlink(missing_ok=True)
-    code = _START.format(str(Path(mooring_agent.__file__).parents[1]), module)
+    code = _BOOTSTRAP.format(str(Path(mooring_agent.__file__).parents[1]), module)
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-B", "-c", code],
             input=json.dumps(plan).encode(),
             capture_output=True,
-            timeout=_BIRTH_SECONDS,
+            timeout=_SPAWN_SECONDS,
             check=False,
             start_new_session=True,
             env={},
@@ -204,8 +206,8 @@ def _give_birth(places: Places, owner: Owner, module: str, plan: dict[str, Any])
     try:
         answer = json.loads(done.stdout)
     except ValueError:
-        told = done.stderr.decode(errors="replace").strip()[-500:]
-        answer = {"problem": told or f"its maker ended with {done.returncode}"}
+        message = done.stderr.decode(errors="replace").strip()[-500:]
+        answer = {"problem": message or f"its maker ended with {done.returncode}"}
     if "problem" in answer:
         raise HostFailure("host_error", f"the sandbox could not be made: {answer['problem']}")
-    return msgspec.convert(answer, Init)
+    return msgspec.convert(answer, InitProcess)

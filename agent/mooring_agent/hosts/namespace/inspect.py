@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from mooring_agent.hosts.contract import Thing
+from mooring_agent.hosts.contract import Resource
 from mooring_agent.hosts.namespace import cgroups, namespace_processes, project_network, root_filesystem
-from mooring_agent.hosts.namespace.namespace_processes import Guard, NamespaceProcess
+from mooring_agent.hosts.namespace.namespace_processes import NamespaceGuard, NamespaceProcess
 from mooring_agent.hosts.namespace.sandbox_records import UIDS
 from mooring_agent.kernel import proc
 
@@ -35,7 +35,7 @@ _TEMPORARY: Final = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 
 
 @dataclass(frozen=True, slots=True)
-class Traces:
+class SandboxTraces:
     """What to look for."""
 
     allocation_id: str
@@ -52,58 +52,58 @@ class Traces:
 
 
 @dataclass(slots=True)
-class Seen:
+class MachineSnapshot:
     """The result of one look."""
 
-    things: list[Thing] = field(default_factory=list)
+    resources: list[Resource] = field(default_factory=list)
     looked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     not_looked: list[str] = field(default_factory=list)
     processes: list[NamespaceProcess] = field(default_factory=list)
 
     def add(self, kind: str, names: Iterable[str]) -> None:
         """Found."""
-        self.things += [Thing(kind, name) for name in names]
+        self.resources += [Resource(kind, name) for name in names]
 
 
-def look(traces: Traces, guard: Guard) -> Seen:
+def inspect_machine(traces: SandboxTraces, guard: NamespaceGuard) -> MachineSnapshot:
     """One look at everything that this host makes; of containers their own family knows."""
-    return _look(traces, guard, namespace_processes.survey())
+    return _inspect(traces, guard, namespace_processes.survey())
 
 
-def first_look(traces: Traces, guard: Guard) -> tuple[Seen, frozenset[int]]:
+def inspect_with_sockets(traces: SandboxTraces, guard: NamespaceGuard) -> tuple[MachineSnapshot, frozenset[int]]:
     """A look, and the sockets that the processes which it finds have open.
 
     In a network that is not its own only whoever has a socket open says whose it is: what was found here is what
     later looks are told to look for.
     """
-    everybody = namespace_processes.survey()
-    held = proc.socket_inodes([each.pid for each in _inside(traces, everybody)])
-    return _look(replace(traces, sockets=held), guard, everybody), held
+    processes = namespace_processes.survey()
+    held = proc.socket_inodes([each.pid for each in _select_processes(traces, processes)])
+    return _inspect(replace(traces, sockets=held), guard, processes), held
 
 
-def _look(traces: Traces, guard: Guard, everybody: list[NamespaceProcess]) -> Seen:
-    seen = Seen()
-    seen.looked["processes"] = len(everybody)
-    seen.processes = _inside(traces, everybody)
-    seen.add("processes", (f"{each.pid} {each.name}" for each in seen.processes))
-    _look_namespaces(traces, seen, everybody, guard)
-    _look_mounts(traces, seen, everybody)
-    _look_links(traces, seen, guard)
-    _look_sockets(traces, seen, guard)
-    _look_cgroups(traces, seen)
-    _look_files(traces, seen)
-    return seen
+def _inspect(traces: SandboxTraces, guard: NamespaceGuard, processes: list[NamespaceProcess]) -> MachineSnapshot:
+    snapshot = MachineSnapshot()
+    snapshot.looked["processes"] = len(processes)
+    snapshot.processes = _select_processes(traces, processes)
+    snapshot.add("processes", (f"{each.pid} {each.name}" for each in snapshot.processes))
+    _inspect_namespaces(traces, snapshot, processes, guard)
+    _inspect_mounts(traces, snapshot, processes)
+    _inspect_links(traces, snapshot, guard)
+    _inspect_sockets(traces, snapshot, guard)
+    _inspect_cgroups(traces, snapshot)
+    _inspect_files(traces, snapshot)
+    return snapshot
 
 
-def processes_of(traces: Traces) -> list[NamespaceProcess]:
+def processes_of(traces: SandboxTraces) -> list[NamespaceProcess]:
     """The processes alone, for who does something about them: a whole look goes through all that anybody has open."""
-    return _inside(traces, namespace_processes.survey())
+    return _select_processes(traces, namespace_processes.survey())
 
 
-def _inside(traces: Traces, everybody: list[NamespaceProcess]) -> list[NamespaceProcess]:
+def _select_processes(traces: SandboxTraces, processes: list[NamespaceProcess]) -> list[NamespaceProcess]:
     found = []
     grouped = set(cgroups.members(traces.cgroups))
-    for each in everybody:
+    for each in processes:
         if each.pid == os.getpid():
             continue
         in_range = traces.first_uid is not None and traces.first_uid <= each.uid < traces.first_uid + UIDS
@@ -115,38 +115,40 @@ def _inside(traces: Traces, everybody: list[NamespaceProcess]) -> list[Namespace
     return found
 
 
-def _look_namespaces(traces: Traces, seen: Seen, everybody: list[NamespaceProcess], guard: Guard) -> None:
+def _inspect_namespaces(
+    traces: SandboxTraces, snapshot: MachineSnapshot, processes: list[NamespaceProcess], guard: NamespaceGuard
+) -> None:
     """A namespace lives as long as a process is in it, has it open, or a mount holds it."""
     found: set[tuple[str, int]] = set()
-    for each in everybody:
-        seen.looked["namespaces"] += len(each.namespaces)
-        ours = each in seen.processes
+    for each in processes:
+        snapshot.looked["namespaces"] += len(each.namespaces)
+        ours = each in snapshot.processes
         found.update(item for item in each.namespaces.items() if ours and item in traces.namespaces)
-    own = set(guard.held.values())
+    own_descriptors = set(guard.held.values())
     if not guard.held and traces.killed_at is not None:
         # After a crash nothing keeps the numbers from being given again: what is held open now may be anybody's.
-        seen.add("namespaces", (f"{kind}:[{number}]" for kind, number in sorted(found)))
+        snapshot.add("namespaces", (f"{kind}:[{number}]" for kind, number in sorted(found)))
         return
-    for pid in {each.pid for each in everybody}:
+    for pid in {each.pid for each in processes}:
         for descriptor, target in proc.descriptors(pid):
             number = proc.parse_namespace(target)
-            if number is not None and not (pid == os.getpid() and descriptor in own):
-                seen.looked["namespaces"] += 1
+            if number is not None and not (pid == os.getpid() and descriptor in own_descriptors):
+                snapshot.looked["namespaces"] += 1
                 if number in traces.namespaces:
                     found.add(number)
-    for mount in _all_mounts(everybody):
+    for mount in _all_mounts(processes):
         number = proc.parse_namespace(mount.root)
         if number is not None:
-            seen.looked["namespaces"] += 1
+            snapshot.looked["namespaces"] += 1
             if number in traces.namespaces:
                 found.add(number)
-    seen.add("namespaces", (f"{kind}:[{number}]" for kind, number in sorted(found)))
+    snapshot.add("namespaces", (f"{kind}:[{number}]" for kind, number in sorted(found)))
 
 
-def _all_mounts(everybody: list[NamespaceProcess]) -> Iterator[proc.Mount]:
+def _all_mounts(processes: list[NamespaceProcess]) -> Iterator[proc.Mount]:
     """The mounts of every mount namespace of the machine."""
     known: set[int] = set()
-    for each in everybody:
+    for each in processes:
         number = each.namespaces.get("mnt")
         if number is None or number in known:
             continue
@@ -156,15 +158,15 @@ def _all_mounts(everybody: list[NamespaceProcess]) -> Iterator[proc.Mount]:
             yield from found
 
 
-def _look_mounts(traces: Traces, seen: Seen, everybody: list[NamespaceProcess]) -> None:
+def _inspect_mounts(traces: SandboxTraces, snapshot: MachineSnapshot, processes: list[NamespaceProcess]) -> None:
     """Everything that shows a file of the sandbox somewhere, lies in one, or is mounted below its directory."""
     found = set()
     disks = _disks_below(traces.directory)
-    for mount in _all_mounts(everybody):
-        seen.looked["mounts"] += 1
+    for mount in _all_mounts(processes):
+        snapshot.looked["mounts"] += 1
         if mount.device in disks or any(_is_below(each, traces.directory) for each in (mount.root, mount.target)):
             found.add(mount.target)
-    seen.add("mounts", sorted(found))
+    snapshot.add("mounts", sorted(found))
 
 
 def _disks_below(directory: Path) -> set[str]:
@@ -182,60 +184,60 @@ def _is_below(path: str, directory: Path) -> bool:
     return path == str(directory) or path.startswith(f"{directory}/")
 
 
-def _look_links(traces: Traces, seen: Seen, guard: Guard) -> None:
+def _inspect_links(traces: SandboxTraces, snapshot: MachineSnapshot, guard: NamespaceGuard) -> None:
     if traces.label is not None:
         return
-    places: list[tuple[Callable[[], list[str]], str]] = [
+    store: list[tuple[Callable[[], list[str]], str]] = [
         (traces.project_links, traces.link),
-        (partial(project_network.links, "/proc/self/ns/net"), traces.link),
+        (partial(project_network.list_links, "/proc/self/ns/net"), traces.link),
     ]
     for kind, number in traces.namespaces:
         path = guard.path(kind, number) if kind == "net" else None
         if path is not None:
-            places.append((partial(project_network.links, path), "eth0"))
-    for links, wanted in places:
+            store.append((partial(project_network.list_links, path), "eth0"))
+    for links, wanted in store:
         try:
-            there = links()
+            present = links()
         except FileNotFoundError:
             continue
         except OSError:
-            seen.not_looked.append("links")
+            snapshot.not_looked.append("links")
             continue
-        seen.looked["links"] += len(there)
-        seen.add("links", (name for name in there if name == wanted))
+        snapshot.looked["links"] += len(present)
+        snapshot.add("links", (name for name in present if name == wanted))
 
 
-def _look_sockets(traces: Traces, seen: Seen, guard: Guard) -> None:
+def _inspect_sockets(traces: SandboxTraces, snapshot: MachineSnapshot, guard: NamespaceGuard) -> None:
     ours: list[proc.Socket] = []
     for each in proc.sockets("/proc/self/net"):
-        seen.looked["sockets"] += 1
-        seen.looked["ports"] += each.port is not None
+        snapshot.looked["sockets"] += 1
+        snapshot.looked["ports"] += each.port is not None
         if f"unix {traces.directory}/" in each.name or each.inode in traces.sockets:
             ours.append(each)
     for kind, number in traces.namespaces:
         path = guard.path(kind, number) if kind == "net" else None
         if path is None:
             continue
-        inside = project_network.inside(path, lambda: list(proc.sockets()))
-        seen.looked["sockets"] += len(inside)
-        seen.looked["ports"] += sum(each.port is not None for each in inside)
+        inside = project_network.run_inside(path, lambda: list(proc.sockets()))
+        snapshot.looked["sockets"] += len(inside)
+        snapshot.looked["ports"] += sum(each.port is not None for each in inside)
         # A socket that nothing has open any more is the kernel's, and ends with its namespace.
         ours += [each for each in inside if each.inode]
-    seen.add("sockets", (each.name for each in ours))
-    seen.add("ports", sorted({f"{each.table} {each.port}" for each in ours if each.port is not None}))
+    snapshot.add("sockets", (each.name for each in ours))
+    snapshot.add("ports", sorted({f"{each.table} {each.port}" for each in ours if each.port is not None}))
 
 
-def _look_cgroups(traces: Traces, seen: Seen) -> None:
-    seen.looked["cgroups"] = len(traces.cgroups)
-    seen.add("cgroups", (each.removeprefix("/sys/fs/cgroup/") for each in cgroups.left(traces.cgroups)))
+def _inspect_cgroups(traces: SandboxTraces, snapshot: MachineSnapshot) -> None:
+    snapshot.looked["cgroups"] = len(traces.cgroups)
+    snapshot.add("cgroups", (each.removeprefix("/sys/fs/cgroup/") for each in cgroups.existing(traces.cgroups)))
 
 
-def _look_files(traces: Traces, seen: Seen) -> None:
-    seen.looked["files"] = len(traces.files)
+def _inspect_files(traces: SandboxTraces, snapshot: MachineSnapshot) -> None:
+    snapshot.looked["files"] = len(traces.files)
     # A tenant reads this: where the agent keeps its things is not his to know.
     state = traces.directory.parent if traces.label is None else traces.directory.parents[2]
-    seen.add("files", (str(each.relative_to(state)) for each in traces.files if os.path.lexists(each)))
+    snapshot.add("files", (str(each.relative_to(state)) for each in traces.files if os.path.lexists(each)))
     if traces.first_uid is not None and traces.label is None:
-        found, looked = root_filesystem.owned_below(_TEMPORARY, traces.first_uid, UIDS)
-        seen.looked["files"] += looked
-        seen.add("files", found)
+        found, looked = root_filesystem.find_owned_below(_TEMPORARY, traces.first_uid, UIDS)
+        snapshot.looked["files"] += looked
+        snapshot.add("files", found)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mooring_agent.hosts.namespace.sandbox_records import Init
+from mooring_agent.hosts.namespace.sandbox_records import InitProcess
 from mooring_agent.kernel import proc
 
 _KILL_SECONDS: Final = 30.0
@@ -60,7 +60,7 @@ def survey() -> list[NamespaceProcess]:
     return found
 
 
-def is_alive(init: Init) -> bool:
+def is_alive(init: InitProcess) -> bool:
     """Whether this very process lives: the number may be somebody else's by now, or the machine was started anew."""
     if init.boot != proc.boot_id():
         return False
@@ -101,10 +101,10 @@ def _wait(handles: dict[int, int]) -> list[int]:
     return [handles[handle] for handle in waiting]
 
 
-class Guard:
+class NamespaceGuard:
     """Holds namespaces open, so that their numbers cannot become somebody else's while one looks for them."""
 
-    def __init__(self, inits: Iterable[Init]) -> None:
+    def __init__(self, inits: Iterable[InitProcess]) -> None:
         self.held: dict[tuple[str, int], int] = {}
         for init in inits:
             for kind, number in init.namespaces.items():

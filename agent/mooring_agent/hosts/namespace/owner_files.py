@@ -8,26 +8,32 @@ from collections.abc import Sequence
 from mooring_agent.hosts import safe_paths
 from mooring_agent.hosts.contract import FileSpec, HostFailure, Owner, Peer
 from mooring_agent.hosts.namespace import init_process, root_filesystem
-from mooring_agent.hosts.namespace.sandbox_records import UIDS, Init, Places, Record, sandbox_itself
+from mooring_agent.hosts.namespace.sandbox_records import (
+    UIDS,
+    InitProcess,
+    SandboxRecord,
+    SandboxStore,
+    sandbox_owner,
+)
 from mooring_agent.kernel import syscalls
 from mooring_agent.supervisor.users import UnknownUserError, User, find_user
 
 TOTAL_MAX_BYTES = 64 * 1_048_576
 
 
-def open_root(init: Init) -> int:
+def open_root(init: InitProcess) -> int:
     """The sandbox's root as its own mounts show it; what is mounted read-only there is read-only for us too."""
     return os.open(f"/proc/{init.pid}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def write(places: Places, record: Record, owner: Owner, files: Sequence[FileSpec]) -> int:
+def write(store: SandboxStore, record: SandboxRecord, owner: Owner, files: Sequence[FileSpec]) -> int:
     """Write them all, or refuse before the first is written if one of them is odd; how many."""
     if len(files) > safe_paths.FILES_MAX or sum(len(each.content) for each in files) > TOTAL_MAX_BYTES:
         raise HostFailure("too_large", f"at most {safe_paths.FILES_MAX} files and {TOTAL_MAX_BYTES} bytes at once")
     paths = [safe_paths.parse_path(each.path) for each in files]
     for each in files:
         safe_paths.check_file(each.content, each.mode)
-    init = init_process.living(places, sandbox_itself(owner.allocation_id))
+    init = init_process.find_living(store, sandbox_owner(owner.allocation_id))
     if init is None:
         raise HostFailure("not_found", f"the sandbox of {owner.allocation_id} does not stand")
     root = open_root(init)
@@ -35,16 +41,16 @@ def write(places: Places, record: Record, owner: Owner, files: Sequence[FileSpec
         users = {each.user: _user(root, each.user) for each in files}
         for each, parts in zip(files, paths, strict=True):
             made = safe_paths.missing_directories(root, parts)
-            places.add_files(owner, ["/" + "/".join(path) for path in (*made, parts)])
-            _put(root, each, parts)
+            store.add_files(owner, ["/" + "/".join(path) for path in (*made, parts)])
+            _write_one(root, each, parts)
             for path in (*made, parts):
-                _give(root, "/".join(path), users[each.user], record.first_uid or 0)
+                _chown(root, "/".join(path), users[each.user], record.first_uid or 0)
     finally:
         os.close(root)
     return len(files)
 
 
-def _put(root: int, file: FileSpec, parts: safe_paths.Parts) -> None:
+def _write_one(root: int, file: FileSpec, parts: safe_paths.AgentParts) -> None:
     try:
         if file.directory:
             safe_paths.make_directory(root, parts, file.mode)
@@ -73,7 +79,7 @@ def _user(root: int, name: str) -> User:
     return user
 
 
-def _give(root: int, path: str, user: User, first_uid: int) -> None:
+def _chown(root: int, path: str, user: User, first_uid: int) -> None:
     """Let what was just written belong to its user; what was put in its place meanwhile is left alone."""
     try:
         descriptor = syscalls.open_below(root, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -88,13 +94,13 @@ def _give(root: int, path: str, user: User, first_uid: int) -> None:
         os.close(descriptor)
 
 
-def remaining(places: Places, owner: Owner) -> tuple[list[str], int]:
+def remaining(store: SandboxStore, owner: Owner) -> tuple[list[str], int]:
     """Which of an owner's files are there, and how many were looked for; what others use by now is theirs."""
-    names = places.load_files(owner)
-    init = init_process.living(places, sandbox_itself(owner.allocation_id))
+    names = store.load_files(owner)
+    init = init_process.find_living(store, sandbox_owner(owner.allocation_id))
     if init is None or not names:
         return [], len(names)
-    others = _of_others(places, owner)
+    others = _of_others(store, owner)
     root = open_root(init)
     try:
         own = [name for name in names if not _is_used(name, others)]
@@ -103,13 +109,13 @@ def remaining(places: Places, owner: Owner) -> tuple[list[str], int]:
         os.close(root)
 
 
-def remove(places: Places, owner: Owner) -> None:
+def remove(store: SandboxStore, owner: Owner) -> None:
     """Take an owner's files away; a directory that others use by now stays."""
-    names = places.load_files(owner)
-    init = init_process.living(places, sandbox_itself(owner.allocation_id))
+    names = store.load_files(owner)
+    init = init_process.find_living(store, sandbox_owner(owner.allocation_id))
     if init is None or not names:
         return
-    others = _of_others(places, owner)
+    others = _of_others(store, owner)
     root = open_root(init)
     try:
         # The deepest first, so that a directory is empty when its turn comes.
@@ -121,17 +127,17 @@ def remove(places: Places, owner: Owner) -> None:
         os.close(root)
 
 
-def _of_others(places: Places, owner: Owner) -> set[str]:
+def _of_others(store: SandboxStore, owner: Owner) -> set[str]:
     """What was written into the sandbox for anybody else."""
-    owners = [each for each in places.owners(owner.allocation_id) if each != owner]
-    return {name for each in owners for name in places.load_files(each)}
+    owners = [each for each in store.owners(owner.allocation_id) if each != owner]
+    return {name for each in owners for name in store.load_files(each)}
 
 
 def _is_used(name: str, others: set[str]) -> bool:
     return any(other == name or other.startswith(f"{name}/") for other in others)
 
 
-def write_hosts(record: Record, init: Init, peers: Sequence[Peer]) -> None:
+def write_hosts(record: SandboxRecord, init: InitProcess, peers: Sequence[Peer]) -> None:
     """Rewrite /etc/hosts in place, so that whoever has it open or shown elsewhere sees the new names."""
     root = open_root(init)
     try:
@@ -143,8 +149,8 @@ def write_hosts(record: Record, init: Init, peers: Sequence[Peer]) -> None:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > 1 << 20:
             raise HostFailure("path_refused", "the sandbox's /etc/hosts is no plain file, or too long")
-        present = os.pread(descriptor, 1 << 20, 0).decode(errors="replace")
-        text = root_filesystem.hosts(present, record.spec, peers).encode()
+        current = os.pread(descriptor, 1 << 20, 0).decode(errors="replace")
+        text = root_filesystem.hosts_file(current, record.spec, peers).encode()
         os.pwrite(descriptor, text, 0)
         os.ftruncate(descriptor, len(text))
     finally:

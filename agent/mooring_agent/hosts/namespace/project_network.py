@@ -29,7 +29,7 @@ def link_name(allocation_id: str) -> str:
     return "m" + hashlib.sha256(allocation_id.encode()).hexdigest()[:12]
 
 
-def inside(namespace: str, action: Callable[[], T]) -> T:
+def run_inside(namespace: str, action: Callable[[], T]) -> T:
     """Do something in a network namespace, in a thread that ends with it, so that nothing else of this process is
     there."""
     outcome: list[T] = []
@@ -70,9 +70,9 @@ def _ip(namespace: str, lines: list[str]) -> None:
     _tool(["nsenter", f"--net={namespace}", "ip", "-batch", "-"], "".join(f"{line}\n" for line in lines))
 
 
-def links(namespace: str) -> list[str]:
+def list_links(namespace: str) -> list[str]:
     """The names of the links in a network namespace."""
-    return inside(namespace, proc.network_links)
+    return run_inside(namespace, proc.network_links)
 
 
 def attach(namespace: str, network: Network, link: str, pid: int) -> None:
@@ -81,23 +81,23 @@ def attach(namespace: str, network: Network, link: str, pid: int) -> None:
     What a crash left half done is done again from the start.
     """
     interface = ipaddress.ip_interface(f"{network.address}/{ipaddress.ip_network(network.subnet).prefixlen}")
-    own = f"/proc/{pid}/ns/net"
-    there = links(namespace)
-    lines = [] if BRIDGE in there else [f"link add {BRIDGE} type bridge", f"link set {BRIDGE} addrgenmode none"]
+    sandbox_namespace = f"/proc/{pid}/ns/net"
+    present = list_links(namespace)
+    lines = [] if BRIDGE in present else [f"link add {BRIDGE} type bridge", f"link set {BRIDGE} addrgenmode none"]
     lines.append(f"link set {BRIDGE} up")
-    if link in there and "eth0" not in links(own):
+    if link in present and "eth0" not in list_links(sandbox_namespace):
         lines.append(f"link del {link}")
-        there.remove(link)
-    if link not in there:
+        present.remove(link)
+    if link not in present:
         lines.append(f"link add {link} type veth peer name eth0 netns {pid}")
     lines += [f"link set {link} addrgenmode none", f"link set {link} master {BRIDGE} up"]
     _ip(namespace, lines)
-    _ip(own, ["link set lo up", f"addr replace {interface} dev eth0", "link set eth0 up"])
+    _ip(sandbox_namespace, ["link set lo up", f"addr replace {interface} dev eth0", "link set eth0 up"])
 
 
 def remove_link(namespace: str, link: str) -> bool:
     """Take a cable away, by either of its ends; whether there was one."""
-    if link not in links(namespace):
+    if link not in list_links(namespace):
         return False
     with contextlib.suppress(HostFailure):
         # The kernel may take it away first, with one of the namespaces that it is in.

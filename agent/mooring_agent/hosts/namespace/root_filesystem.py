@@ -94,16 +94,16 @@ def build(root: Path, spec: SandboxSpec, first_uid: int | None) -> None:
             (root / "etc" / name).write_bytes(Path("/etc", name).read_bytes())
     (root / "etc/os-release").symlink_to("../usr/lib/os-release")
     (root / "etc/mtab").symlink_to("../proc/self/mounts")
-    for name, text in _texts(spec).items():
+    for name, text in _etc_files(spec).items():
         (root / "etc" / name).write_text(text)
     (root / "etc/shadow").chmod(0o640)
     (root / "home" / APP_USER).mkdir(mode=0o755)
-    give(root, first_uid or 0)
+    chown_tree(root, first_uid or 0)
     home = (first_uid or 0) + APP_UID
     os.chown(root / "home" / APP_USER, home, home)
 
 
-def give(root: Path, uid: int) -> None:
+def chown_tree(root: Path, uid: int) -> None:
     """Let everything below belong to the sandbox's root."""
     os.lchown(root, uid, uid)
     for directory, names, files in os.walk(root):
@@ -111,7 +111,7 @@ def give(root: Path, uid: int) -> None:
             os.lchown(os.path.join(directory, name), uid, uid)
 
 
-def _texts(spec: SandboxSpec) -> dict[str, str]:
+def _etc_files(spec: SandboxSpec) -> dict[str, str]:
     accounts, groups = _system_accounts("/etc/passwd", 2), _system_accounts("/etc/group", 2)
     passwd = ["root:x:0:0:root:/root:/bin/bash", *(":".join(each) for each in accounts)]
     passwd.append(f"{APP_USER}:x:{APP_UID}:{APP_UID}::/home/{APP_USER}:/bin/bash")
@@ -122,7 +122,7 @@ def _texts(spec: SandboxSpec) -> dict[str, str]:
         "group": "".join(f"{line}\n" for line in group),
         "shadow": "".join(f"{name}:*:19000:0:99999:7:::\n" for name in names),
         "hostname": f"{spec.hostname}\n",
-        "hosts": hosts("", spec, spec.peers),
+        "hosts": hosts_file("", spec, spec.peers),
         # No name server is reachable from a project network; an empty file makes a look-up fail at once.
         "resolv.conf": "",
         "profile": "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n",
@@ -143,18 +143,18 @@ def _system_accounts(path: str, number: int) -> list[list[str]]:
     return found
 
 
-def hosts(present: str, spec: SandboxSpec, peers: Sequence[Peer]) -> str:
+def hosts_file(current: str, spec: SandboxSpec, peers: Sequence[Peer]) -> str:
     """The text of /etc/hosts: what somebody in the sandbox added stays, the project's names are ours."""
     kept: list[str] = []
     inside = False
-    for line in present.splitlines():
+    for line in current.splitlines():
         if line == _BLOCK_BEGIN:
             inside = True
         elif line == _BLOCK_END:
             inside = False
         elif not inside:
             kept.append(line)
-    if not present:
+    if not current:
         kept = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
     names = {spec.hostname: spec.network.address or "127.0.1.1"}
     names.update({peer.name: peer.address for peer in peers})
@@ -223,7 +223,7 @@ def _free_name(top: int, number: int) -> str:
         number += 1
 
 
-def owned_below(directories: Iterable[str], first_uid: int, count: int, depth: int = 3) -> tuple[list[str], int]:
+def find_owned_below(directories: Iterable[str], first_uid: int, count: int, depth: int = 3) -> tuple[list[str], int]:
     """Things near the top of these directories that belong to a range of users, and how many things were looked at."""
     found, looked = [], 0
     pending = [(directory, 0) for directory in directories]

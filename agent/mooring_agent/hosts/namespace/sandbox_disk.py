@@ -27,31 +27,39 @@ _PATH: Final = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
 _TRIED_BYTES: Final = 4 << 20
 
 
-def program(name: str) -> str:
+def find_program(name: str) -> str:
     """Where a program is; empty where it is not there."""
     return shutil.which(name, path=_PATH) or ""
 
 
 @cache
-def why_not() -> str:
+def unavailable_reason() -> str:
     """Why this machine can give no sandbox a disk of its own; empty if it can, which is tried once."""
-    if missing := [name for name in ("mkfs.ext4", "mount", "cp", "unshare") if not program(name)]:
+    if missing := [name for name in ("mkfs.ext4", "mount", "cp", "unshare") if not find_program(name)]:
         return f"{' and '.join(missing)} cannot be found"
     if not os.path.exists("/dev/loop-control"):
         return "this machine has no loop devices"
-    with tempfile.TemporaryDirectory(prefix="mooring-disk-") as place:
+    with tempfile.TemporaryDirectory(prefix="mooring-disk-") as directory:
         try:
-            make(Path(place, "disk"), _TRIED_BYTES)
+            create(Path(directory, "disk"), _TRIED_BYTES)
         except HostFailure as failure:
             return str(failure)
-        target = Path(place, "there")
+        target = Path(directory, "there")
         target.mkdir()
-        words = [program("unshare"), "--mount", program("mount"), "-o", OPTIONS, f"{place}/disk", str(target)]
-        tried = _ran(words)
-    return "" if tried.returncode == 0 else f"this machine mounts no files: {_last(tried.stderr)}"
+        words = [
+            find_program("unshare"),
+            "--mount",
+            find_program("mount"),
+            "-o",
+            OPTIONS,
+            f"{directory}/disk",
+            str(target),
+        ]
+        done = _run(words)
+    return "" if done.returncode == 0 else f"this machine mounts no files: {_last(done.stderr)}"
 
 
-def make(image: Path, size: int) -> None:
+def create(image: Path, size: int) -> None:
     """Make it anew, empty."""
     image.unlink(missing_ok=True)
     descriptor = os.open(image, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -60,18 +68,18 @@ def make(image: Path, size: int) -> None:
     finally:
         os.close(descriptor)
     words = ["-q", "-F", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard", str(image)]
-    made = _ran([program("mkfs.ext4"), *words])
-    if made.returncode != 0:
+    done = _run([find_program("mkfs.ext4"), *words])
+    if done.returncode != 0:
         image.unlink(missing_ok=True)
-        raise HostFailure("host_error", f"mkfs.ext4: {_last(made.stderr)}")
+        raise HostFailure("host_error", f"mkfs.ext4: {_last(done.stderr)}")
 
 
-def told(size: int) -> str:
+def describe(size: int) -> str:
     """The bound, as the facts of a sandbox say it."""
     return f"a disk of its own of {size} bytes"
 
 
-def _ran(words: list[str]) -> "subprocess.CompletedProcess[str]":
+def _run(words: list[str]) -> "subprocess.CompletedProcess[str]":
     environment = {"PATH": _PATH, "LC_ALL": "C"}
     try:
         return subprocess.run(

@@ -36,13 +36,13 @@ _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-def sandbox_itself(allocation_id: str) -> Owner:
+def sandbox_owner(allocation_id: str) -> Owner:
     """The sandbox's own init, spelled as an owner."""
     return Owner(allocation_id, SANDBOX)
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class SandboxRecord:
     """One sandbox, as far as it is."""
 
     spec: SandboxSpec
@@ -56,7 +56,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Init:
+class InitProcess:
     """A pid 1 that was made, and the namespaces that it was made in (numbers of the kernel)."""
 
     pid: int
@@ -66,12 +66,12 @@ class Init:
 
 
 # Made here, since records are read in threads (`wire.make_ready`).
-_RECORD: Final = msgspec.json.Decoder(Record)
-_INIT: Final = msgspec.json.Decoder(Init)
+_RECORD: Final = msgspec.json.Decoder(SandboxRecord)
+_INIT: Final = msgspec.json.Decoder(InitProcess)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class SandboxStore:
     """Where one agent keeps its sandboxes, and the name that is on everything it makes on the machine."""
 
     state: Path
@@ -126,7 +126,7 @@ class Places:
         except FileNotFoundError:
             return []
 
-    def load(self, allocation_id: str) -> Record | None:
+    def load(self, allocation_id: str) -> SandboxRecord | None:
         """The record of a sandbox, if there is one."""
         try:
             data = (self.sandbox(allocation_id) / "record.json").read_bytes()
@@ -134,7 +134,7 @@ class Places:
             return None
         return _RECORD.decode(data)
 
-    def store(self, record: Record) -> Record:
+    def save(self, record: SandboxRecord) -> SandboxRecord:
         """Have it on disk before anything follows from it."""
         directory = self.sandbox(record.spec.allocation_id)
         if not directory.exists():
@@ -143,7 +143,7 @@ class Places:
         write_private(directory / "record.json", msgspec.json.encode(record))
         return record
 
-    def load_init(self, owner: Owner) -> Init | None:
+    def load_init(self, owner: Owner) -> InitProcess | None:
         """Whom the birth of this owner's init recorded."""
         try:
             data = (self.owner(owner) / "init.json").read_bytes()

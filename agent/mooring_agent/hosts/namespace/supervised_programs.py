@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from mooring_agent.hosts.contract import (
-    Command,
+    CommandStream,
     HostFailure,
     LogPart,
-    LogWish,
+    LogRequest,
     Owner,
     ProcessSpec,
-    Restart,
+    RestartPolicy,
     ServiceState,
 )
-from mooring_agent.hosts.log_parts import service_part
+from mooring_agent.hosts.log_parts import read_service_log
 from mooring_agent.hosts.namespace import init_process
-from mooring_agent.hosts.namespace.sandbox_records import Places, Record
+from mooring_agent.hosts.namespace.sandbox_records import SandboxRecord, SandboxStore
 from mooring_agent.hosts.streams import stream_of
 from mooring_agent.supervisor import segmented_log
 from mooring_agent.supervisor.output_capture import read_capture
@@ -34,15 +34,15 @@ from mooring_agent.supervisor.supervisor_client import (
 LAST_LINES = 50
 
 
-class Programs:
+class SupervisedPrograms:
     """Everything that is asked of an owner's supervisor; one is made when an owner first starts something."""
 
     @property
-    def places(self) -> Places:
+    def store(self) -> SandboxStore:
         """Where the records are."""
         raise NotImplementedError
 
-    def _record(self, allocation_id: str) -> Record:
+    def _record(self, allocation_id: str) -> SandboxRecord:
         raise NotImplementedError
 
     def _lock(self, allocation_id: str) -> asyncio.Lock:
@@ -52,29 +52,29 @@ class Programs:
         """Of this owner; made if there is none."""
         async with self._lock(owner.allocation_id):
             record = self._record(owner.allocation_id)
-            await asyncio.to_thread(init_process.owner_init, self.places, record, owner)
-        return SupervisorClient(self.places.owner(owner))
+            await asyncio.to_thread(init_process.ensure_owner_init, self.store, record, owner)
+        return SupervisorClient(self.store.owner(owner))
 
-    def _present(self, owner: Owner) -> SupervisorClient | None:
+    def _existing_supervisor(self, owner: Owner) -> SupervisorClient | None:
         """Of this owner, if it lives."""
-        return SupervisorClient(self.places.owner(owner)) if init_process.living(self.places, owner) else None
+        return SupervisorClient(self.store.owner(owner)) if init_process.find_living(self.store, owner) else None
 
     async def run(self, owner: Owner, key: str, process: ProcessSpec, timeout_seconds: float) -> int:
         """Run a program to its end under `key`; its exit code. Asked again for a known key, it re-attaches."""
         try:
             client = await self._supervisor(owner)
-            await client.start_run(owner.label, key, _program(process), timeout_seconds)
+            await client.start_run(owner.label, key, _program_spec(process), timeout_seconds)
             state = await client.wait_run(owner.label, key)
         except (SupervisorGone, SupervisorRefusal) as problem:
-            _fail(problem)
+            _raise_host_failure(problem)
         if state.reason == "exited" and state.exit_code is not None:
             return state.exit_code
-        told = {"lost": "interrupted"}.get(state.reason or "", state.reason or "host_error")
-        raise HostFailure(told, f"the program was ended: {state.reason}", state.exit_code)
+        code = {"lost": "interrupted"}.get(state.reason or "", state.reason or "host_error")
+        raise HostFailure(code, f"the program was ended: {state.reason}", state.exit_code)
 
     async def find_run(self, owner: Owner, key: str) -> Literal["running", "ended", "absent"]:
         """Whether a program that was started under `key` can still be found."""
-        client = self._present(owner)
+        client = self._existing_supervisor(owner)
         if client is None:
             return "absent"
         try:
@@ -82,53 +82,55 @@ class Programs:
         except SupervisorGone:
             return "absent"
         except SupervisorRefusal as problem:
-            _fail(problem)
+            _raise_host_failure(problem)
         if state is None or state.reason == "lost":
             return "absent"
         return "ended" if state.state == "ended" else "running"
 
     async def cancel_run(self, owner: Owner, key: str) -> None:
         """Kill that program and what it started."""
-        client = self._present(owner)
+        client = self._existing_supervisor(owner)
         if client is None:
             return
         try:
-            left = await client.cancel_run(owner.label, key)
+            remaining = await client.cancel_run(owner.label, key)
         except SupervisorGone:
             return
         except SupervisorRefusal as problem:
-            _fail(problem)
-        if left:
-            raise HostFailure("host_error", f"{len(left)} processes could not be ended")
+            _raise_host_failure(problem)
+        if remaining:
+            raise HostFailure("host_error", f"{len(remaining)} processes could not be ended")
 
-    async def start_service(self, owner: Owner, name: str, process: ProcessSpec, restart: Restart) -> ServiceState:
+    async def start_service(
+        self, owner: Owner, name: str, process: ProcessSpec, restart: RestartPolicy
+    ) -> ServiceState:
         """Start a supervised program, or answer how the one of this name stands."""
         policy = {"policy": restart.policy, "backoff_seconds": restart.backoff_seconds, "limit": restart.limit}
         try:
             client = await self._supervisor(owner)
-            state = await client.start_service(owner.label, name, _program(process), policy)
+            state = await client.start_service(owner.label, name, _program_spec(process), policy)
         except (SupervisorGone, SupervisorRefusal) as problem:
-            _fail(problem)
-        return self._service(owner, name, state)
+            _raise_host_failure(problem)
+        return self._service_state(owner, name, state)
 
     async def stop_service(self, owner: Owner, name: str, kill: Literal["main", "owner"], grace_seconds: float) -> bool:
         """Stop it: the main process alone, or all that the owner runs; whether it ran."""
-        client = self._present(owner)
+        client = self._existing_supervisor(owner)
         if client is None:
             return False
         try:
             if kill == "main":
                 return await client.stop_service(owner.label, name, grace_seconds)
-            ran, left = await client.kill(owner.label, grace_seconds)
+            ran, remaining = await client.kill(owner.label, grace_seconds)
         except (SupervisorGone, SupervisorRefusal) as problem:
-            _fail(problem)
-        if left:
-            raise HostFailure("host_error", f"{len(left)} processes could not be ended")
+            _raise_host_failure(problem)
+        if remaining:
+            raise HostFailure("host_error", f"{len(remaining)} processes could not be ended")
         return name in ran
 
     async def inspect_service(self, owner: Owner, name: str) -> ServiceState:
         """How it stands."""
-        client = self._present(owner)
+        client = self._existing_supervisor(owner)
         if client is None:
             return ServiceState(name, "absent")
         try:
@@ -136,45 +138,45 @@ class Programs:
         except SupervisorGone:
             return ServiceState(name, "absent")
         except SupervisorRefusal as problem:
-            _fail(problem)
-        return self._service(owner, name, state)
+            _raise_host_failure(problem)
+        return self._service_state(owner, name, state)
 
     async def read_log(self, owner: Owner, key: str, offset: int) -> AsyncIterator[bytes]:
         """The output of a run or a service from an offset to what is there now."""
-        pieces = segmented_log.read_log(str(self._log(owner, key)), offset)
+        pieces = segmented_log.read_log(str(self._log_directory(owner, key)), offset)
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             yield piece
 
-    async def read_log_part(self, owner: Owner, key: str, wish: LogWish) -> LogPart | None:
+    async def read_log_part(self, owner: Owner, key: str, request: LogRequest) -> LogPart | None:
         """A bounded part of such a log; none where there is no log of this key."""
-        return await asyncio.to_thread(service_part, str(self._log(owner, key)), wish)
+        return await asyncio.to_thread(read_service_log, str(self._log_directory(owner, key)), request)
 
     async def read_output(self, owner: Owner, key: str) -> tuple[bytes, bool] | None:
         """What a run wrote to its standard output alone, as far as it was asked for."""
-        return await asyncio.to_thread(read_capture, str(self._log(owner, key)))
+        return await asyncio.to_thread(read_capture, str(self._log_directory(owner, key)))
 
-    async def open_command(self, owner: Owner, process: ProcessSpec, columns: int, rows: int) -> Command:
+    async def open_command(self, owner: Owner, process: ProcessSpec, columns: int, rows: int) -> CommandStream:
         """Start an interactive command with a terminal of this size."""
         try:
             client = await self._supervisor(owner)
-            return stream_of(await client.open_command(owner.label, _program(process), columns, rows))
+            return stream_of(await client.open_command(owner.label, _program_spec(process), columns, rows))
         except (SupervisorGone, SupervisorRefusal) as problem:
-            _fail(problem)
+            _raise_host_failure(problem)
 
-    async def open_piped(self, owner: Owner, process: ProcessSpec) -> Command:
+    async def open_piped(self, owner: Owner, process: ProcessSpec) -> CommandStream:
         """Start a command without a terminal."""
         try:
             client = await self._supervisor(owner)
-            return stream_of(await client.open_piped(owner.label, _program(process)))
+            return stream_of(await client.open_piped(owner.label, _program_spec(process)))
         except (SupervisorGone, SupervisorRefusal) as problem:
-            _fail(problem)
+            _raise_host_failure(problem)
 
-    def _log(self, owner: Owner, key: str) -> Path:
+    def _log_directory(self, owner: Owner, key: str) -> Path:
         if not is_name(key):
             raise HostFailure("path_refused", f"{key!r} is no name of a program")
-        return self.places.owner(owner) / "data" / directory_of(owner.label) / "logs" / key
+        return self.store.owner(owner) / "data" / directory_of(owner.label) / "logs" / key
 
-    def _service(self, owner: Owner, name: str, state: ProgramState | None) -> ServiceState:
+    def _service_state(self, owner: Owner, name: str, state: ProgramState | None) -> ServiceState:
         if state is None or state.state == "ended":
             return ServiceState(name, "absent")
         return ServiceState(
@@ -184,17 +186,17 @@ class Programs:
             started_at=state.started_at,
             restarts=state.restarts,
             exit_code=state.exit_code,
-            last_lines=segmented_log.last_lines(str(self._log(owner, name)), LAST_LINES),
+            last_lines=segmented_log.last_lines(str(self._log_directory(owner, name)), LAST_LINES),
         )
 
 
-def _program(process: ProcessSpec) -> ProgramSpec:
+def _program_spec(process: ProcessSpec) -> ProgramSpec:
     environment = dict(process.environment)
     user, directory = process.user, process.directory
     return ProgramSpec(process.argv, environment, user, directory, process.stdin, process.output_bytes)
 
 
-def _fail(problem: SupervisorGone | SupervisorRefusal) -> NoReturn:
+def _raise_host_failure(problem: SupervisorGone | SupervisorRefusal) -> NoReturn:
     if isinstance(problem, SupervisorRefusal):
         raise HostFailure(problem.code, problem.detail) from problem
     raise HostFailure("interrupted", str(problem)) from problem

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
-from mooring_agent.hosts.contract import Stray, Thing
+from mooring_agent.hosts.contract import Resource, Stray
 from mooring_agent.hosts.namespace import (
     cgroups,
     init_process,
@@ -23,28 +23,28 @@ from mooring_agent.hosts.namespace.create import Machine
 from mooring_agent.hosts.namespace.sandbox_records import UIDS
 
 
-def remnants(machine: Machine) -> list[Stray]:
+def sweep_unrecorded(machine: Machine) -> list[Stray]:
     """What is ours and belongs to no sandbox that has a record."""
-    recorded = set(machine.places.allocations())
+    recorded = set(machine.store.allocations())
     return [
-        *_groups(machine, recorded),
-        *_processes(machine),
-        *_cables(machine, recorded),
-        *_ranges(machine),
+        *_unknown_cgroups(machine, recorded),
+        *_unknown_processes(machine),
+        *_unknown_links(machine, recorded),
+        *_unused_ranges(machine),
     ]
 
 
-def _groups(machine: Machine, recorded: Collection[str]) -> list[Stray]:
+def _unknown_cgroups(machine: Machine, recorded: Collection[str]) -> list[Stray]:
     found = []
-    ours = f"mooring-{machine.places.label}"
+    ours = f"mooring-{machine.store.label}"
     for parent in set(machine.hierarchies.parents.values()):
         with contextlib.suppress(OSError):
             for agent in sorted(parent.glob("mooring-*")):
                 if agent.name != ours:
-                    found.append(Stray(Thing("cgroups", str(agent)), "foreign"))
+                    found.append(Stray(Resource("cgroups", str(agent)), "foreign"))
                     continue
                 for group in sorted(each for each in agent.iterdir() if each.is_dir() and each.name not in recorded):
-                    if machine.places.sandbox(group.name).exists():
+                    if machine.store.sandbox(group.name).exists():
                         continue  # it was begun after the records were read
                     members = (
                         (each.pid, each.start)
@@ -53,57 +53,62 @@ def _groups(machine: Machine, recorded: Collection[str]) -> list[Stray]:
                     )
                     namespace_processes.kill(members)
                     cgroups.remove((str(group),))
-                    found.append(Stray(Thing("cgroups", str(group)), "reaped", group.name))
+                    found.append(Stray(Resource("cgroups", str(group)), "reaped", group.name))
     return found
 
 
-def _processes(machine: Machine) -> list[Stray]:
+def _unknown_processes(machine: Machine) -> list[Stray]:
     """Processes with users of a range that is given out: ours without a sandbox are killed, others' are theirs."""
-    holders = uid_ranges.given(machine.places.registry)
+    holders = uid_ranges.allocated(machine.store.registry)
     found: list[Stray] = []
-    foreign: set[str] = set()
+    foreign_holders: set[str] = set()
     for each in namespace_processes.survey():
         holder = holders.get(each.uid // UIDS * UIDS)
         if holder is None:
             continue
-        if Path(holder).parent != machine.places.sandboxes:
-            foreign.add(holder)
+        if Path(holder).parent != machine.store.sandboxes:
+            foreign_holders.add(holder)
         elif not os.path.exists(holder):
             namespace_processes.kill([(each.pid, each.start)])
-            found.append(Stray(Thing("processes", f"{each.pid} {each.name}"), "reaped", Path(holder).name))
-    return [*found, *(Stray(Thing("processes", f"sandbox {holder}"), "foreign") for holder in sorted(foreign))]
+            found.append(Stray(Resource("processes", f"{each.pid} {each.name}"), "reaped", Path(holder).name))
+    return [
+        *found,
+        *(Stray(Resource("processes", f"sandbox {holder}"), "foreign") for holder in sorted(foreign_holders)),
+    ]
 
 
-def _cables(machine: Machine, recorded: Collection[str]) -> list[Stray]:
+def _unknown_links(machine: Machine, recorded: Collection[str]) -> list[Stray]:
     """Cables in the projects' networks that lead to no sandbox."""
-    records = [record for each in recorded if (record := machine.places.load(each)) is not None]
+    records = [record for each in recorded if (record := machine.store.load(each)) is not None]
     found = []
-    with machine.cables:
+    with machine.network_lock:
         for name in sorted({record.spec.network.name for record in records if not record.spec.network.machine}):
-            found_links = init_process.in_project_network(machine.places, name, project_network.links, list[str]())
+            found_links = init_process.run_in_project_network(
+                machine.store, name, project_network.list_links, list[str]()
+            )
             # Read after the links: a sandbox has its record before it has a cable.
-            wanted = {project_network.link_name(each) for each in machine.places.allocations()}
+            wanted = {project_network.link_name(each) for each in machine.store.allocations()}
             for link in found_links:
                 if link not in wanted and link not in ("lo", project_network.BRIDGE):
-                    cut = partial(project_network.remove_link, link=link)
-                    init_process.in_project_network(machine.places, name, cut, False)
-                    found.append(Stray(Thing("links", link), "reaped"))
+                    remove = partial(project_network.remove_link, link=link)
+                    init_process.run_in_project_network(machine.store, name, remove, False)
+                    found.append(Stray(Resource("links", link), "reaped"))
     return found
 
 
-def _ranges(machine: Machine) -> list[Stray]:
+def _unused_ranges(machine: Machine) -> list[Stray]:
     """A range whose sandbox is gone is given back."""
     found = []
-    for first, holder in uid_ranges.given(machine.places.registry).items():
+    for first, holder in uid_ranges.allocated(machine.store.registry).items():
         place = Path(holder)
-        if place.parent == machine.places.sandboxes and not place.exists():
-            uid_ranges.release(machine.places.registry, place)
-            found.append(Stray(Thing("files", f"users {first}"), "reaped", place.name))
+        if place.parent == machine.store.sandboxes and not place.exists():
+            uid_ranges.release(machine.store.registry, place)
+            found.append(Stray(Resource("files", f"users {first}"), "reaped", place.name))
     return found
 
 
 def remove_unrecorded(machine: Machine, allocation_id: str) -> None:
     """A directory without a record: its sandbox was never begun, or is proven gone."""
-    directory = machine.places.sandbox(allocation_id)
+    directory = machine.store.sandbox(allocation_id)
     root_filesystem.remove(directory)
-    uid_ranges.release(machine.places.registry, directory)
+    uid_ranges.release(machine.store.registry, directory)

@@ -31,7 +31,7 @@ def _locked(registry: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def given(registry: Path) -> dict[int, str]:
+def allocated(registry: Path) -> dict[int, str]:
     """Every range that is given out, and to which directory."""
     ranges: dict[int, str] = {}
     with contextlib.suppress(FileNotFoundError):
@@ -45,13 +45,13 @@ def given(registry: Path) -> dict[int, str]:
 def claim(registry: Path, holder: Path) -> int:
     """The first number of a range for this holder: the one that it has, or a free one."""
     with _locked(registry):
-        held = given(registry)
-        for first, who in held.items():
-            if who == str(holder):
+        allocated_ranges = allocated(registry)
+        for first, holder_path in allocated_ranges.items():
+            if holder_path == str(holder):
                 return first
-        taken = set(held) | {number // UIDS * UIDS for number in _used()}
+        used = set(allocated_ranges) | {number // UIDS * UIDS for number in _used()}
         for first in range(FIRST, END, UIDS):
-            if first not in taken:
+            if first not in used:
                 _write(registry / str(first), str(holder))
                 return first
     raise HostFailure("capacity", "every range of users on this machine is given out")
@@ -60,8 +60,8 @@ def claim(registry: Path, holder: Path) -> int:
 def release(registry: Path, holder: Path) -> None:
     """Give back what this holder has."""
     with _locked(registry):
-        for first, who in given(registry).items():
-            if who == str(holder):
+        for first, holder_path in allocated(registry).items():
+            if holder_path == str(holder):
                 (registry / str(first)).unlink(missing_ok=True)
         sync_directory(registry)
 

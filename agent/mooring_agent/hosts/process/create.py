@@ -11,53 +11,53 @@ from dataclasses import dataclass, replace
 from mooring_agent.control_plane.addresses import LOOPBACK
 from mooring_agent.hosts.contract import FileSpec, HostFailure, Peer, SandboxSpec
 from mooring_agent.hosts.process.owner_files import OwnedFiles
-from mooring_agent.hosts.process.sandbox_directory import Record, Sandbox
+from mooring_agent.hosts.process.sandbox_directory import ProcessSandboxRecord, SandboxDirectory
 from mooring_agent.supervisor.program_runner import is_name
 
 
 @dataclass(slots=True)
-class Making:
+class Creation:
     """One sandbox that is made; its record, which says that it is wanted, is on disk already."""
 
-    sandbox: Sandbox
+    sandbox: SandboxDirectory
     spec: SandboxSpec
-    record: Record
-    attend: Callable[[Sandbox], Awaitable[object]]  # start its supervisor, unless it stands
+    record: ProcessSandboxRecord
+    ensure_supervisor: Callable[[SandboxDirectory], Awaitable[object]]  # start its supervisor, unless it stands
 
     @property
-    def stands(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether an earlier making came to its end."""
         return self.record.phase == "ready"
 
 
-Step = Callable[[Making], Awaitable[None]]
+Step = Callable[[Creation], Awaitable[None]]
 
 
-async def make_directories(work: Making) -> None:
+async def make_directories(work: Creation) -> None:
     """Its root, and its supervisor's directory."""
-    if not work.stands:
+    if not work.is_ready:
         await asyncio.to_thread(work.sandbox.make_directories)
 
 
-async def write_names(work: Making) -> None:
+async def write_hosts_file(work: Creation) -> None:
     """The names that it was told."""
-    if not work.stands:
+    if not work.is_ready:
         await asyncio.to_thread(OwnedFiles(work.sandbox).write, "", [hosts_file(work.spec.peers)])
 
 
-async def stand(work: Making) -> None:
+async def mark_ready(work: Creation) -> None:
     """From now on it stands."""
-    if not work.stands:
+    if not work.is_ready:
         work.record = replace(work.record, phase="ready")
         work.sandbox.write(work.record)
 
 
-async def start_supervisor(work: Making) -> None:
+async def start_supervisor(work: Creation) -> None:
     """Who runs its programs."""
-    await work.attend(work.sandbox)
+    await work.ensure_supervisor(work.sandbox)
 
 
-STEPS: tuple[Step, ...] = (make_directories, write_names, stand, start_supervisor)
+STEPS: tuple[Step, ...] = (make_directories, write_hosts_file, mark_ready, start_supervisor)
 
 
 def hosts_file(peers: Sequence[Peer]) -> FileSpec:

@@ -9,116 +9,124 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from mooring_agent.hosts import safe_paths
-from mooring_agent.hosts.contract import HostFailure, Look, Stray, Thing
+from mooring_agent.hosts.contract import HostFailure, Resource, Stray, TeardownReport
 from mooring_agent.hosts.process import inspect
-from mooring_agent.hosts.process.inspect import Holding, Sight
+from mooring_agent.hosts.process.inspect import InspectionScope, SandboxSnapshot
 from mooring_agent.hosts.process.owner_files import OwnedFiles
-from mooring_agent.hosts.process.sandbox_directory import SANDBOX_VARIABLE, Sandbox
+from mooring_agent.hosts.process.sandbox_directory import SANDBOX_VARIABLE, SandboxDirectory
 from mooring_agent.kernel import proc
 from mooring_agent.supervisor.program_runner import is_name
 from mooring_agent.supervisor.supervisor_client import SupervisorClient, SupervisorGone, SupervisorRefusal
 
 log = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 
 _ROUNDS_MAX: Final = 250
 _ROUND_SECONDS: Final = 0.02
 
 
-async def holding_of(sandbox: Sandbox, label: str | None, paths: Sequence[Path] = ()) -> Holding:
+async def scope_of(sandbox: SandboxDirectory, label: str | None, paths: Sequence[Path] = ()) -> InspectionScope:
     """A sandbox or one of its owners, with the supervisors that answer for it."""
     pids: list[int] = []
-    status = await _if_it_answers(SupervisorClient(sandbox.supervisor).status())
+    status = await _unless_gone(SupervisorClient(sandbox.supervisor).status())
     if status is not None:
         pids = [status.pid] if label is None else [pid for name, pid in status.owners.items() if name == label]
     supervisors = frozenset(found for pid in pids if (found := proc.find_process(pid)) is not None)
     record = sandbox.read()
     origin = frozenset(record.origin) if record is not None else frozenset[str]()
-    return Holding(sandbox, label, supervisors, tuple(paths), origin)
+    return InspectionScope(sandbox, label, supervisors, tuple(paths), origin)
 
 
-async def close_owner(sandbox: Sandbox, label: str) -> Look:
+async def close_owner(sandbox: SandboxDirectory, label: str) -> TeardownReport:
     """Kill, remove and look for everything of one owner."""
     files = OwnedFiles(sandbox)
     written = await asyncio.to_thread(files.of, label)
     paths = [sandbox.root / path for path in written] + [sandbox.owner_directory(label)]
-    holding = await holding_of(sandbox, label, paths)
-    before = await asyncio.to_thread(inspect.see, holding)
-    await _if_it_answers(SupervisorClient(sandbox.supervisor).close_owner(label))
-    await _kill(holding, before)
+    scope = await scope_of(sandbox, label, paths)
+    before = await asyncio.to_thread(inspect.inspect_sandbox, scope)
+    await _unless_gone(SupervisorClient(sandbox.supervisor).close_owner(label))
+    await _kill(scope, before)
     await asyncio.to_thread(files.remove, label)
     await asyncio.to_thread(_remove, sandbox.supervisor, sandbox.owner_directory(label).name)
-    await asyncio.to_thread(inspect.remove_groups, before.held["cgroups"])
-    return inspect.compare(before, await _look_again(holding, before))
+    await asyncio.to_thread(inspect.remove_cgroups, before.held["cgroups"])
+    return inspect.compare(before, await _inspect_until_clean(scope, before))
 
 
 @dataclass(slots=True)
-class Destroying:
+class Teardown:
     """One teardown of a whole sandbox, step by step."""
 
-    sandbox: Sandbox
-    holding: Holding
-    before: Sight
-    after: Sight | None = None
+    sandbox: SandboxDirectory
+    scope: InspectionScope
+    before: SandboxSnapshot
+    after: SandboxSnapshot | None = None
 
 
-Step = Callable[[Destroying], Awaitable[None]]
+Step = Callable[[Teardown], Awaitable[None]]
 
 
-async def note_destroying(work: Destroying) -> None:
+async def mark_destroying(work: Teardown) -> None:
     """From now on it is not to stand again."""
     record = work.sandbox.read()
     if record is not None:
         work.sandbox.write(replace(record, phase="destroying"))
 
 
-async def shut_down(work: Destroying) -> None:
+async def shut_down(work: Teardown) -> None:
     """Its supervisor ends what it runs, and itself."""
-    await _if_it_answers(SupervisorClient(work.sandbox.supervisor).shut_down())
+    await _unless_gone(SupervisorClient(work.sandbox.supervisor).shut_down())
 
 
-async def kill_rest(work: Destroying) -> None:
+async def kill_remaining(work: Teardown) -> None:
     """Whoever is left, because the supervisor is gone itself."""
-    await _kill(work.holding, work.before)
+    await _kill(work.scope, work.before)
 
 
-async def remove_groups(work: Destroying) -> None:
+async def remove_cgroups(work: Teardown) -> None:
     """Control groups that its programs had made for themselves."""
-    await asyncio.to_thread(inspect.remove_groups, work.before.held["cgroups"])
+    await asyncio.to_thread(inspect.remove_cgroups, work.before.held["cgroups"])
 
 
-async def remove_files(work: Destroying) -> None:
+async def remove_files(work: Teardown) -> None:
     """Its root and its supervisor's directory."""
     for name in ("root", "supervisor"):
         await asyncio.to_thread(_remove, work.sandbox.directory, name)
 
 
-async def forget(work: Destroying) -> None:
+async def remove_record(work: Teardown) -> None:
     """The record goes last, so that a crash leaves a sandbox that is still known to be going."""
     await asyncio.to_thread(_remove, work.sandbox.directory.parent, work.sandbox.directory.name)
 
 
-async def look_after(work: Destroying) -> None:
+async def inspect_after(work: Teardown) -> None:
     """What is left."""
-    work.after = await _look_again(work.holding, work.before)
+    work.after = await _inspect_until_clean(work.scope, work.before)
 
 
-STEPS: tuple[Step, ...] = (note_destroying, shut_down, kill_rest, remove_groups, remove_files, forget, look_after)
+STEPS: tuple[Step, ...] = (
+    mark_destroying,
+    shut_down,
+    kill_remaining,
+    remove_cgroups,
+    remove_files,
+    remove_record,
+    inspect_after,
+)
 
 
-async def destroy(sandbox: Sandbox, steps: tuple[Step, ...] = STEPS) -> Look:
+async def destroy(sandbox: SandboxDirectory, steps: tuple[Step, ...] = STEPS) -> TeardownReport:
     """Kill, remove and look for everything of an allocation."""
-    paths = await asyncio.to_thread(_top, sandbox)
-    holding = await holding_of(sandbox, None, paths)
-    work = Destroying(sandbox, holding, await asyncio.to_thread(inspect.see, holding))
+    paths = await asyncio.to_thread(_top_paths, sandbox)
+    scope = await scope_of(sandbox, None, paths)
+    work = Teardown(sandbox, scope, await asyncio.to_thread(inspect.inspect_sandbox, scope))
     for step in steps:
         await step(work)
     return inspect.compare(work.before, work.after or work.before)
 
 
 async def sweep(
-    sandboxes: Path, node_id: str, known: Collection[str], reap: Callable[[str], Awaitable[Look]]
+    sandboxes: Path, node_id: str, known: Collection[str], reap: Callable[[str], Awaitable[TeardownReport]]
 ) -> list[Stray]:
     """Reap sandboxes and processes of ours that the platform does not know, and name what is not ours."""
     strays: list[Stray] = []
@@ -126,23 +134,26 @@ async def sweep(
         if entry.name in known:
             continue
         if not entry.is_dir(follow_symlinks=False) or not is_name(entry.name):
-            strays.append(Stray(Thing("files", entry.name), "foreign"))
+            strays.append(Stray(Resource("files", entry.name), "foreign"))
             continue
-        seen = await reap(entry.name)
-        if seen.remaining:
+        report = await reap(entry.name)
+        if report.remaining:
             # It still stands, so the next sweep comes back to it.
-            log.error("%d things of %s could not be reaped", len(seen.remaining), entry.name)
+            log.error("%d things of %s could not be reaped", len(report.remaining), entry.name)
             continue
-        things = [Thing("files", entry.name), *(thing for thing in seen.removed if thing.kind != "files")]
-        strays += [Stray(thing, "reaped", entry.name) for thing in things]
+        resources = [
+            Resource("files", entry.name),
+            *(resource for resource in report.removed if resource.kind != "files"),
+        ]
+        strays += [Stray(resource, "reaped", entry.name) for resource in resources]
     standing = {entry.name for entry in await asyncio.to_thread(_entries, sandboxes)}
-    for process in await asyncio.to_thread(_marked):
+    for process in await asyncio.to_thread(_marked_processes):
         owner, _, allocation_id = proc.environment(process.pid).get(SANDBOX_VARIABLE, "").partition("/")
-        thing = Thing("processes", f"{process.pid} {process.name}")
+        resource = Resource("processes", f"{process.pid} {process.name}")
         if owner and owner != node_id:
-            strays.append(Stray(thing, "foreign", allocation_id or None))
+            strays.append(Stray(resource, "foreign", allocation_id or None))
         elif owner and allocation_id not in standing and proc.kill(process):
-            strays.append(Stray(thing, "reaped", allocation_id))
+            strays.append(Stray(resource, "reaped", allocation_id))
     return strays
 
 
@@ -151,13 +162,13 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
         return sorted(entries, key=lambda entry: entry.name)
 
 
-def _marked() -> list[proc.Process]:
+def _marked_processes() -> list[proc.Process]:
     """The living processes that carry the mark of some sandbox."""
     table = proc.processes().values()
     return [each for each in table if not each.ended and SANDBOX_VARIABLE in proc.environment(each.pid)]
 
 
-def _top(sandbox: Sandbox) -> list[Path]:
+def _top_paths(sandbox: SandboxDirectory) -> list[Path]:
     """What is in a sandbox's directory and at the top of its root: the things that a receipt lists."""
     found = [sandbox.directory] if sandbox.directory.is_dir() else []
     for directory in (sandbox.directory, sandbox.root):
@@ -179,10 +190,10 @@ def _remove(parent: Path, name: str) -> None:
         os.close(place)
 
 
-async def _if_it_answers(asked: Awaitable[Answer]) -> Answer | None:
+async def _unless_gone(request: Awaitable[Response]) -> Response | None:
     """A supervisor that is gone or stuck cannot help; what is left of it is found and killed without it."""
     try:
-        return await asked
+        return await request
     except SupervisorGone:
         return None
     except SupervisorRefusal as refusal:
@@ -190,11 +201,11 @@ async def _if_it_answers(asked: Awaitable[Answer]) -> Answer | None:
         return None
 
 
-async def _kill(holding: Holding, before: Sight) -> None:
+async def _kill(scope: InspectionScope, before: SandboxSnapshot) -> None:
     """What the supervisor did not end because it is gone itself; looked for again as long as there is some."""
     found = before.processes
     for _ in range(_ROUNDS_MAX):
-        found = await asyncio.to_thread(lambda known: inspect.find_processes(holding, proc.processes(), known), found)
+        found = await asyncio.to_thread(lambda known: inspect.find_processes(scope, proc.processes(), known), found)
         if not found:
             return
         for process in found:
@@ -202,11 +213,11 @@ async def _kill(holding: Holding, before: Sight) -> None:
         await asyncio.sleep(_ROUND_SECONDS)
 
 
-async def _look_again(holding: Holding, before: Sight) -> Sight:
+async def _inspect_until_clean(scope: InspectionScope, before: SandboxSnapshot) -> SandboxSnapshot:
     """A socket or a namespace goes a moment after the last process that held it, so what is seen is looked at again."""
     for _ in range(_ROUNDS_MAX):
-        after = await asyncio.to_thread(inspect.see, holding, before)
-        if not after.things:
+        after = await asyncio.to_thread(inspect.inspect_sandbox, scope, before)
+        if not after.resources:
             break
         await asyncio.sleep(_ROUND_SECONDS)
     return after

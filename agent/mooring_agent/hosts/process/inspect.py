@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from mooring_agent.hosts.contract import Look, Thing
-from mooring_agent.hosts.process.sandbox_directory import SANDBOX_VARIABLE, Sandbox
+from mooring_agent.hosts.contract import Resource, TeardownReport
+from mooring_agent.hosts.process.sandbox_directory import SANDBOX_VARIABLE, SandboxDirectory
 from mooring_agent.kernel import proc, process_tree
 from mooring_agent.supervisor.owner_supervisor import OWNER_VARIABLE
 
-LISTED_MAX: Final = 1000
+RESOURCES_LISTED_MAX: Final = 1000
 KINDS: Final = (
     "processes",
     "namespaces",
@@ -28,10 +28,10 @@ KINDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class InspectionScope:
     """What is to be looked for: a sandbox, or one owner in it, whose supervisors are known."""
 
-    sandbox: Sandbox
+    sandbox: SandboxDirectory
     label: str | None  # none is the whole sandbox
     supervisors: frozenset[proc.Process]
     paths: tuple[Path, ...]
@@ -39,106 +39,110 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class SandboxSnapshot:
     """What was seen: things by their kind and a key that stands for this very thing, and how much was examined."""
 
-    things: Mapping[tuple[str, str], Thing]
+    resources: Mapping[tuple[str, str], Resource]
     processes: tuple[proc.Process, ...]
     examined: Mapping[str, int]
     held: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def find_processes(
-    holding: Holding, table: dict[int, proc.Process], known: Iterable[proc.Process] = ()
+    scope: InspectionScope, table: dict[int, proc.Process], known: Iterable[proc.Process] = ()
 ) -> tuple[proc.Process, ...]:
     """The living ones, by the tree, by the mark in the environment, and supervisors of the sandbox by their title.
 
     One that is `known` to be of it counts as long as it lives: who dies loses its environment a while before its end.
     """
-    sandbox = holding.sandbox
+    sandbox = scope.sandbox
     # By its start too: its number may be somebody else's by now.
     roots = {
         each.pid
-        for each in (*holding.supervisors, *known)
+        for each in (*scope.supervisors, *known)
         if each.pid in table and table[each.pid].started == each.started
     }
     for pid in table:
         variables = proc.environment(pid)
         if variables.get(SANDBOX_VARIABLE) == sandbox.mark:
-            if holding.label is None or variables.get(OWNER_VARIABLE) == holding.label:
+            if scope.label is None or variables.get(OWNER_VARIABLE) == scope.label:
                 roots.add(pid)
-        elif holding.label is None and proc.title(pid) == sandbox.title:
+        elif scope.label is None and proc.title(pid) == sandbox.title:
             roots.add(pid)
     return tuple(table[pid] for pid in sorted(process_tree.subtree(table, roots)) if not table[pid].ended)
 
 
-def see(holding: Holding, before: Sight | None = None) -> Sight:
+def inspect_sandbox(scope: InspectionScope, before: SandboxSnapshot | None = None) -> SandboxSnapshot:
     """Look at everything. Afterwards (`before` is given) also whether anybody at all holds what was seen before."""
     table = proc.processes()
-    found = find_processes(holding, table, () if before is None else before.processes)
-    things = {
-        ("processes", f"{each.pid}/{each.started}"): Thing("processes", f"{each.pid} {each.name}") for each in found
+    found = find_processes(scope, table, () if before is None else before.processes)
+    resources = {
+        ("processes", f"{each.pid}/{each.started}"): Resource("processes", f"{each.pid} {each.name}") for each in found
     }
     examined = dict.fromkeys(KINDS, 0) | {"processes": len(table)}
     held = {
-        "namespaces": _others(proc.namespaces, holding, found),
-        "cgroups": _others(proc.cgroups, holding, found),
+        "namespaces": _own_groups(proc.namespaces, scope, found),
+        "cgroups": _own_groups(proc.cgroups, scope, found),
         "sockets": frozenset(str(inode) for inode in proc.socket_inodes([each.pid for each in found])),
     }
     if before is not None:
         held = {kind: names | before.held[kind] for kind, names in held.items()}
     for kind in ("namespaces", "cgroups"):
-        living, examined[kind] = _still_there(kind, table)
+        in_use, examined[kind] = _in_use(kind, table)
         if kind == "cgroups":
-            living |= _empty_groups(held[kind])
-        things |= {(kind, name): Thing(kind, name) for name in held[kind] & living}
-    _see_sockets(held["sockets"], things, examined)
+            in_use |= _empty_cgroups(held[kind])
+        resources |= {(kind, name): Resource(kind, name) for name in held[kind] & in_use}
+    _inspect_sockets(held["sockets"], resources, examined)
     places = [mount.target for mount in proc.mounts()]
     examined["mounts"] = len(places)
-    inside = f"{holding.sandbox.directory.resolve()}/"
-    if holding.label is None:
-        things |= {("mounts", place): Thing("mounts", place) for place in places if f"{place}/".startswith(inside)}
-    for path in holding.paths:
+    inside = f"{scope.sandbox.directory.resolve()}/"
+    if scope.label is None:
+        resources |= {
+            ("mounts", place): Resource("mounts", place) for place in places if f"{place}/".startswith(inside)
+        }
+    for path in scope.paths:
         examined["files"] += 1
         if path.is_symlink() or path.exists():
-            things[("files", str(path))] = Thing("files", str(path.relative_to(holding.sandbox.directory)))
-    return Sight(things, found, examined, held)
+            resources[("files", str(path))] = Resource("files", str(path.relative_to(scope.sandbox.directory)))
+    return SandboxSnapshot(resources, found, examined, held)
 
 
-def compare(before: Sight, after: Sight) -> Look:
+def compare(before: SandboxSnapshot, after: SandboxSnapshot) -> TeardownReport:
     """What was found, what is gone, and what is left: also what nobody had seen before."""
-    found = list(before.things.values())
-    removed = [thing for key, thing in before.things.items() if key not in after.things]
+    found = list(before.resources.values())
+    removed = [resource for key, resource in before.resources.items() if key not in after.resources]
     looked = {kind: max(before.examined[kind], after.examined[kind]) for kind in KINDS}
-    return Look(
-        found=tuple(found[:LISTED_MAX]),
-        removed=tuple(removed[:LISTED_MAX]),
-        remaining=tuple(after.things.values()),
+    return TeardownReport(
+        found=tuple(found[:RESOURCES_LISTED_MAX]),
+        removed=tuple(removed[:RESOURCES_LISTED_MAX]),
+        remaining=tuple(after.resources.values()),
         looked=looked,
-        truncated=len(found) > LISTED_MAX,
+        truncated=len(found) > RESOURCES_LISTED_MAX,
     )
 
 
-def _others(ask: Callable[[int], set[str]], holding: Holding, found: tuple[proc.Process, ...]) -> frozenset[str]:
+def _own_groups(
+    read: Callable[[int], set[str]], scope: InspectionScope, found: tuple[proc.Process, ...]
+) -> frozenset[str]:
     """The namespaces or control groups that processes made for themselves: those that no agent of ours was in."""
-    ours = ask(os.getpid()) | holding.origin
-    return frozenset(name for each in found for name in ask(each.pid) if name not in ours)
+    ours = read(os.getpid()) | scope.origin
+    return frozenset(name for each in found for name in read(each.pid) if name not in ours)
 
 
-def _still_there(kind: str, table: dict[int, proc.Process]) -> tuple[set[str], int]:
+def _in_use(kind: str, table: dict[int, proc.Process]) -> tuple[set[str], int]:
     """What anybody that we may see is in, and how many were examined."""
-    ask = proc.namespaces if kind == "namespaces" else proc.cgroups
-    names = [name for pid, process in table.items() if not process.ended for name in ask(pid)]
+    read = proc.namespaces if kind == "namespaces" else proc.cgroups
+    names = [name for pid, process in table.items() if not process.ended for name in read(pid)]
     return set(names), len(names)
 
 
-def _empty_groups(held: frozenset[str]) -> set[str]:
+def _empty_cgroups(held: frozenset[str]) -> set[str]:
     """Control groups that nobody is in any more and that are still there, as directories."""
     places = {name: proc.cgroup_directory(name) for name in held}
     return {name for name, place in places.items() if place is not None and os.path.isdir(place)}
 
 
-def remove_groups(held: frozenset[str]) -> None:
+def remove_cgroups(held: frozenset[str]) -> None:
     """Take away the groups that programs had made and were in, the deepest first; one that others are in stays."""
     places = [place for name in held if (place := proc.cgroup_directory(name)) is not None]
     for place in sorted(places, key=lambda each: each.count("/"), reverse=True):
@@ -146,17 +150,19 @@ def remove_groups(held: frozenset[str]) -> None:
             os.rmdir(place)
 
 
-def _see_sockets(held: frozenset[str], things: dict[tuple[str, str], Thing], examined: dict[str, int]) -> None:
+def _inspect_sockets(
+    held: frozenset[str], resources: dict[tuple[str, str], Resource], examined: dict[str, int]
+) -> None:
     """Sockets live as long as somebody holds them: those that were held and are still in the machine's tables."""
-    everything = list(proc.sockets("/proc/self/net"))
-    named = [each for each in everything if each.path]
-    ports = [each for each in everything if each.port is not None and each.protocol in ("tcp", "udp")]
+    sockets = list(proc.sockets("/proc/self/net"))
+    named = [each for each in sockets if each.path]
+    ports = [each for each in sockets if each.port is not None and each.protocol in ("tcp", "udp")]
     examined |= {"sockets": len(named), "ports": len(ports)}
     for each in named:
         if str(each.inode) in held:
-            things[("sockets", f"{each.inode}/{each.path}")] = Thing("sockets", each.path)
+            resources[("sockets", f"{each.inode}/{each.path}")] = Resource("sockets", each.path)
     for each in ports:
         if str(each.inode) in held:
-            things[("ports", f"{each.inode}/{each.port}")] = Thing(
+            resources[("ports", f"{each.inode}/{each.port}")] = Resource(
                 "ports", f"{each.protocol} {each.address} {each.port}"
             )

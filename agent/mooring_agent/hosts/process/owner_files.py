@@ -13,7 +13,7 @@ from typing import Final
 
 from mooring_agent.hosts import safe_paths
 from mooring_agent.hosts.contract import FileSpec, HostFailure
-from mooring_agent.hosts.process.sandbox_directory import Sandbox, replace_json
+from mooring_agent.hosts.process.sandbox_directory import SandboxDirectory, replace_json
 
 OWNED_MAX: Final = 20_000
 
@@ -21,7 +21,7 @@ OWNED_MAX: Final = 20_000
 class OwnedFiles:
     """The files of one sandbox."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: SandboxDirectory) -> None:
         self._sandbox = sandbox
         self._table = sandbox.directory / "files.json"
 
@@ -70,9 +70,9 @@ class OwnedFiles:
             replace_json(self._table, owners)
         return removed
 
-    def _claim(self, root: int, owners: dict[str, str], wish: tuple[str, safe_paths.Parts, FileSpec]) -> None:
+    def _claim(self, root: int, owners: dict[str, str], request: tuple[str, safe_paths.AgentParts, FileSpec]) -> None:
         """Enter one file and the directories that it needs into the table."""
-        label, parts, file = wish
+        label, parts, file = request
         path = "/".join(parts)
         holder = owners.get(path, label)
         if holder != label and not file.directory:
@@ -112,5 +112,5 @@ def _plain(file: FileSpec) -> str:
     return file.path.removesuffix("/") if file.directory else file.path
 
 
-def _parts(path: str) -> safe_paths.Parts:
+def _parts(path: str) -> safe_paths.AgentParts:
     return tuple(path.split("/"))

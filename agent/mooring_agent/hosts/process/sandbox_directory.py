@@ -18,7 +18,7 @@ Phase = Literal["making", "ready", "destroying"]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ProcessSandboxRecord:
     """What has to be known again after a crash."""
 
     allocation_id: str
@@ -30,7 +30,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Sandbox:
+class SandboxDirectory:
     """Where the parts of a sandbox are, and how its processes are marked."""
 
     directory: Path
@@ -76,17 +76,17 @@ class Sandbox:
         place = {"HOME": str(self.root), "TMPDIR": str(self.root / "tmp"), ROOT_VARIABLE: str(self.root)}
         return {**place, **given}
 
-    def read(self) -> Record | None:
+    def read(self) -> ProcessSandboxRecord | None:
         """The record, if the sandbox was at least begun."""
         try:
             fields = json.loads((self.directory / "record.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        return Record(**{**fields, "origin": tuple(fields["origin"])})
+        return ProcessSandboxRecord(**{**fields, "origin": tuple(fields["origin"])})
 
-    def begin(self, spec: SandboxSpec) -> Record:
+    def begin(self, spec: SandboxSpec) -> ProcessSandboxRecord:
         """Write down that it is being made, before anything else of it is there."""
-        record = Record(spec.allocation_id, spec.tenant_id, spec.project_id, spec.hostname, "making")
+        record = ProcessSandboxRecord(spec.allocation_id, spec.tenant_id, spec.project_id, spec.hostname, "making")
         self.directory.mkdir(mode=0o700, exist_ok=True)
         self.write(record)
         return record
@@ -96,7 +96,7 @@ class Sandbox:
         for directory in (self.root, self.root / "tmp", self.supervisor):
             directory.mkdir(mode=0o700, exist_ok=True)
 
-    def write(self, record: Record) -> None:
+    def write(self, record: ProcessSandboxRecord) -> None:
         """Replace the record."""
         replace_json(self.directory / "record.json", asdict(record))
 

@@ -30,6 +30,6 @@ async def host(tmp_path: Path) -> AsyncIterator[NamespaceHost]:
     """
     made = NamespaceHost(tmp_path / "state", "nod_test")
     yield made
-    for allocation_id in made.places.allocations():
+    for allocation_id in made.store.allocations():
         await made.destroy(allocation_id)
     assert left_of(made) == []

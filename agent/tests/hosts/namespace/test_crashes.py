@@ -15,7 +15,7 @@ import pytest
 from agent.tests.support import killed_namespace_agent, killed_spawner
 from agent.tests.support.namespace_sandboxes import Inside, left_of, spec_of
 from agent.tests.support.supervisors import until
-from mooring_agent.hosts.contract import Owner, ProcessSpec, Restart
+from mooring_agent.hosts.contract import Owner, ProcessSpec, RestartPolicy
 from mooring_agent.hosts.namespace import (
     NamespaceHost,
     cgroups,
@@ -25,7 +25,7 @@ from mooring_agent.hosts.namespace import (
     namespace_processes,
     uid_ranges,
 )
-from mooring_agent.hosts.namespace.sandbox_records import UIDS, Places, Record, sandbox_itself
+from mooring_agent.hosts.namespace.sandbox_records import UIDS, SandboxRecord, SandboxStore, sandbox_owner
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +50,7 @@ async def kill_an_agent(directory: Path, what: str, step: str, isolation: str = 
 CREATING = [
     *(("user_namespace", step) for step in ("begin", *(step.__name__ for step in create.STEPS))),
     # Without users of its own a sandbox is made in another way by these steps, and in the same by the others.
-    *(("bounded", step) for step in ("give_range", "build_root", "give_birth")),
+    *(("bounded", step) for step in ("allocate_uids", "build_root_filesystem", "spawn_init")),
 ]
 
 
@@ -60,9 +60,9 @@ async def test_an_agent_that_is_killed_while_it_makes_a_sandbox_leaves_one_that_
 ) -> None:
     await kill_an_agent(tmp_path, "create", step, isolation)
     host = host_of(tmp_path)
-    before = init_process.living(host.places, sandbox_itself("alc_1"))
+    before = init_process.find_living(host.store, sandbox_owner("alc_1"))
     assert await host.recover() == ["alc_1"]
-    after = init_process.living(host.places, sandbox_itself("alc_1"))
+    after = init_process.find_living(host.store, sandbox_owner("alc_1"))
     assert before is None or before == after  # what was born is not born again
     assert (await host.create(spec_of("alc_1", isolation="bounded"))).isolation == isolation
     _, text = await Inside(host, Owner("alc_1", "member")).run(
@@ -79,12 +79,14 @@ async def test_an_agent_that_is_killed_while_it_destroys_a_sandbox_leaves_nothin
 ) -> None:
     host = host_of(tmp_path)
     await host.create(spec_of("alc_1"))
-    await host.start_service(Owner("alc_1", "member"), "sleeper", ProcessSpec(("sleep", "1000000")), Restart("always"))
+    await host.start_service(
+        Owner("alc_1", "member"), "sleeper", ProcessSpec(("sleep", "1000000")), RestartPolicy("always")
+    )
     await kill_an_agent(tmp_path, "destroy", step)
     following = host_of(tmp_path)
-    destroying = step not in ("begin", "forget")
+    destroying = step not in ("begin", "remove_record")
     assert await following.recover() == (["alc_1"] if step == "begin" else [])
-    assert (following.places.load("alc_1") is not None) == (destroying or step == "begin")
+    assert (following.store.load("alc_1") is not None) == (destroying or step == "begin")
     seen = await following.destroy("alc_1")
     assert (seen.remaining, seen.clean) == ((), True)
     assert left_of(following) == []
@@ -93,32 +95,32 @@ async def test_an_agent_that_is_killed_while_it_destroys_a_sandbox_leaves_nothin
 @pytest.mark.parametrize("place", killed_spawner.PLACES)
 async def test_a_maker_that_is_killed_leaves_no_process_and_the_next_birth_succeeds(tmp_path: Path, place: str) -> None:
     host = host_of(tmp_path)
-    record = create.begin(host.machine, spec_of("alc_1"))
-    for step in create.STEPS[: create.STEPS.index(create.give_birth)]:
+    record = create.record_intent(host.machine, spec_of("alc_1"))
+    for step in create.STEPS[: create.STEPS.index(create.spawn_init)]:
         record = step(host.machine, record)
-    plan = init_process.sandbox_plan(host.places, record)
+    plan = init_process.sandbox_plan(host.store, record)
     command = [sys.executable, killed_spawner.__file__, place]
     process = await asyncio.create_subprocess_exec(*command, env=ENVIRONMENT, stdin=-1, stdout=-1, stderr=-1)
     _, errors = await process.communicate(json.dumps(plan).encode())
     assert process.returncode == -signal.SIGKILL, errors.decode()
     # The lock is the maker's and whoever it made: when it is free they are gone.
-    init_process.wait_for_birth(host.places.owner(sandbox_itself("alc_1")))
+    init_process.wait_for_spawn(host.store.owner(sandbox_owner("alc_1")))
     # (A process lets its files go a moment before it is gone itself.)
     await until(lambda: in_range(record) == [])
-    assert init_process.living(host.places, sandbox_itself("alc_1")) is None
+    assert init_process.find_living(host.store, sandbox_owner("alc_1")) is None
     assert await host.recover() == ["alc_1"]
     assert (await host.destroy("alc_1")).clean
     assert left_of(host) == []
 
 
-def in_range(record: Record) -> list[int]:
+def in_range(record: SandboxRecord) -> list[int]:
     """The living processes with the sandbox's users."""
     first = record.first_uid or 0
     return [each.pid for each in namespace_processes.survey() if first <= each.uid < first + UIDS]
 
 
 async def test_what_runs_outlives_its_agent_and_is_found_again_and_not_started_twice(tmp_path: Path) -> None:
-    await kill_an_agent(tmp_path, "create", "stand")
+    await kill_an_agent(tmp_path, "create", "mark_standing")
     first = host_of(tmp_path)
     owner = Owner("alc_1", "member")
     argv = ("sh", "-c", "echo started; echo > /tmp/ready; read line < /tmp/gate; echo ended; exit 3")
@@ -142,7 +144,7 @@ async def test_what_runs_outlives_its_agent_and_is_found_again_and_not_started_t
 
 async def test_a_sandbox_whose_init_is_gone_does_not_stand_and_can_be_destroyed(host: NamespaceHost) -> None:
     await host.create(spec_of("alc_1"))
-    init = host.places.load_init(sandbox_itself("alc_1"))
+    init = host.store.load_init(sandbox_owner("alc_1"))
     assert init is not None
     namespace_processes.kill([(init.pid, init.start)])
     assert await host.recover() == []
@@ -154,35 +156,35 @@ async def test_the_sweep_reaps_what_the_platform_does_not_know_and_names_what_is
     await ours.create(spec_of("alc_1", number=5))
     await ours.create(spec_of("alc_2", number=6))
     await theirs.create(spec_of("alc_1", number=7))
-    group = Path(ours.machine.hierarchies.parents["pids"], f"mooring-{ours.places.label}", "alc_9")
+    group = Path(ours.machine.hierarchies.parents["pids"], f"mooring-{ours.store.label}", "alc_9")
     os.mkdir(group)
     verdicts = {(stray.verdict, stray.allocation_id) for stray in await ours.sweep(["alc_1"])}
     assert {("reaped", "alc_2"), ("reaped", "alc_9")} <= verdicts
     assert ("foreign", None) in verdicts
     assert ("reaped", "alc_1") not in verdicts
     assert f"group {group.parent}" in left_of(ours)
-    assert str(group) not in cgroups.left((str(group),))
+    assert str(group) not in cgroups.existing((str(group),))
     for host in (ours, theirs):
-        assert init_process.living(host.places, sandbox_itself("alc_1")) is not None
+        assert init_process.find_living(host.store, sandbox_owner("alc_1")) is not None
         assert (await host.destroy("alc_1")).clean
         assert left_of(host) == []
 
 
 async def test_numbers_that_the_kernel_gave_to_another_agents_sandbox_are_not_the_killed_ones(tmp_path: Path) -> None:
     ours, theirs = host_of(tmp_path), NamespaceHost(tmp_path / "other", "nod_other")
-    itself = sandbox_itself("alc_1")
+    itself = sandbox_owner("alc_1")
     await ours.create(spec_of("alc_1", number=5))
     await theirs.create(spec_of("alc_1", number=7))
-    dead, stranger = ours.places.load_init(itself), theirs.places.load_init(itself)
+    dead, stranger = ours.store.load_init(itself), theirs.store.load_init(itself)
     assert dead is not None
     assert stranger is not None
     os.kill(dead.pid, signal.SIGKILL)
     await until(lambda: not namespace_processes.is_alive(dead))
     # As it comes about now and then: the numbers are free, and the next sandbox of the machine has them.
     again = replace(dead, namespaces=stranger.namespaces)
-    (ours.places.owner(itself) / "init.json").write_bytes(msgspec.json.encode(again))
+    (ours.store.owner(itself) / "init.json").write_bytes(msgspec.json.encode(again))
     assert (await ours.destroy("alc_1")).clean
-    assert init_process.living(theirs.places, itself) is not None
+    assert init_process.find_living(theirs.store, itself) is not None
     assert (await theirs.destroy("alc_1")).clean
     assert [*left_of(ours), *left_of(theirs)] == []
 
@@ -195,7 +197,7 @@ async def test_ranges_of_two_agents_never_overlap_and_are_given_back(tmp_path: P
     assert all(first % UIDS == 0 and uid_ranges.FIRST <= first < uid_ranges.END for first in firsts)
     assert uid_ranges.claim(registry, tmp_path / "0") == firsts[0]
     uid_ranges.release(registry, tmp_path / "0")
-    assert uid_ranges.given(registry) == {
+    assert uid_ranges.allocated(registry) == {
         first: str(tmp_path / str(number)) for number, first in enumerate(firsts) if number
     }
     assert uid_ranges.claim(registry, tmp_path / "9") not in firsts[1:]
@@ -203,7 +205,7 @@ async def test_ranges_of_two_agents_never_overlap_and_are_given_back(tmp_path: P
 
 async def test_a_range_that_a_standing_user_namespace_has_is_passed_over(host: NamespaceHost, tmp_path: Path) -> None:
     await host.create(spec_of("alc_1"))
-    record = host.places.load("alc_1")
+    record = host.store.load("alc_1")
     assert record is not None
     other = tmp_path / "registry-of-somebody-who-does-not-know"
     other.mkdir()
@@ -211,22 +213,22 @@ async def test_a_range_that_a_standing_user_namespace_has_is_passed_over(host: N
 
 
 async def test_a_crash_between_the_last_file_and_the_range_leaves_no_range(host: NamespaceHost) -> None:
-    holder = host.places.sandbox("alc_gone")
-    uid_ranges.claim(host.places.registry, holder)
+    holder = host.store.sandbox("alc_gone")
+    uid_ranges.claim(host.store.registry, holder)
     await host.recover()
-    assert str(holder) not in uid_ranges.given(host.places.registry).values()
+    assert str(holder) not in uid_ranges.allocated(host.store.registry).values()
 
 
 async def test_a_directory_without_a_record_is_removed(host: NamespaceHost) -> None:
-    host.places.sandbox("alc_never").mkdir()
+    host.store.sandbox("alc_never").mkdir()
     assert await host.recover() == []
-    assert host.places.allocations() == []
+    assert host.store.allocations() == []
 
 
 async def test_a_record_tells_everything_that_it_was_made_with(tmp_path: Path) -> None:
-    places = Places(tmp_path / "state", "label", tmp_path / "ranges")
-    places.make()
+    store = SandboxStore(tmp_path / "state", "label", tmp_path / "ranges")
+    store.make()
     spec = replace(spec_of("alc_1"), isolation="bounded")
-    record = Record(spec=spec, status="creating", first_uid=7, cgroups=("a",), limits={"b": "c"})
-    places.store(record)
-    assert places.load("alc_1") == record
+    record = SandboxRecord(spec=spec, status="creating", first_uid=7, cgroups=("a",), limits={"b": "c"})
+    store.save(record)
+    assert store.load("alc_1") == record

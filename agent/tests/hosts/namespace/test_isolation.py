@@ -16,7 +16,7 @@ import pytest
 from agent.tests.support import adversary
 from agent.tests.support.namespace_sandboxes import Inside, left_of, parsed, spec_of
 from agent.tests.support.supervisors import until
-from mooring_agent.hosts.contract import FileSpec, Isolation, Owner, ProcessSpec, Restart
+from mooring_agent.hosts.contract import FileSpec, Isolation, Owner, ProcessSpec, RestartPolicy
 from mooring_agent.hosts.namespace import NamespaceHost, namespace_processes
 from mooring_agent.sandbox_init import confinement
 
@@ -67,7 +67,7 @@ async def scene_of(isolation: Isolation, directory: Path) -> AsyncIterator[Scene
     mark = f"{MACHINE_MARK}-{secrets.token_hex(8)}"  # others may play the same on this machine
     (directory / f"{mark}.key").write_text(mark)
     host = NamespaceHost(directory / "state", "nod_test")
-    (host.places.state / "agent.key").write_text(mark)
+    (host.store.state / "agent.key").write_text(mark)
     shared = libc_segment()
     watcher = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", mark, stdin=-1)
     listener = socket.create_server(("0.0.0.0", 0))
@@ -103,7 +103,7 @@ async def scene_of(isolation: Isolation, directory: Path) -> AsyncIterator[Scene
         listener.close()
         abstract.close()
         release_segment(shared)
-        for allocation_id in host.places.allocations():
+        for allocation_id in host.store.allocations():
             await host.destroy(allocation_id)
     assert left_of(host) == []
 
@@ -163,14 +163,14 @@ async def serve_in(host: NamespaceHost, allocation_id: str) -> None:
     files = [FileSpec("/srv/neighbour.py", NEIGHBOUR.encode()), FileSpec(f"/srv/{NEIGHBOUR_MARK}", b"x", 0o644)]
     await host.write_files(owner, files)
     argv = ("python3", "/srv/neighbour.py", NEIGHBOUR_MARK)
-    await host.start_service(owner, "neighbour", ProcessSpec(argv), Restart("never"))
+    await host.start_service(owner, "neighbour", ProcessSpec(argv), RestartPolicy("never"))
     inside = Inside(host, owner)
     await inside.run("sh", "-c", "until ss -ltn 2>/dev/null | grep -q 8000 || grep -q :1F40 /proc/net/tcp; do :; done")
 
 
 def machine_pid(host: NamespaceHost, allocation_id: str) -> int:
     """The neighbour's process as the machine counts."""
-    init = host.places.load_init(Owner(allocation_id, "member"))
+    init = host.store.load_init(Owner(allocation_id, "member"))
     assert init is not None
     number = init.namespaces["pid"]
     return next(
@@ -205,7 +205,7 @@ async def only_the_friend_heard(scene: Scene) -> None:
 def nobody_holds_a_capability_beyond_the_short_list(scene: Scene) -> None:
     """No process of a sandbox, by the kernel's own sheet."""
     mask = sum(1 << number for number in confinement.KEPT.values())
-    init = scene.host.places.load_init(Owner("alc_b", "member"))
+    init = scene.host.store.load_init(Owner("alc_b", "member"))
     assert init is not None
     inside = [each for each in namespace_processes.survey() if each.namespaces.get("net") == init.namespaces["net"]]
     assert len(inside) >= 3
@@ -218,10 +218,10 @@ def nobody_holds_a_capability_beyond_the_short_list(scene: Scene) -> None:
 
 def no_namespace_is_shared(scene: Scene) -> None:
     """Neither with the machine nor with the neighbour."""
-    first, second = (scene.host.places.load_init(Owner(name, "_sandbox")) for name in ("alc_a", "alc_b"))
+    first, second = (scene.host.store.load_init(Owner(name, "_sandbox")) for name in ("alc_a", "alc_b"))
     assert first is not None
     assert second is not None
-    record = scene.host.places.load("alc_a")
+    record = scene.host.store.load("alc_a")
     assert record is not None
     shared = {"user"} if record.spec.isolation == "bounded" else set()
     for kind, number in first.namespaces.items():
@@ -233,16 +233,16 @@ def users_are_a_range_of_its_own(scene: Scene) -> None:
     """Of a sandbox that has one, on disk as well."""
     ranges = []
     for name in ("alc_a", "alc_b", "alc_friend"):
-        record = scene.host.places.load(name)
+        record = scene.host.store.load(name)
         assert record is not None
         if record.spec.isolation == "bounded":
             assert record.first_uid is None
             continue
         assert record.first_uid is not None
         ranges.append(record.first_uid)
-        root = scene.host.places.root(name)
+        root = scene.host.store.root(name)
         assert (root.stat().st_uid, (root / "home/app").stat().st_uid) == (record.first_uid, record.first_uid + 1000)
-        assert oct(os.stat(scene.host.places.state).st_mode & 0o777) == "0o700"
+        assert oct(os.stat(scene.host.store.state).st_mode & 0o777) == "0o700"
     assert len(ranges) == len(set(ranges))
 
 

@@ -28,7 +28,7 @@ async def small(tmp_path: Path) -> AsyncIterator[NamespaceHost]:
     """A host whose sandboxes have little room."""
     made = NamespaceHost(tmp_path / "state", "nod_test", disk_bytes=SIZE)
     yield made
-    for allocation_id in made.places.allocations():
+    for allocation_id in made.store.allocations():
         await made.destroy(allocation_id)
     assert left_of(made) == []
 
@@ -38,7 +38,7 @@ def loops(host: NamespaceHost) -> list[str]:
     listed = subprocess.run(
         ["losetup", "--list", "--noheadings", "--output", "BACK-FILE"], capture_output=True, text=True
     )
-    return [line for line in listed.stdout.splitlines() if str(host.places.state) in line]
+    return [line for line in listed.stdout.splitlines() if str(host.store.state) in line]
 
 
 def machines_mounts() -> str:
@@ -64,7 +64,7 @@ async def test_whoever_fills_his_disk_is_told_and_nobody_else_notices(small: Nam
         "1000000\n",
     )
     await small.write_files(Owner("alc_2"), [FileSpec("/srv/note", b"written by the agent")])
-    assert small.places.disk("alc_1").stat().st_blocks * 512 <= SIZE + (1 << 20)
+    assert small.store.disk("alc_1").stat().st_blocks * 512 <= SIZE + (1 << 20)
     assert (await full.run("rm", "/var/tmp/fill"))[0] == 0
     assert (await full.run(*more))[0] == 0, "what was removed is room again"
     for allocation_id in ("alc_1", "alc_2"):
@@ -75,7 +75,7 @@ async def test_whoever_fills_his_disk_is_told_and_nobody_else_notices(small: Nam
 
 async def test_the_disk_is_in_the_sandboxs_view_alone(small: NamespaceHost) -> None:
     await small.create(spec_of("alc_1"))
-    assert str(small.places.state) not in machines_mounts()
+    assert str(small.store.state) not in machines_mounts()
     mounted = (await Inside(small, Owner("alc_1")).run("cat", "/proc/self/mountinfo"))[1]
     root = next(line for line in mounted.splitlines() if line.split(" ")[4] == "/")
     assert "nosuid" in root

@@ -9,10 +9,19 @@ import pytest
 
 from agent.tests.support.namespace_sandboxes import Inside, namespaces_of, parsed, spec_of
 from agent.tests.support.supervisors import DAEMON
-from mooring_agent.control_plane.addresses import own_address
-from mooring_agent.hosts.contract import FileSpec, HostFailure, LogPart, LogWish, Owner, Peer, ProcessSpec, Restart
+from mooring_agent.control_plane.addresses import local_address
+from mooring_agent.hosts.contract import (
+    FileSpec,
+    HostFailure,
+    LogPart,
+    LogRequest,
+    Owner,
+    Peer,
+    ProcessSpec,
+    RestartPolicy,
+)
 from mooring_agent.hosts.namespace import NamespaceHost, init_process, namespace_processes, project_network
-from mooring_agent.hosts.namespace.sandbox_records import Places, sandbox_itself
+from mooring_agent.hosts.namespace.sandbox_records import SandboxStore, sandbox_owner
 from mooring_agent.kernel import proc
 from tools.ports import free_port
 
@@ -27,7 +36,7 @@ SERVE = "import http.server as h; h.HTTPServer(('0.0.0.0', {0}), h.SimpleHTTPReq
 async def start_server(host: NamespaceHost, owner: Owner, port: int) -> None:
     """A web server; when this returns it takes connections."""
     spec = ProcessSpec(("python3", "-c", SERVE.format(port)), directory="/srv")
-    await host.start_service(owner, "web", spec, Restart("never"))
+    await host.start_service(owner, "web", spec, RestartPolicy("never"))
     listens = f"^ *[0-9]+: [0-9A-F]{{8}}:{port:04X} [0-9A-F]{{8}}:[0-9A-F]{{4}} 0A "
     code, text = await Inside(host, owner).run("sh", "-c", f"until grep -qE '{listens}' /proc/net/tcp; do :; done")
     assert code == 0, text
@@ -74,9 +83,9 @@ print(json.dumps({
 
 async def test_create_asked_twice_answers_how_it_stands(host: NamespaceHost) -> None:
     first = await host.create(spec_of("alc_1"))
-    init = host.places.load_init(sandbox_itself("alc_1"))
+    init = host.store.load_init(sandbox_owner("alc_1"))
     assert await host.create(spec_of("alc_1")) == first
-    assert host.places.load_init(sandbox_itself("alc_1")) == init
+    assert host.store.load_init(sandbox_owner("alc_1")) == init
 
 
 async def test_members_of_one_project_reach_each_other_by_name_whoever_came_first(host: NamespaceHost) -> None:
@@ -99,19 +108,19 @@ async def test_a_member_goes_while_the_one_goes_by_whom_their_network_would_be_e
 ) -> None:
     for number in (5, 6):
         await host.create(spec_of(f"alc_{number}", number=number))
-    looked, by_a_member = [0], init_process.project_network
+    looked, by_a_member = [0], init_process.find_project_network
 
-    def by_one_who_has_just_ended(places: Places, name: str) -> str | None:
+    def by_one_who_has_just_ended(store: SandboxStore, name: str) -> str | None:
         looked[0] += 1
-        return f"/proc/{PID_MAX}/fd/3" if looked[0] % 2 else by_a_member(places, name)
+        return f"/proc/{PID_MAX}/fd/3" if looked[0] % 2 else by_a_member(store, name)
 
-    monkeypatch.setattr(init_process, "project_network", by_one_who_has_just_ended)
+    monkeypatch.setattr(init_process, "find_project_network", by_one_who_has_just_ended)
     assert (await host.destroy("alc_5")).clean
     assert looked[0] > 2
-    place = by_a_member(host.places, spec_of("alc_6").network.name)
+    place = by_a_member(host.store, spec_of("alc_6").network.name)
     assert place is not None
-    assert project_network.links(place).count(project_network.link_name("alc_5")) == 0
-    assert project_network.link_name("alc_6") in project_network.links(place)
+    assert project_network.list_links(place).count(project_network.link_name("alc_5")) == 0
+    assert project_network.link_name("alc_6") in project_network.list_links(place)
     await host.sweep({"alc_6"})
 
 
@@ -198,11 +207,11 @@ async def test_an_owner_goes_with_all_that_it_had_while_the_other_keeps_serving(
     await Inside(host, one).run("sh", "-c", "until [ -e /tmp/daemon.pid ]; do sleep 0.01; done")
     seen = await host.close_owner(one)
     assert (seen.clean, seen.remaining) == (True, ())
-    kinds = {thing.kind for thing in seen.found}
+    kinds = {resource.kind for resource in seen.found}
     assert kinds == {"processes", "namespaces", "sockets", "ports", "files"}
-    assert sum(thing.kind == "processes" for thing in seen.found) >= 4
-    assert ("ports", "tcp 8001") in {(thing.kind, thing.name) for thing in seen.found}
-    assert ("ports", "tcp 8002") not in {(thing.kind, thing.name) for thing in seen.found}
+    assert sum(resource.kind == "processes" for resource in seen.found) >= 4
+    assert ("ports", "tcp 8001") in {(resource.kind, resource.name) for resource in seen.found}
+    assert ("ports", "tcp 8002") not in {(resource.kind, resource.name) for resource in seen.found}
     assert (await ask(host, "alc_1", 8002)).startswith(b"HTTP/1.0 200")
     with pytest.raises(HostFailure, match="not_found"):
         await host.dial("alc_1", 8001)
@@ -216,26 +225,26 @@ async def test_a_services_log_is_read_in_parts_by_whichever_agent_and_only_by_it
     await host.create(spec_of("alc_1"))
     one, two = Owner("alc_1", "one"), Owner("alc_1", "two")
     talks = ProcessSpec(("sh", "-c", "echo one; echo two >&2; exec sleep 1000"))
-    await host.start_service(one, "web", talks, Restart("never"))
-    again = NamespaceHost(host.places.state, "nod_test")
+    await host.start_service(one, "web", talks, RestartPolicy("never"))
+    again = NamespaceHost(host.store.state, "nod_test")
     await again.recover()
     place, said = 0, b""
     while said != b"one\ntwo\n":
-        part = await again.read_log_part(one, "web", LogWish(place, 0, 5)) or LogPart(b"", 0, 0, 0)
+        part = await again.read_log_part(one, "web", LogRequest(place, 0, 5)) or LogPart(b"", 0, 0, 0)
         assert (part.offset, part.truncated_before) == (place, False)
         place, said = part.next_offset, said + part.content
         await asyncio.sleep(0)
-    tail = await again.read_log_part(one, "web", LogWish(None, 1, 1_024))
+    tail = await again.read_log_part(one, "web", LogRequest(None, 1, 1_024))
     assert tail == LogPart(b"two\n", 4, 8, 8)
-    assert await again.read_log_part(two, "web", LogWish(0, 0, 1_024)) is None
+    assert await again.read_log_part(two, "web", LogRequest(0, 0, 1_024)) is None
     for name in ("../one/logs/web", "..", "/etc/passwd", "a/b"):
         with pytest.raises(HostFailure, match="path_refused"):
-            await again.read_log_part(two, name, LogWish(0, 0, 1_024))
+            await again.read_log_part(two, name, LogRequest(0, 0, 1_024))
 
 
 async def test_owners_do_not_see_each_others_processes(host: NamespaceHost) -> None:
     await host.create(spec_of("alc_1"))
-    await host.start_service(Owner("alc_1", "one"), "sleeper", ProcessSpec(("sleep", "987654")), Restart("never"))
+    await host.start_service(Owner("alc_1", "one"), "sleeper", ProcessSpec(("sleep", "987654")), RestartPolicy("never"))
     _, text = await Inside(host, Owner("alc_1", "two")).run("sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
     assert "987654" not in text
     assert "mooring-init" in text
@@ -248,7 +257,7 @@ async def test_what_was_destroyed_is_found_listed_and_gone(host: NamespaceHost) 
     before, began = namespaces_of(host, "alc_1"), proc.ticks_now()
     seen = await host.destroy("alc_1")
     assert (seen.clean, seen.remaining, seen.not_looked) == (True, (), ())
-    kinds = {thing.kind for thing in seen.found}
+    kinds = {resource.kind for resource in seen.found}
     assert kinds >= {"processes", "namespaces", "mounts", "links", "sockets", "ports", "files"}
     assert set(seen.removed) == set(seen.found)
     assert set(seen.looked) == {
@@ -265,7 +274,7 @@ async def test_what_was_destroyed_is_found_listed_and_gone(host: NamespaceHost) 
 
 async def test_a_thing_that_cannot_be_taken_away_is_named_and_the_next_try_is_clean(host: NamespaceHost) -> None:
     await host.create(spec_of("alc_1"))
-    init = host.places.load_init(sandbox_itself("alc_1"))
+    init = host.store.load_init(sandbox_owner("alc_1"))
     assert init is not None
     # Somebody of the machine has the sandbox's network open: it lives on, and the receipt must not be clean.
     holder = await asyncio.create_subprocess_exec(
@@ -274,9 +283,11 @@ async def test_a_thing_that_cannot_be_taken_away_is_named_and_the_next_try_is_cl
     assert holder.stdout is not None
     await holder.stdout.readline()
     seen = await host.destroy("alc_1")
-    assert [(thing.kind, thing.name) for thing in seen.remaining] == [("namespaces", f"net:[{init.namespaces['net']}]")]
+    assert [(resource.kind, resource.name) for resource in seen.remaining] == [
+        ("namespaces", f"net:[{init.namespaces['net']}]")
+    ]
     assert not seen.clean
-    assert host.places.load("alc_1") is not None
+    assert host.store.load("alc_1") is not None
     holder.kill()
     await holder.wait()
     assert (await host.destroy("alc_1")).clean
@@ -310,13 +321,13 @@ os.killpg(0, 9)
 async def test_the_machines_network_is_used_only_when_asked_and_dialled_only_where_the_sandbox_listens(
     host: NamespaceHost,
 ) -> None:
-    host.machine = replace(host.machine, address=own_address(""))
+    host.machine = replace(host.machine, address=local_address(""))
     facts = await host.create(spec_of("alc_1", machine_network=True))
     assert facts.address == host.machine.address
     inside = Inside(host, Owner("alc_1", "member"))
     code, told = await inside.run("getent", "hosts", "host5")
     assert (code, told.split()) == (0, [facts.address, "host5"])
-    init = host.places.load_init(sandbox_itself("alc_1"))
+    init = host.store.load_init(sandbox_owner("alc_1"))
     assert init is not None
     assert init.namespaces["net"] == namespace_processes.own_namespaces()["net"]
     with socket.create_server(("127.0.0.1", 0)) as foreign, pytest.raises(HostFailure, match="not_found"):
@@ -326,7 +337,7 @@ async def test_the_machines_network_is_used_only_when_asked_and_dialled_only_whe
     assert (await ask(host, "alc_1", port)).startswith(b"HTTP/1.0 200")
     seen = await host.destroy("alc_1")
     assert seen.clean
-    assert ("ports", f"tcp {port}") in {(thing.kind, thing.name) for thing in seen.found}
+    assert ("ports", f"tcp {port}") in {(resource.kind, resource.name) for resource in seen.found}
 
 
 async def test_an_interactive_command_has_a_terminal_of_its_own(host: NamespaceHost) -> None:
@@ -380,4 +391,4 @@ async def test_a_sandbox_is_refused_and_nothing_is_made(host: NamespaceHost, cha
     }
     with pytest.raises(HostFailure):
         await host.create(odd[change])
-    assert host.places.allocations() == []
+    assert host.store.allocations() == []

@@ -29,10 +29,19 @@ from agent.tests.support.process_sandboxes import (
     wanted,
 )
 from agent.tests.support.supervisors import DAEMON, daemon_pid, is_alive, kill, until
-from mooring_agent.hosts.contract import FileSpec, HostFailure, Look, Owner, Peer, ProcessSpec, Restart, Thing
+from mooring_agent.hosts.contract import (
+    FileSpec,
+    HostFailure,
+    Owner,
+    Peer,
+    ProcessSpec,
+    Resource,
+    RestartPolicy,
+    TeardownReport,
+)
 from mooring_agent.hosts.process import ProcessHost, destroy
-from mooring_agent.hosts.process.inspect import KINDS, Holding, find_processes
-from mooring_agent.hosts.process.sandbox_directory import Sandbox
+from mooring_agent.hosts.process.inspect import KINDS, InspectionScope, find_processes
+from mooring_agent.hosts.process.sandbox_directory import SandboxDirectory
 from mooring_agent.kernel import proc
 from mooring_agent.supervisor.supervisor_client import SupervisorClient, SupervisorGone
 
@@ -51,15 +60,15 @@ async def host(tmp_path: Path, node_id: str) -> AsyncIterator[ProcessHost]:
         yield made
 
 
-def kinds(things: tuple[Thing, ...]) -> set[str]:
-    return {thing.kind for thing in things}
+def kinds(resources: tuple[Resource, ...]) -> set[str]:
+    return {resource.kind for resource in resources}
 
 
-def assert_clean(look: Look) -> None:
-    assert look.remaining == ()
-    assert look.clean
-    assert set(look.looked) == set(KINDS)
-    assert sorted(map(repr, look.found)) == sorted(map(repr, look.removed))
+def assert_clean(report: TeardownReport) -> None:
+    assert report.remaining == ()
+    assert report.clean
+    assert set(report.looked) == set(KINDS)
+    assert sorted(map(repr, report.found)) == sorted(map(repr, report.removed))
 
 
 async def test_a_sandbox_says_that_it_is_none(host: ProcessHost) -> None:
@@ -122,8 +131,8 @@ async def test_without_a_sandbox_nothing_is_done(host: ProcessHost) -> None:
 
 
 async def test_a_service_is_inspected_with_its_last_lines(host: ProcessHost) -> None:
-    started = await host.start_service(A, "web", shell("seq 100; exec sleep 1000"), Restart("always"))
-    again = await host.start_service(A, "web", shell("exit 1"), Restart("always"))
+    started = await host.start_service(A, "web", shell("seq 100; exec sleep 1000"), RestartPolicy("always"))
+    again = await host.start_service(A, "web", shell("exit 1"), RestartPolicy("always"))
     assert (started.state, again.pid) == ("running", started.pid)
 
     async def said_all() -> bool:
@@ -157,10 +166,10 @@ async def test_one_owner_goes_clean_while_the_other_serves(host: ProcessHost, tm
         A, "task-2", shell("mkdir -p data/a/deep && mkfifo data/a/deep/pipe && ln -s / data/a/deep/link"), 60
     )
     daemon = await daemon_pid(tmp_path / "d")
-    look = await host.close_owner(A)
-    assert_clean(look)
-    assert kinds(look.found) == {"processes", "files", "ports", "sockets"}
-    assert Thing("ports", f"tcp 127.0.0.1 {gone}") in look.removed
+    report = await host.close_owner(A)
+    assert_clean(report)
+    assert kinds(report.found) == {"processes", "files", "ports", "sockets"}
+    assert Resource("ports", f"tcp 127.0.0.1 {gone}") in report.removed
     assert not is_alive(daemon)
     assert b"200 OK" in await get(host, stays)
     with pytest.raises(HostFailure):
@@ -179,10 +188,10 @@ async def test_a_destroyed_sandbox_is_gone_whole(host: ProcessHost, tmp_path: Pa
     daemon = await daemon_pid(tmp_path / "d")
     await host.run(B, "task-2", shell("mkdir -p closed/in && touch closed/in/file && chmod 0 closed/in closed"), 60)
     supervisor = await SupervisorClient(tmp_path / "host/sandboxes/alc_1/supervisor").status()
-    look = await host.destroy("alc_1")
-    assert_clean(look)
-    assert kinds(look.found) >= {"processes", "files", "ports", "sockets"}
-    assert look.looked["processes"] > 1
+    report = await host.destroy("alc_1")
+    assert_clean(report)
+    assert kinds(report.found) >= {"processes", "files", "ports", "sockets"}
+    assert report.looked["processes"] > 1
     assert not any(is_alive(pid) for pid in (daemon, supervisor.pid, *supervisor.owners.values()))
     assert list((tmp_path / "host/sandboxes").iterdir()) == []
     assert_clean(await host.destroy("alc_1"))
@@ -222,10 +231,10 @@ async def test_a_process_without_a_mark_is_killed_though_its_supervisor_is_gone_
     (unmarked,) = [each.pid for each in proc.processes().values() if each.parent == status.owners[A.label]]
     await until(lambda: proc.title(unmarked).startswith("sleep"))
 
-    answers = destroy._if_it_answers
+    answers = destroy._unless_gone
 
     async def once(asked: Awaitable[object]) -> object:
-        monkeypatch.setattr(destroy, "_if_it_answers", gone)
+        monkeypatch.setattr(destroy, "_unless_gone", gone)
         return await answers(asked)
 
     async def gone(asked: Awaitable[object]) -> None:
@@ -236,22 +245,22 @@ async def test_a_process_without_a_mark_is_killed_though_its_supervisor_is_gone_
         with suppress(SupervisorGone):
             await asked
 
-    monkeypatch.setattr(destroy, "_if_it_answers", once)
+    monkeypatch.setattr(destroy, "_unless_gone", once)
     assert_clean(await host.close_owner(A))
     assert not is_alive(unmarked)
 
 
 def test_who_was_seen_before_is_looked_for_by_its_number_and_its_start(node_id: str, tmp_path: Path) -> None:
     """A process that dies has no environment any more, and so no mark, a while before it has ended."""
-    holding = Holding(Sandbox(tmp_path, node_id), None, frozenset(), (), frozenset())
+    scope = InspectionScope(SandboxDirectory(tmp_path, node_id), None, frozenset(), (), frozenset())
     with subprocess.Popen(["sleep", "1000"], env={}) as unmarked:
         try:
             seen = proc.find_process(unmarked.pid)
             assert seen is not None
             table = proc.processes()
-            assert find_processes(holding, table) == ()
-            assert [each.pid for each in find_processes(holding, table, [seen])] == [seen.pid]
-            assert find_processes(holding, table, [replace(seen, started=seen.started - 1)]) == ()
+            assert find_processes(scope, table) == ()
+            assert [each.pid for each in find_processes(scope, table, [seen])] == [seen.pid]
+            assert find_processes(scope, table, [replace(seen, started=seen.started - 1)]) == ()
         finally:
             unmarked.kill()
 
@@ -330,7 +339,7 @@ async def test_a_sweep_reaps_what_is_unknown_and_names_what_is_foreign(
     stranger = await asyncio.create_subprocess_exec("sleep", "1000", env=environment)
     stray = await asyncio.create_subprocess_exec("sleep", "1000", env={"MOORING_SANDBOX": f"{node_id}/alc_8"})
     strays = await host.sweep(["alc_1"])
-    verdicts = {(each.thing.kind, each.thing.name): each.verdict for each in strays}
+    verdicts = {(each.resource.kind, each.resource.name): each.verdict for each in strays}
     assert verdicts["files", "alc_2"] == "reaped"
     assert verdicts["files", "alc_half"] == "reaped"
     assert verdicts["files", "notes.txt"] == "foreign"
@@ -355,9 +364,9 @@ async def test_a_control_group_that_a_program_was_in_is_found_and_removed(host: 
     places = [Path(place) for line in proc.cgroups(started.pid) if (place := proc.cgroup_directory(line)) is not None]
     group = next(place for place in sorted(places) if place.is_dir()) / f"made-{uuid.uuid4().hex}"
     move_to(group, started.pid)
-    look = await host.close_owner(A)
-    assert [thing.name.endswith(group.name) for thing in look.found if thing.kind == "cgroups"] == [True]
-    assert (look.clean, group.exists()) == (True, False)
+    report = await host.close_owner(A)
+    assert [resource.name.endswith(group.name) for resource in report.found if resource.kind == "cgroups"] == [True]
+    assert (report.clean, group.exists()) == (True, False)
 
 
 def move_to(group: Path, pid: int) -> None:

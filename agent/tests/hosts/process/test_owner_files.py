@@ -126,8 +126,8 @@ async def test_a_link_that_a_tenant_plants_between_two_writes_is_refused(
         with pytest.raises(HostFailure):
             await host.write_files(A, [FileSpec(path, directory=True, mode=0o700)])
     assert everything(outside) == before
-    look = await host.close_owner(A)
-    assert look.clean
+    report = await host.close_owner(A)
+    assert report.clean
     assert everything(outside) == before
 
 
