@@ -1,4 +1,4 @@
-"""`mooring-agent`: enrol a machine, run its agent; or simulate many machines.
+"""`mooring-agent`: enrol a machine, run its agent, or simulate many machines.
 
 The one-time token is read from a file or from standard input, never from the command line, where others could see it.
 """
@@ -43,7 +43,7 @@ GIB: Final = 1 << 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; its exit code."""
+    """Run the command and return its exit code."""
     options = _parser().parse_args(arguments)
     log_context.configure(options.log_level.upper())
     try:
@@ -65,7 +65,7 @@ def _enrol(options: argparse.Namespace) -> int:
     enrolled = read_identity(directory)
     if enrolled is not None and not options.again:
         raise ValueError(
-            f"{directory} is enrolled already, as {enrolled.node_id} at {enrolled.url}; `--again` joins anew"
+            f"{directory} is already enrolled as {enrolled.node_id} at {enrolled.url}; use `--again` to enrol it again"
         )
     token = _read_token(options.token_file)
     labels = dict(_label(text) for text in options.label)
@@ -80,13 +80,13 @@ def _enrol(options: argparse.Namespace) -> int:
 
 
 def archive_journal(directory: Path, node_id: str) -> None:
-    """Keep the journal of the node that this machine was: its chain of receipts has ended, a new one begins."""
+    """Keep the journal of the node that this machine was before: the new node starts a receipt chain of its own."""
     for path in directory.glob("journal.sqlite*"):
         path.rename(directory / path.name.replace("journal", f"journal-{node_id}", 1))
 
 
 def _read_token(default_directory: str) -> str:
-    """The one-time token: asked for where somebody can type, without showing it."""
+    """Read the one-time token; on a terminal, prompt for it without echo."""
     if default_directory != "-":
         return Path(default_directory).read_text().strip()
     return (getpass.getpass("One-time token: ") if sys.stdin.isatty() else sys.stdin.read()).strip()
@@ -107,7 +107,7 @@ def _run(options: argparse.Namespace) -> int:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ValueError(f"another agent runs on {directory}") from error
+            raise ValueError(f"another agent is already running on {directory}") from error
         journal = Journal(directory / "journal.sqlite")
         try:
             address = check_local_address(options.address) if options.address else local_address(identity.url)
@@ -144,15 +144,15 @@ async def _run_until_signal(parts: AgentParts) -> None:
 
 
 def end_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the parent is gone, in whatever way; only the agent ends, not what it started."""
+    """Ask the kernel for SIGTERM when the parent is gone, however it ended. What the agent started goes on."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
-        raise ValueError("the program that started the agent is gone already")
+        raise ValueError("the program that started the agent has already ended")
 
 
 def _default_name() -> str:
-    """The machine's name in the form that the platform takes: small letters, digits and hyphens."""
+    """The machine's host name in the form that the platform accepts: lower-case letters, digits and hyphens."""
     name = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower()).strip("-")[:40].rstrip("-")
     return name if re.fullmatch(r"[a-z][a-z0-9-]{1,38}[a-z0-9]", name) else f"node-{name}".rstrip("-")[:40]
 
@@ -160,7 +160,7 @@ def _default_name() -> str:
 def _label(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise ValueError(f"a label is NAME=VALUE; this is {text!r}")
+        raise ValueError(f"a label is NAME=VALUE, not {text!r}")
     return name, value
 
 
@@ -185,27 +185,23 @@ def _parser() -> argparse.ArgumentParser:
     shared.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     commands = parser.add_subparsers(dest="command", required=True)
     enrol_parser = commands.add_parser("enrol", parents=[shared], help="join a platform with a one-time token")
-    enrol_parser.add_argument("--url", required=True, help="the platform's address")
+    enrol_parser.add_argument("--url", required=True, help="URL of the platform")
     enrol_parser.add_argument(
         "--token-file", default="-", help="file with the one-time token; `-` reads standard input"
     )
+    enrol_parser.add_argument("--name", default=_default_name(), help="name of the machine (default %(default)s)")
     enrol_parser.add_argument(
-        "--name", default=_default_name(), help="what the machine is called (default %(default)s)"
-    )
-    enrol_parser.add_argument(
-        "--again", action="store_true", help="join anew with the state of a node that was retired"
+        "--again", action="store_true", help="enrol again with the state directory of a retired node"
     )
     enrol_parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE")
     run_parser = commands.add_parser("run", parents=[shared], help="run the agent of an enrolled machine")
-    run_parser.add_argument(
-        "--url", default=None, help="the platform's address, if it is another than when it enrolled"
-    )
+    run_parser.add_argument("--url", default=None, help="URL of the platform, if it has changed since enrolment")
     for command in (enrol_parser, run_parser):
         command.add_argument(
-            "--allow-insecure", action="store_true", help="take an address without TLS that is not this machine's own"
+            "--allow-insecure", action="store_true", help="accept a URL without TLS that does not point to this machine"
         )
     run_parser.add_argument(
-        "--end-with-parent", action="store_true", help="end when the program that started the agent ends"
+        "--end-with-parent", action="store_true", help="stop when the program that started the agent ends"
     )
     run_parser.add_argument(
         "--simulated-gpus", type=int, default=0, help="declare GPUs that compute nothing, for trials"
@@ -213,14 +209,14 @@ def _parser() -> argparse.ArgumentParser:
     run_parser.add_argument(
         "--address",
         default="",
-        help="where other machines reach this one (default: the address by which it goes to the platform, or anywhere)",
+        help="address at which other machines reach this one (default: the address of its route to the platform)",
     )
-    run_parser.add_argument("--concurrency", type=int, default=16, help="how many tasks run side by side")
+    run_parser.add_argument("--concurrency", type=int, default=16, help="how many tasks run concurrently")
     run_parser.add_argument(
         "--sandbox-disk-gib",
         type=float,
         default=DISK_BYTES / GIB,
-        help="how much each sandbox of the namespace host may write, in GiB (default %(default)g; 0 sets no bound)",
+        help="how much each sandbox of the namespace host may write, in GiB (default %(default)g; 0 means no limit)",
     )
     simulate.add_parser(commands)
     return parser

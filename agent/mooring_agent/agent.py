@@ -1,7 +1,7 @@
-"""The agent: one long poll that claims, one loop that tells, and now and then a look for strays.
+"""The agent: a long poll that claims tasks, a loop that reports, and a periodic sweep for strays.
 
-Its order at a start is that of trust: find what stands on the machine, go on with what a crash cut off, tell what
-the machine has, compare it with what the platform knows, and only then ask for work.
+At start it recovers the sandboxes on the machine, resumes tasks that a crash interrupted, reports its inventory,
+compares the machine with what the platform knows, and only then asks for work.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ log = logging.getLogger("mooring.agent")
 
 @dataclass(slots=True)
 class AgentParts:
-    """What an agent is made of; a test or a simulated one puts others in."""
+    """Everything an agent is built from; tests and simulated agents substitute parts."""
 
     identity: Identity
     keys: NodeKeys
@@ -46,20 +46,20 @@ class AgentParts:
     journal: Journal
     inventory: Callable[[], Mapping[str, Any]]
     now: Callable[[], float]
-    directory: Path | None = None  # where the identity is kept when keys are announced
+    directory: Path | None = None  # where the identity is saved when the platform announces new keys
     concurrency: int = 16
     handlers: Mapping[str, TaskHandler] = field(default_factory=lambda: HANDLERS)
-    transport: httpx.AsyncBaseTransport | None = None  # where many agents of one process share their connections
-    sweeps: Sequence[Callable[[Collection[str]], Awaitable[Sequence[Stray]]]] = ()  # of what the host does not make
+    transport: httpx.AsyncBaseTransport | None = None  # shared by the agents of one process
+    sweeps: Sequence[
+        Callable[[Collection[str]], Awaitable[Sequence[Stray]]]
+    ] = ()  # for resources that the host itself does not make
 
 
 class NodeRetired(Exception):
-    """The platform knows this node no more (it was retired): the agent ends, and what runs on the machine goes on."""
+    """The platform retired this node: the agent stops, and what runs on the machine keeps running."""
 
 
 class Agent:
-    """One agent, for as long as it runs."""
-
     def __init__(self, parts: AgentParts) -> None:
         self.parts = parts
         self.identity = parts.identity
@@ -77,10 +77,10 @@ class Agent:
         self._started_at = parts.now()
 
     async def run(self) -> None:
-        """Work until it is cancelled; what runs on the machine goes on without it."""
+        """Work until cancelled; what runs on the machine keeps running."""
         parts = self.parts
         sandboxes = await parts.host.recover()
-        log.info("found %d sandboxes of this agent", len(sandboxes))
+        log.info("recovered %d sandboxes of this agent", len(sandboxes))
         await self.executor.resume()
         reporting = asyncio.create_task(self.reporter.run(), name="reporter")
         try:
@@ -99,11 +99,10 @@ class Agent:
 
     @property
     def verifier(self) -> TaskVerifier:
-        """Whom this agent believes now."""
         return TaskVerifier(self.identity.node_id, self.identity.audience, self.identity.pinned)
 
     def health(self) -> dict[str, Any]:
-        """How the agent itself is."""
+        """The agent's own health, for the heartbeat."""
         health: dict[str, Any] = {
             "version": VERSION,
             "host": self.parts.host.kind,
@@ -128,7 +127,7 @@ class Agent:
                 return
             except (Unreachable, Rejected) as error:
                 _raise_if_retired(error)
-                log.warning("the platform does not take this machine's inventory: %s", error)
+                log.warning("the platform did not accept this machine's inventory: %s; retrying", error)
                 await backoff.wait()
 
     async def _claim(self) -> None:
@@ -141,7 +140,7 @@ class Agent:
                 backoff.reset()
             except (Unreachable, Rejected) as error:
                 _raise_if_retired(error)
-                log.warning("no claim: %s", error)
+                log.warning("claim failed: %s; retrying", error)
                 await backoff.wait()
                 continue
             self._accept(claimed)
@@ -156,10 +155,10 @@ class Agent:
             try:
                 self.executor.accept(self.verifier.verify(envelope, self.parts.now()))
             except TaskRefused as refused:
-                log.warning("a task was refused: %s", refused)
+                log.warning("refused a task: %s", refused)
                 self.reporter.report_refusal(refused.reason, refused.detail, refused.task_id)
             except JournalFull as full:
-                log.error("a task cannot be taken, and is offered again later: %s", full)
+                log.error("cannot accept a task: %s; the platform will offer it again", full)
         for lease in claimed.cancel:
             self.executor.cancel(lease.task_id)
 
@@ -171,25 +170,28 @@ class Agent:
                 backoff.reset()
             except (Unreachable, Rejected) as error:
                 _raise_if_retired(error)
-                log.warning("no sweep now: %s", error)
-            except (HostFailure, OSError):  # the platform may wait for it before it gives this node any work
-                log.exception("the sweep came to no end, and is begun again")
+                log.warning(
+                    "sweep skipped, the platform cannot be reached: %s; the next one runs in ten minutes", error
+                )
+            except (HostFailure, OSError):  # the platform may hold back work until the sweep is done
+                log.exception("sweep failed; retrying")
                 await backoff.wait()
                 continue
             self.parts.journal.prune(self.parts.now())
             await asyncio.sleep(SWEEP_SECONDS)
 
     async def sweep(self) -> None:
-        """Compare this machine with what the platform knows; what is ours and unknown is reaped and reported."""
-        # A sandbox may be made while the platform is asked, and while the machine is looked through: what comes
-        # meanwhile is added to this very set before anything of it is made, so that it is never taken for unknown.
+        """Compare this machine with what the platform knows; reap and report what is ours and unknown."""
+        # A sandbox may be created while the platform answers and while the machine is searched. Its allocation is added
+        # to this same set before anything of it exists, so it is never taken for unknown.
         known = self.executor.touched
         known.clear()
         known.update(each.task.allocation_id for each in self.executor.tracked.values())
         known.update(await self.client.allocations())
         strays = [stray for sweep in self.parts.sweeps for stray in await sweep(known)]
         strays += await self.parts.host.sweep(known)
-        self.reporter.report_strays(  # none is told as well: it ends the sweep that the platform waits for
+        # An empty list is reported too: it completes the sweep that the platform waits for.
+        self.reporter.report_strays(
             [
                 {
                     "kind": each.resource.kind,
@@ -203,6 +205,6 @@ class Agent:
 
 
 def _raise_if_retired(error: Unreachable | Rejected) -> None:
-    """A node that was retired is not to knock for ever."""
+    """Stop the agent of a retired node, which would otherwise retry for ever."""
     if isinstance(error, Rejected) and error.code == "assertion_refused":
-        raise NodeRetired(f"the platform does not take this node any more: {error}") from error
+        raise NodeRetired(f"the platform no longer accepts this node: {error}") from error

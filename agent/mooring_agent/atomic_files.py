@@ -1,4 +1,4 @@
-"""Writing the agent's own files so that a crash leaves the old or the new one, never half of one."""
+"""Files that are replaced atomically: after a crash the old or the new content is there, never half of one."""
 
 import os
 import tempfile
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file that only this account may read; it is on disk when this returns."""
+    """Write a file that only this user may read; it is on disk when this returns."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -21,7 +21,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Let the names in a directory be on disk."""
+    """Flush a directory, so that created and renamed entries survive a crash."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""What this machine has: processors, memory, NUMA, GPUs and the programs that apps may need.
+"""The machine's inventory: CPUs, memory, NUMA, GPUs and programs that apps may need.
 
-GPUs come from NVIDIA's own library where its driver is loaded. Otherwise there are none, or as many *simulated* ones
-as the operator declares: they can be scheduled and isolated, they compute nothing, and every place that shows them
-says so.
+GPUs come from NVIDIA's own library if its driver is loaded. Otherwise there are none, or as many *simulated* ones as
+the operator declares: they can be scheduled and isolated, they compute nothing, and they are marked wherever they are
+shown.
 """
 
 import os
@@ -29,20 +29,20 @@ PROGRAMS: Final = (
     "ip",
     "cloud-init",
 )
-"""Programs whose presence is a fact that an app's manifest can ask for."""
+"""Programs whose presence is a fact that an app's manifest can require."""
 VERSION_ARGUMENTS: Final = {"slurmctld": "-V", "slurmd": "-V", "slurmdbd": "-V", "ip": "-V"}
 SIMULATED_MODEL: Final = "simulated"
 SIMULATED_BYTES: Final = 80 * (1 << 30)
 FACT_MAX: Final = 200
 PRESENT: Final = "present"
-"""The fact of a program that does not say its version."""
+"""The fact of a program that does not report its version."""
 _NUMA_NODES: Final = Path("/sys/devices/system/node")
 
 
 def collect_inventory(
     host: str, simulated_gpus: int = 0, facts: Mapping[str, str] | None = None, addresses: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Everything that the platform is told of this machine."""
+    """Everything the platform is sent about this machine."""
     gpus, numa = real_gpus(), numa_nodes()
     return {
         "agent_version": VERSION,
@@ -62,7 +62,7 @@ def collect_inventory(
 
 
 def real_gpus() -> list[dict[str, Any]]:
-    """The GPUs that NVIDIA's driver shows; none where there is no driver."""
+    """The GPUs that NVIDIA's driver reports; none if there is no driver."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -74,7 +74,7 @@ def real_gpus() -> list[dict[str, Any]]:
 
 
 def declared_gpus(count: int, numa_count: int) -> list[dict[str, Any]]:
-    """As many simulated GPUs as were declared, spread over the NUMA nodes in blocks."""
+    """The declared number of simulated GPUs, spread over the NUMA nodes in blocks."""
     return [
         {
             "index": index,
@@ -88,7 +88,6 @@ def declared_gpus(count: int, numa_count: int) -> list[dict[str, Any]]:
 
 
 def numa_nodes() -> list[dict[str, Any]]:
-    """The NUMA nodes, each with its processors and memory."""
     paths = sorted(_NUMA_NODES.glob("node[0-9]*"), key=lambda path: int(path.name[4:]))
     return [
         {
@@ -101,7 +100,7 @@ def numa_nodes() -> list[dict[str, Any]]:
 
 
 def count_cpus(listed: str) -> int:
-    """How many processors a list such as `0-3,8` names."""
+    """The number of CPUs in a list such as `0-3,8`."""
     ranges = [part.partition("-") for part in listed.strip().split(",") if part]
     return sum(int(last or first) - int(first) + 1 for first, _, last in ranges)
 
@@ -114,7 +113,7 @@ def _memory_of(path: Path) -> int:
 
 
 def programs(names: Sequence[str] = PROGRAMS) -> dict[str, str]:
-    """Which of these programs are here, with their versions."""
+    """Which of these programs are installed, with their versions."""
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
     paths = {name: shutil.which(name, path=path) for name in names}
     return {name: _version(name, place) for name, place in paths.items() if place is not None}
@@ -138,7 +137,7 @@ def _version(name: str, place: str) -> str:
 
 
 def fact_text(text: str) -> str:
-    """What a program says of itself as the platform takes it: printable, in one line, bounded."""
+    """A program's output in the form that the platform accepts: printable, one line, bounded."""
     words = "".join(
         letter if letter.isprintable() and letter != "\ufffd" else " " * letter.isspace() for letter in text
     )
@@ -146,7 +145,7 @@ def fact_text(text: str) -> str:
 
 
 def numa_of(path: Path) -> int:
-    """The NUMA node that a device's file tells; the kernel says -1 where it does not know, and that is the first."""
+    """The NUMA node in a device's file; the kernel writes -1 if it is unknown, which counts as the first."""
     try:
         return max(0, int(path.read_text()))
     except (OSError, ValueError):

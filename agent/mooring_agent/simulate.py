@@ -1,12 +1,12 @@
 """`mooring-agent simulate`: a fleet of simulated machines in one process.
 
-Each is a whole agent, the same that runs on a machine, over the simulated host: it has keys of its own, enrols with a
-one-time token of its own, polls, verifies, journals, reports and signs receipts. Only its machine is imagined: nothing
-runs, and everything that it says carries `simulated`. All of it is in memory; when the process ends, the nodes are
-unreachable, and a new process enrols new ones.
+Each is a complete agent, the same that runs on a real machine, over the simulated host: it has its own keys, enrols
+with its own one-time token, polls, verifies, journals, reports and signs receipts. Only the machine is simulated:
+nothing runs, and everything it reports carries `simulated`. All state is in memory; when the process ends, the nodes
+become unreachable, and a new process enrols new ones.
 
-The one-time tokens are made with the token of somebody who may make them, which is read from a file or from standard
-input, never from the command line.
+The one-time tokens are created with the token of a platform admin, which is read from a file or from standard input,
+never from the command line.
 """
 
 import argparse
@@ -44,9 +44,9 @@ from mooring_agent.inventory import declared_gpus
 from mooring_agent.tasks.journal import Journal
 
 ENROLLING_MAX: Final = 8
-"""How many enrol at once."""
+"""How many enrol concurrently."""
 GROUP: Final = 50
-"""How many agents share a pool of connections; a pool looks through all of its connections for each request."""
+"""How many agents share a connection pool; a pool scans all of its connections for each request."""
 COUNT_MAX: Final = 20_000
 GPUS_MAX: Final = 64
 
@@ -55,7 +55,7 @@ log = logging.getLogger("mooring.simulate")
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What is asked for."""
+    """The parameters of a fleet."""
 
     url: str
     token: str
@@ -71,22 +71,21 @@ class _EnrolmentToken(msgspec.Struct):
 
 
 class SharedTransport(httpx.AsyncBaseTransport):
-    """Connections that several agents share: one that ends hangs up on nobody else."""
+    """Connections that several agents share: closing one agent's client does not close them."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
-        # One connection of each for its poll, and a few for all reports.
+        # One connection per agent for its poll, and a few for all reports.
         limits = httpx.Limits(max_connections=2 * GROUP, max_keepalive_connections=2 * GROUP)
         self._pool = httpx.AsyncHTTPTransport(verify=context, limits=limits)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send it over whichever connection is free."""
         return await self._pool.handle_async_request(request)
 
     async def aclose(self) -> None:
-        """An agent hangs up: the connections stay."""
+        """An agent closes its client: the connections stay open."""
 
     async def close_pool(self) -> None:
-        """All agents have ended."""
+        """Close the connections when all agents have ended."""
         await self._pool.aclose()
 
 
@@ -106,7 +105,7 @@ class Simulation:
         self._enrolled = 0
 
     async def run(self) -> None:
-        """Enrol all of them and work until it is cancelled; what enrolled already works meanwhile."""
+        """Enrol all machines and work until cancelled; each starts to work as soon as it is enrolled."""
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(self.fleet.count):
@@ -125,12 +124,12 @@ class Simulation:
         try:
             await Agent(parts).run()
         except NodeRetired as retired:
-            log.warning("simulated machine %d ends: %s", number, retired)
+            log.warning("simulated machine %d was retired and stops: %s", number, retired)
         finally:
             parts.journal.close()
 
     async def _enrol_machine(self, number: int) -> AgentParts:
-        """A machine of the fleet, enrolled."""
+        """The parts of an enrolled machine of the fleet."""
         fleet, transport = self.fleet, self._pools[number // GROUP]
         keys = make_keys()
         request = EnrolmentRequest(f"{fleet.prefix}-{number}", "simulated", {"simulated": "true"})
@@ -141,7 +140,7 @@ class Simulation:
                 identity = await enrol(fleet.url, token, keys, request, transport)
                 break
             except Unreachable as error:
-                log.warning("simulated machine %d does not reach the platform: %s", number, error)
+                log.warning("simulated machine %d cannot reach the platform: %s; retrying", number, error)
                 await backoff.wait()
         host = SimulatedHost(_faults_of(fleet.faults, number))
         return AgentParts(
@@ -160,12 +159,11 @@ class Simulation:
 
 
 def _faults_of(faults: FaultProfile, number: int) -> FaultProfile:
-    """The same weather with a seed of its own, so that machines differ and a run happens again."""
+    """The same faults with a seed of its own, so that machines differ and a run is repeatable."""
     return FaultProfile(faults.latency_seconds, faults.failure_rate, faults.leftover_rate, faults.seed + number)
 
 
 def simulated_inventory(gpus: int) -> Mapping[str, Any]:
-    """What an imagined machine has."""
     return {
         "agent_version": VERSION,
         "host": "simulated",
@@ -178,7 +176,6 @@ def simulated_inventory(gpus: int) -> Mapping[str, Any]:
 
 
 def describe_faults(faults: FaultProfile) -> str:
-    """The weather in words."""
     return (
         f"host simulated, latency {faults.latency_seconds:g} s, failure rate {faults.failure_rate:g}, "
         f"leftover rate {faults.leftover_rate:g}, seed {faults.seed}"
@@ -186,37 +183,41 @@ def describe_faults(faults: FaultProfile) -> str:
 
 
 def print_line(line: str) -> None:
-    """A line for whoever started this."""
+    """Print a line at once, for the program that started this."""
     print(line, flush=True)
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The command's options."""
-    about = "run many simulated machines in one process, for trials of scale and of faults"
+    about = "run many simulated machines in one process, to try scale and faults"
     parser = commands.add_parser("simulate", help=about, description=about)
-    parser.add_argument("--url", required=True, help="the platform's address")
+    parser.add_argument("--url", required=True, help="URL of the platform")
     parser.add_argument("--count", type=_int_between(1, COUNT_MAX), required=True, help="how many simulated machines")
     parser.add_argument(
         "--token-file", default="-", help="file with the token of a platform admin; `-` reads standard input"
     )
-    parser.add_argument("--region", default="simulated", help="the region that they join (default %(default)s)")
-    parser.add_argument("--name-prefix", default=None, help="what they are called, before their numbers")
-    parser.add_argument("--gpus", type=_int_between(0, GPUS_MAX), default=8, help="simulated GPUs of each (default 8)")
+    parser.add_argument("--region", default="simulated", help="region that they join (default %(default)s)")
+    parser.add_argument("--name-prefix", default=None, help="their names, before the number")
+    parser.add_argument(
+        "--gpus", type=_int_between(0, GPUS_MAX), default=8, help="simulated GPUs of each machine (default 8)"
+    )
     parser.add_argument(
         "--latency-seconds", type=_float_between(0.0, 3600.0), default=0.0, help="how long a step takes"
     )
     parser.add_argument(
-        "--failure-rate", type=_float_between(0.0, 1.0), default=0.0, help="part of the steps that fail"
+        "--failure-rate", type=_float_between(0.0, 1.0), default=0.0, help="fraction of the steps that fail"
     )
     parser.add_argument(
-        "--leftover-rate", type=_float_between(0.0, 1.0), default=0.0, help="part of the teardowns that leave something"
+        "--leftover-rate",
+        type=_float_between(0.0, 1.0),
+        default=0.0,
+        help="fraction of the teardowns that leave something behind",
     )
-    parser.add_argument("--seed", type=int, default=0, help="the same seed makes the same things happen")
+    parser.add_argument("--seed", type=int, default=0, help="the same seed repeats the same faults")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="warning")
 
 
 def run(options: argparse.Namespace) -> int:
-    """The command; its exit code."""
+    """Run the command and return its exit code."""
     token = (sys.stdin.read() if options.token_file == "-" else Path(options.token_file).read_text()).strip()
     faults = FaultProfile(options.latency_seconds, options.failure_rate, options.leftover_rate, options.seed)
     prefix = options.name_prefix or f"simulated-{secrets.token_hex(3)}"
@@ -224,7 +225,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         asyncio.run(_run_until_signal(fleet))
     except BaseExceptionGroup as group:
-        first = _first_error(group)  # a platform that turns one away turns all of them away
+        first = _first_error(group)  # a platform that rejects one rejects all of them
         if isinstance(first, Rejected):
             raise first from None
         raise
@@ -242,7 +243,7 @@ async def _run_until_signal(fleet: Fleet) -> None:
 
 
 def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """One of many errors that say the same."""
+    """The first of many errors that say the same."""
     found: BaseException = group
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]

@@ -1,8 +1,8 @@
-"""The content-addressed cache: bytes that were hashed on their way in, by their digest.
+"""The content-addressed cache: files named by their digest, hashed while they are downloaded.
 
-A download goes into a file of its own and is moved into place when its digest is right; what is in place is
-therefore always whole. A download that was cut off goes on where it ended: the bytes that are there are hashed again
-first. Sizes are bounded; when room is needed the entries that were used longest ago go, never those in use.
+A download goes to a partial file and is moved into place when its digest matches, so what is in place is always
+complete. An interrupted download continues where it stopped; the bytes that exist are hashed again first. The size is
+bounded: when space is needed, the least recently used entries are evicted, never those in use.
 """
 
 import asyncio
@@ -25,15 +25,11 @@ ProgressCallback = Callable[[str, int, int | None, str], None]
 
 
 class BlobSource(Protocol):
-    """Where the bytes of one digest come from."""
-
     def read(self, offset: int) -> AsyncIterator[bytes]:
-        """The bytes from this offset on; raises `HostFailure` when they cannot be had."""
+        """Yield the bytes from this offset on; raises `HostFailure` when the source cannot deliver them."""
 
 
 class BlobCache:
-    """The cache of one agent."""
-
     def __init__(self, directory: Path, limit_bytes: int = 1 << 40) -> None:
         self._blobs = directory / "blobs" / "sha256"
         self._partial = directory / "partial"
@@ -44,16 +40,16 @@ class BlobCache:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def path(self, digest: str) -> Path:
-        """Where a digest lies, or would."""
+        """Where a digest is stored, or would be."""
         return self._blobs / _hex(digest)
 
     def has(self, digest: str) -> bool:
-        """Whether it is here, whole."""
+        """Whether the complete blob is here."""
         return self.path(digest).exists()
 
     @contextmanager
     def using(self, digest: str) -> Iterator[Path]:
-        """Keep it from being evicted meanwhile."""
+        """Keep a blob from being evicted while it is in use."""
         name = _hex(digest)
         self._used[name] = self._used.get(name, 0) + 1
         try:
@@ -71,7 +67,7 @@ class BlobCache:
         report_progress: ProgressCallback,
         no_progress_seconds: float = 60.0,
     ) -> bool:
-        """Have the digest here; whether it was here already. Two that want it at once fetch it once."""
+        """Download the blob unless it is here; returns whether it was. Concurrent calls download once."""
         async with self._exclusively(digest):
             place = self.path(digest)
             if place.exists():
@@ -85,7 +81,7 @@ class BlobCache:
             return False
 
     def evict(self, wanted_bytes: int) -> int:
-        """Drop what was used longest ago until so much is free within the limit; how many bytes went."""
+        """Evict the least recently used entries until this much fits; returns how many bytes were freed."""
         entries = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in self._blobs.iterdir())
         used_bytes = sum(size for _, size, _ in entries)
         freed = 0
@@ -105,7 +101,7 @@ class BlobCache:
         self.evict(wanted)
         free = os.statvfs(self._blobs).f_bavail * os.statvfs(self._blobs).f_frsize
         if wanted > free:
-            raise HostFailure("too_large", f"{wanted} bytes are wanted and {free} are free on this machine's disk")
+            raise HostFailure("too_large", f"{wanted} bytes are needed and {free} are free on this machine's disk")
 
     async def _download(
         self, digest: str, size: int | None, source: BlobSource, manner: tuple[ProgressCallback, float]
@@ -117,7 +113,7 @@ class BlobCache:
             partial.unlink()
             digest_so_far, offset = hashlib.sha256(), 0
         if offset and f"sha256:{digest_so_far.hexdigest()}" == digest:
-            return  # it was cut off between its last byte and its place
+            return  # interrupted after its last byte, before it was moved into place
         reported = offset
         with partial.open("ab") as file:
             stream = source.read(offset)
@@ -127,14 +123,14 @@ class BlobCache:
                         chunk = await anext(stream, b"")
                 except TimeoutError as error:
                     raise HostFailure(
-                        "no_progress", f"no byte came for {no_progress_seconds:.0f} s after {offset}"
+                        "no_progress", f"no data for {no_progress_seconds:.0f} s after byte {offset}"
                     ) from error
                 if not chunk:
                     break
                 offset += len(chunk)
                 if offset > (self._limit if size is None else size):
                     file.truncate(0)
-                    raise HostFailure("too_large", f"the source sends more than {size or self._limit} bytes")
+                    raise HostFailure("too_large", f"the source sent more than {size or self._limit} bytes")
                 digest_so_far.update(chunk)
                 file.write(chunk)
                 if offset - reported >= PROGRESS_BYTES:
@@ -148,7 +144,7 @@ class BlobCache:
         if f"sha256:{digest_so_far.hexdigest()}" != digest:
             partial.unlink()
             raise HostFailure(
-                "digest_mismatch", f"the source's bytes are sha256:{digest_so_far.hexdigest()}, not {digest}"
+                "digest_mismatch", f"the source delivered sha256:{digest_so_far.hexdigest()}, not {digest}"
             )
 
     @asynccontextmanager
@@ -171,7 +167,7 @@ def _hash_existing(path: Path) -> tuple["hashlib._Hash", int]:
 
 
 def _hex(digest: str) -> str:
-    """What becomes a file's name: a manifest is the tenant's, and a digest in it could be a path."""
+    """The file name of a digest. The digest may come from a tenant's manifest, so it must not be a path."""
     if not _DIGEST.fullmatch(digest):
-        raise HostFailure("refused", f"{digest[:80]!r} is no sha256 digest")
+        raise HostFailure("refused", f"{digest[:80]!r} is not a sha256 digest")
     return digest.removeprefix("sha256:")

@@ -1,8 +1,8 @@
-"""Reading bytes over HTTP: blobs by their address, and what an OCI registry keeps.
+"""Reading bytes over HTTP: blobs by URL, and the contents of an OCI registry.
 
-Nothing that comes is believed here; the cache hashes it. A token is sent to the host that the task names and to no
-other: a registry may redirect a blob to its storage, and the request that follows carries no token. Unless the platform
-says that a place may be private, only the public internet is dialled, at the very address that was looked at.
+Nothing received here is trusted; the cache hashes it. A token is sent only to the host that the task names: a registry
+may redirect a blob to its storage, and the redirected request carries no token. Unless the platform allows a private
+address, only public internet addresses are dialled, and exactly the address that was checked.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ REDIRECTS_MAX: Final = 3
 _PUBLIC_V6: Final = IPv6Network("2000::/3")
 _CARRIERS: Final = (IPv6Network("2001::/23"), IPv6Network("2002::/16"))
 _METADATA: Final = (IPv4Address("168.63.129.16"),)
-"""Public by its number, and yet a cloud's own."""
+"""A public address that belongs to a cloud's own metadata service."""
 MANIFEST_MAX: Final = 4 * 1_048_576
 MANIFESTS: Final = (
     "application/vnd.oci.image.manifest.v1+json",
@@ -36,15 +36,13 @@ INDEXES: Final = (
 
 @dataclass(slots=True)
 class HttpSource:
-    """The bytes at an address."""
-
     http: httpx.AsyncClient
     url: str
     token: bytes | None = field(default=None, repr=False)
     private: bool = False
 
     async def read(self, offset: int) -> AsyncIterator[bytes]:
-        """From this offset on; a source that cannot continue starts anew and the beginning is skipped."""
+        """Yield bytes from this offset on; if the source cannot resume, it starts over and the beginning is skipped."""
         url, token = self.url, self.token
         for _ in range(REDIRECTS_MAX + 1):
             headers = {"Accept-Encoding": "identity"}
@@ -62,7 +60,7 @@ class HttpSource:
                     skip = offset if response.status_code == 200 else 0
                     _check_status(response, url)
                     async for chunk in response.aiter_raw(1_048_576):
-                        if len(chunk) > skip:  # nothing at all would be the end
+                        if len(chunk) > skip:  # an empty chunk would mean the end
                             yield chunk[skip:]
                         skip = max(0, skip - len(chunk))
                     return
@@ -73,7 +71,7 @@ class HttpSource:
 
 @dataclass(frozen=True, slots=True)
 class RegistryRepository:
-    """One repository of a registry."""
+    """One repository of an OCI registry."""
 
     http: httpx.AsyncClient
     address: str
@@ -82,11 +80,11 @@ class RegistryRepository:
     private: bool = False
 
     def blob(self, digest: str) -> HttpSource:
-        """A layer or config."""
+        """The source of a layer or config."""
         return HttpSource(self.http, f"{self.address}/v2/{self.repository}/blobs/{digest}", self.token, self.private)
 
     async def manifest(self, digest: str) -> bytes:
-        """A manifest's bytes, as the registry has them under this digest."""
+        """The bytes of a manifest, as the registry stores them under this digest."""
         headers = {"Accept": ", ".join((*MANIFESTS, *INDEXES))}
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token.decode('ascii', 'replace')}"
@@ -105,7 +103,7 @@ class RegistryRepository:
 
 
 class BlobDescriptor(msgspec.Struct, frozen=True, rename="camel"):
-    """What a manifest says of a blob."""
+    """A manifest's entry for one blob."""
 
     media_type: str
     digest: str
@@ -114,7 +112,7 @@ class BlobDescriptor(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ImageManifest(msgspec.Struct, frozen=True, rename="camel"):
-    """An image's manifest, or an index of several."""
+    """An image manifest, or an index of several."""
 
     media_type: str = MANIFESTS[0]
     config: BlobDescriptor | None = None
@@ -123,17 +121,17 @@ class ImageManifest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 async def _pinned_request(url: str, headers: dict[str, str], *, private: bool) -> dict[str, Any]:
-    """What is asked for, at an address that was judged: a name that changes its mind is not asked again."""
+    """The request with its address resolved, checked and pinned, so a second DNS answer cannot change the target."""
     if private:
         return {"url": url, "headers": headers}
     parts = urlsplit(url)
     if parts.scheme != "https" or parts.hostname is None or "@" in parts.netloc:
-        raise HostFailure("permission_denied", f"{_redacted(url)}: a public source is an https address")
+        raise HostFailure("permission_denied", f"{_redacted(url)}: a public source needs an https URL")
     loop = asyncio.get_running_loop()
     try:
         answers = await loop.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise HostFailure("image_pull_failed", f"{parts.hostname} is not found") from error
+        raise HostFailure("image_pull_failed", f"{parts.hostname} cannot be resolved") from error
     addresses = [ip_address(str(each[4][0]).partition("%")[0]) for each in answers]
     if not all(_is_public(each) for each in addresses):
         raise HostFailure("permission_denied", f"{parts.hostname} is not on the public internet")
@@ -144,7 +142,7 @@ async def _pinned_request(url: str, headers: dict[str, str], *, private: bool) -
 
 
 def _is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether it is of the public internet; an IPv6 address that stands for an IPv4 address is not taken."""
+    """Whether an address is on the public internet. IPv6 addresses that embed an IPv4 address are not accepted."""
     if isinstance(address, IPv6Address):
         return address in _PUBLIC_V6 and address.is_global and not any(address in each for each in _CARRIERS)
     return address.is_global and not address.is_multicast and address not in _METADATA
@@ -156,17 +154,17 @@ def _check_status(response: httpx.Response, url: str) -> None:
     if response.status_code == 404:
         raise HostFailure("not_found", f"{_redacted(url)} does not exist")
     if response.status_code in (401, 403):
-        raise HostFailure("permission_denied", f"{_redacted(url)} is not for this node: {response.status_code}")
-    raise HostFailure("image_pull_failed", f"{_redacted(url)} answered {response.status_code}")
+        raise HostFailure("permission_denied", f"{_redacted(url)} denies access: {response.status_code}")
+    raise HostFailure("image_pull_failed", f"{_redacted(url)} responded with {response.status_code}")
 
 
 def _redirect_target(url: str, location: str) -> str:
     target = urljoin(url, location)
     if urlsplit(target).scheme not in ("http", "https") or (url.startswith("https:") and target.startswith("http:")):
-        raise HostFailure("image_pull_failed", f"{_redacted(url)} redirects to what is not followed")
+        raise HostFailure("image_pull_failed", f"{_redacted(url)} redirects to an address that is not allowed")
     return target
 
 
 def _redacted(url: str) -> str:
-    """The address without its query, which may hold a signature."""
+    """The URL without its query, which may hold a signature."""
     return urlsplit(url)._replace(query="", fragment="").geturl()

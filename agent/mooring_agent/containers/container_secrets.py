@@ -1,11 +1,11 @@
-"""Secrets of containers, as variables of their environment, and nowhere that outlives them.
+"""Secrets of containers: environment variables whose values do not outlive the container.
 
-podman writes a container's environment into its database, and what was once there can still be read in the file when
-the container is gone. So a secret is no part of the container: it is one of podman's own secrets, of which the database
-has the name alone. The values lie in a directory that ends with the machine's boot, readable by root, and are put into
-the environment when the container starts. They are removed with the container, and again by every teardown.
+podman writes a container's environment into its database, where deleted values can still be read from the file. So a
+secret is not part of the container's configuration: it is one of podman's own secrets, of which the database holds only
+the name. The values are in a directory below /run that only root can read, and enter the environment when the container
+starts. They are removed with the container, and again by every teardown.
 
-Names begin with the allocation, so that whatever an agent left that was killed is found by whose it was.
+Names begin with the allocation, so that secrets left by a killed agent are found by their owner.
 """
 
 import hashlib
@@ -23,23 +23,23 @@ DIGITS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class ContainerSecrets:
-    """What containers of this agent are told in confidence."""
+    """The podman secrets of this agent's containers."""
 
     podman: Podman
 
     async def options(self, context: TaskContext, arguments: task_arguments.ContainerLaunch) -> list[str]:
-        """Keep the secrets of a container that is about to be made; the words by which podman gives them to it."""
+        """Store the secrets of a container that is about to be created; returns podman's options for them."""
         options: list[str] = []
         place = f"{_owner_prefix(context.owner)}.{_digest(arguments.name)}"
         for number, (variable, name) in enumerate(sorted(arguments.environment_secrets.items())):
             value = secret_text(context, name).encode()
             if len(value) > BYTES_MAX:
                 raise HostFailure("too_large", f"the secret {name!r} is larger than {BYTES_MAX} bytes")
-            if not value:  # podman keeps no empty one, and there is nothing to hide
+            if not value:  # podman stores no empty secret, and there is nothing to hide
                 options += ["--env", f"{variable}="]
                 continue
             secret_name = f"{place}.{number}"
-            await self.podman.try_call("secret", "rm", secret_name)  # of a launch that was cut off
+            await self.podman.try_call("secret", "rm", secret_name)  # left by an interrupted launch
             driver_options = f"path={self.podman.secrets}"
             await self.podman.call(
                 "secret", "create", "--driver", "file", "--driver-opts", driver_options, secret_name, "-", stdin=value
@@ -48,15 +48,14 @@ class ContainerSecrets:
         return options
 
     async def remove_for_container(self, owner: Owner, name: str) -> list[Resource]:
-        """Remove what one container was told."""
+        """Remove the secrets of one container."""
         return await self._remove(f"{_owner_prefix(owner)}.{_digest(name)}.")
 
     async def remove(self, owner: Owner) -> list[Resource]:
-        """Remove what all containers of an owner were told; without a label, those of the whole allocation."""
+        """Remove the secrets of all containers of an owner; without a label, those of the whole allocation."""
         return await self._remove(f"{_owner_prefix(owner)}." if owner.label else f"{owner.allocation_id}.")
 
     async def allocations(self) -> list[str]:
-        """The allocations that have secrets here."""
         return sorted({name.partition(".")[0] for name in await self._names()})
 
     async def _names(self) -> list[str]:
@@ -74,5 +73,5 @@ def _owner_prefix(owner: Owner) -> str:
 
 
 def _digest(text: str) -> str:
-    """A name that podman takes, of a length that leaves room: a label may have as many letters as podman allows."""
+    """A short name that podman accepts: an owner's label alone may be as long as podman allows."""
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]

@@ -1,8 +1,8 @@
-"""Containers in a sandbox: an image by digest, hardened, in the sandbox's network and in its range of uids.
+"""Containers in a sandbox: images by digest, hardened, in the sandbox's network and uid range.
 
-A container has all capabilities dropped, no new privileges, a read-only root, a user that is not root, bounds on
-memory, processors and processes, and no network but the sandbox's. It carries labels that say whose it is, so that a
-new agent finds it again, and teardown looks by label and finds none.
+A container has all capabilities dropped, no new privileges, a read-only root, a non-root user, limits on memory, CPUs
+and processes, and no network but the sandbox's. Labels identify its owner, so that a new agent finds it again and a
+teardown can prove that none is left.
 """
 
 import asyncio
@@ -53,24 +53,23 @@ TASK: Final = "org.mooring.task"
 
 
 class ContainerSandboxes(Protocol):
-    """What a host with containers tells of a sandbox."""
+    """What a host with containers must provide about a sandbox."""
 
     def network_path(self, allocation_id: str) -> str:
-        """The path that a container joins the sandbox's network by."""
+        """The path by which a container joins the sandbox's network."""
 
     def uid_base(self, allocation_id: str) -> int | None:
-        """Where the sandbox's range of uids begins; none where it has no range of its own."""
+        """The first uid of the sandbox's range; none if it has no range of its own."""
 
-    def spec_of(self, allocation_id: str) -> SandboxSpec:
-        """What the sandbox was made with."""
+    def spec_of(self, allocation_id: str) -> SandboxSpec: ...
 
     def device_paths(self, allocation_id: str) -> Sequence[str]:
-        """The machine's devices that are the sandbox's."""
+        """The device files of the machine that belong to the sandbox."""
 
 
 @dataclass(slots=True)
 class ContainerTasks:
-    """The containers of one agent."""
+    """The container tasks of one agent."""
 
     node_id: str
     podman: Podman
@@ -82,11 +81,10 @@ class ContainerTasks:
 
     @property
     def secrets(self) -> ContainerSecrets:
-        """What containers are told in confidence."""
         return ContainerSecrets(self.podman)
 
     def handlers(self, base: Mapping[str, TaskHandler]) -> dict[str, TaskHandler]:
-        """The families with containers; teardown removes an owner's containers before the host looks."""
+        """The handlers with containers added; teardown removes an owner's containers before the host inspects."""
         return {
             **base,
             "container.launch": TaskHandler(self.launch, is_repeatable=False),
@@ -103,17 +101,16 @@ class ContainerTasks:
         }
 
     async def launch(self, host: Host, context: TaskContext, arguments: task_arguments.ContainerLaunch) -> ResultFields:
-        """`container.launch`."""
         owner = context.owner
         there = await self._find(owner, arguments.name)
         if there is not None:
             if there["Labels"].get(TASK) != context.task.task_id:
-                raise HostFailure("refused", f"{owner.name} has a container {arguments.name!r} already")
-            if there["State"] == "created":  # the agent was cut off before it could start what it had made
+                raise HostFailure("refused", f"{owner.name} already has a container {arguments.name!r}")
+            if there["State"] == "created":  # the agent was interrupted between creating and starting it
                 await self.podman.call("start", self._name(owner, arguments.name))
             return await self._container_fields(owner, arguments.name)
         if context.is_resumed:
-            raise HostFailure("interrupted", "the agent was cut off before the container was started")
+            raise HostFailure("interrupted", "the agent was interrupted before the container was started")
         arguments = _bounded(self.sandboxes.spec_of(owner.allocation_id), arguments)
         token = None if arguments.image.secret is None else context.secret(arguments.image.secret)
         registry = RegistryRepository(
@@ -129,7 +126,6 @@ class ContainerTasks:
     async def control(
         self, host: Host, context: TaskContext, arguments: task_arguments.ContainerControl
     ) -> ResultFields:
-        """`container.control`."""
         owner, name = context.owner, self._name(context.owner, arguments.name)
         if await self._find(owner, arguments.name) is None:
             raise HostFailure("not_found", f"{owner.name} has no container {arguments.name!r}")
@@ -141,7 +137,6 @@ class ContainerTasks:
         return await self._container_fields(owner, arguments.name)
 
     async def remove(self, host: Host, context: TaskContext, arguments: task_arguments.ContainerRemove) -> ResultFields:
-        """`container.remove`."""
         if await self._find(context.owner, arguments.name) is None:
             await self.secrets.remove_for_container(context.owner, arguments.name)
             return {"removed": False}
@@ -150,7 +145,6 @@ class ContainerTasks:
         return {"removed": await self._find(context.owner, arguments.name) is None}
 
     async def fetch(self, host: Host, context: TaskContext, arguments: task_arguments.ArtifactFetch) -> ResultFields:
-        """`artifact.fetch`."""
         token = None if arguments.secret is None else context.secret(arguments.secret)
         if arguments.kind == "oci":
             address, repository = _registry_of(arguments.source)
@@ -160,7 +154,7 @@ class ContainerTasks:
             )
             return {"image_id": image.image_id, "bytes": image.fetched_bytes, "from_cache": image.fetched_bytes == 0}
         if not arguments.source.startswith(("https://", "http://")):
-            raise HostFailure("refused", "the source of a blob is an address that begins with https:// or http://")
+            raise HostFailure("refused", "the source of a blob must be an https:// or http:// URL")
         source = HttpSource(self.http, arguments.source, token, arguments.private)
         was_here = await self.cache.fetch(
             arguments.digest, arguments.size, source, context.report_progress, arguments.no_progress_seconds
@@ -175,13 +169,13 @@ class ContainerTasks:
         with self.cache.using(digest) as path:
             if path.stat().st_size > safe_paths.FILE_MAX_BYTES:
                 raise HostFailure(
-                    "too_large", f"at most {safe_paths.FILE_MAX_BYTES} bytes are put into a sandbox as a file"
+                    "too_large", f"a file in a sandbox may have at most {safe_paths.FILE_MAX_BYTES} bytes"
                 )
             content = await asyncio.to_thread(path.read_bytes)
         await host.write_files(context.owner, [FileSpec(destination, content)])
 
     def _link_into_volume(self, owner: Owner, arguments: task_arguments.ArtifactFetch) -> None:
-        """A second name for the cached bytes, which any user of the container may read: nothing is copied."""
+        """Hard-link the cached bytes into a volume, readable by any user of the container; nothing is copied."""
         directory = self._volumes_of(owner) / str(arguments.volume)
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         new = directory / f".{arguments.file or arguments.volume}.new"
@@ -192,7 +186,7 @@ class ContainerTasks:
         new.rename(directory / str(arguments.file or arguments.volume))
 
     async def find_log(self, context: TaskContext, arguments: task_arguments.LogRead, request: LogRequest) -> LogReader:
-        """Where a container's monitor writes what it says, to be read in parts."""
+        """Find the file in which a container's monitor keeps its log."""
         owner = context.owner
         if await self._find(owner, arguments.name) is None:
             raise HostFailure("not_found", f"{owner.name} has no container {arguments.name!r}")
@@ -200,9 +194,9 @@ class ContainerTasks:
         return lambda: asyncio.to_thread(read_container_log, path, request)
 
     async def sweep(self, secret_name: Collection[str]) -> list[Stray]:
-        """Remove containers, volumes and secrets of allocations that the platform does not know; what became of them.
+        """Remove containers, volumes and secrets of allocations that the platform does not know.
 
-        The store is this agent's alone: whatever container is in it without our label was put there by somebody else.
+        The podman store belongs to this agent alone: a container without our label was put there by somebody else.
         """
         strays = []
         for each in await self.podman.containers({}):
@@ -219,7 +213,6 @@ class ContainerTasks:
         return strays
 
     def _volume_holders(self) -> list[str]:
-        """The allocations that have volumes."""
         return [path.name for path in self.volumes.iterdir()] if self.volumes.exists() else []
 
     def _with_container_teardown(self, handler: TaskHandler) -> Any:
@@ -227,7 +220,7 @@ class ContainerTasks:
             owner = context.owner
             found = await self._find_all(owner)
             for each in found:
-                with suppress(HostFailure):  # what is left is named below
+                with suppress(HostFailure):  # what is left is reported below
                     await self._force_remove(each["Id"])
             fields = await handler.perform(host, context, arguments)
             left = await self._find_all(owner)
@@ -240,7 +233,7 @@ class ContainerTasks:
         return perform
 
     async def _force_remove(self, name: str) -> None:
-        """Kill and remove; a mount of it may be busy for a moment, in the view of a sandbox that is just being made."""
+        """Kill and remove. A mount of it may be busy for a moment in a sandbox that is just being created."""
         for _ in range(REMOVALS - 1):
             status, _, _ = await self.podman.try_call("rm", "--force", "--time", "0", name)
             if status == 0:
@@ -281,7 +274,7 @@ class ContainerTasks:
             "--security-opt", "no-new-privileges", "--user", arguments.user, "--pids-limit", str(arguments.pids),
             "--memory", str(arguments.memory_bytes), "--cpus", f"{arguments.cpus:g}", "--no-hosts", "--init",
             "--network", f"ns:{self.sandboxes.network_path(owner.allocation_id)}", "--restart", "no",
-            # What an image declares would be left behind: volumes without a name, and timers of the machine.
+            # What an image declares would be left behind: anonymous volumes, and health-check timers on the machine.
             "--image-volume", "tmpfs", "--no-healthcheck",
         ]  # fmt: skip
         base = self.sandboxes.uid_base(owner.allocation_id)
@@ -303,7 +296,7 @@ class ContainerTasks:
 
     def _mount(self, owner: Owner, mount: task_arguments.MountArguments, user: str, base: int) -> str:
         if "," in mount.target:
-            raise HostFailure("path_refused", f"{mount.target!r}: a target has no comma")
+            raise HostFailure("path_refused", f"{mount.target!r}: a mount target must not contain a comma")
         directory = self._volumes_of(owner) / mount.volume
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         uid, _, gid = user.partition(":")
@@ -323,23 +316,23 @@ class ContainerTasks:
 
 
 def _registry_of(source: str) -> tuple[str, str]:
-    """Where an image lies: `oci://registry/repository` (over https), or `https://registry/v2/repository`."""
+    """The registry and repository of `oci://registry/repository` (over https) or `https://registry/v2/repository`."""
     if source.startswith("oci://"):
         host, _, repository = source.removeprefix("oci://").partition("/")
         address = f"https://{host}" if host else ""
     else:
         address, _, repository = source.rpartition("/v2/")
     if not address.startswith(("https://", "http://")) or not repository:
-        raise HostFailure("refused", "the source of an image is oci://registry/repository")
+        raise HostFailure("refused", "the source of an image must be oci://registry/repository")
     return address, repository
 
 
 def _bounded(sandbox: SandboxSpec, arguments: task_arguments.ContainerLaunch) -> task_arguments.ContainerLaunch:
-    """A container is bounded by itself, and so by no more than its sandbox has; what is not said is all of that."""
+    """The arguments with every limit set: at most the sandbox's own, which is also the default."""
     for name in ("cpus", "memory_bytes", "pids"):
         requested, limit = getattr(arguments, name), getattr(sandbox, name)
         if requested is not None and requested > limit:
-            raise HostFailure("capacity", f"the container asks for {name} {requested:g}, and its sandbox has {limit:g}")
+            raise HostFailure("capacity", f"the container requests {name} {requested:g}, but its sandbox has {limit:g}")
         if requested is None:
             arguments = msgspec.structs.replace(arguments, **{name: limit})
     return arguments
@@ -367,7 +360,6 @@ def _with_containers(
 
 
 async def create_container_tasks(node_id: str, directory: Path, sandboxes: ContainerSandboxes) -> ContainerTasks:
-    """The containers of a machine that has podman."""
     podman = Podman(directory / "containers")
     await asyncio.to_thread(podman.prepare)
     cache = BlobCache(directory / "cache")

@@ -1,8 +1,8 @@
-"""Images: every byte hashed into the cache, then given to podman as a directory.
+"""Images: every byte is hashed into the cache, then handed to podman as an OCI layout.
 
-The manifest is asked for by its digest and hashed before it is read; what it names is fetched by digest and size.
-Only when all of it is here does podman see it, and what podman then says its digest is must be the one that was
-asked for. A tampered layer, config or manifest therefore never becomes an image.
+The manifest is requested by its digest and hashed before it is parsed; its blobs are fetched by digest and size. podman
+sees the image only when all of it is here, and the digest that podman then reports must be the requested one. So a
+tampered layer, config or manifest never becomes an image.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _MANIFEST: Final = msgspec.json.Decoder(ImageManifest)
 
 @dataclass(frozen=True, slots=True)
 class StoredImage:
-    """An image that podman has, by the id of its config."""
+    """An image in podman's store, by the id of its config."""
 
     digest: str
     image_id: str
@@ -37,8 +37,6 @@ class StoredImage:
 
 
 class ImageStore:
-    """The images of one agent."""
-
     def __init__(self, cache: BlobCache, podman: Podman) -> None:
         self._cache = cache
         self._podman = podman
@@ -51,13 +49,13 @@ class ImageStore:
         report_progress: ProgressCallback,
         no_progress_seconds: float = 60.0,
     ) -> StoredImage:
-        """Have this image, verified; what is in the cache is not fetched again."""
+        """Make sure podman has this image, verified; blobs that are in the cache are not fetched again."""
         raw, manifest = await self._manifest(registry, digest)
         if manifest.media_type in INDEXES:
             digest = _select_platform(manifest)
             raw, manifest = await self._manifest(registry, digest)
         if manifest.config is None or not 1 <= len(manifest.layers) <= LAYERS_MAX:
-            raise HostFailure("image_pull_failed", f"{digest} is no image of 1 to {LAYERS_MAX} layers")
+            raise HostFailure("image_pull_failed", f"{digest} is not an image of 1 to {LAYERS_MAX} layers")
         wanted = (manifest.config, *manifest.layers)
         total, done, fetched = sum(blob.size for blob in wanted), 0, 0
         for blob in wanted:
@@ -83,20 +81,20 @@ class ImageStore:
         try:
             manifest = _MANIFEST.decode(raw)
         except msgspec.DecodeError as error:
-            raise HostFailure("image_pull_failed", f"{digest} is no manifest: {error}") from error
+            raise HostFailure("image_pull_failed", f"{digest} is not a manifest: {error}") from error
         if manifest.media_type not in (*MANIFESTS, *INDEXES):
-            raise HostFailure("image_pull_failed", f"{digest} is a {manifest.media_type[:100]}")
+            raise HostFailure("image_pull_failed", f"{digest} has the unsupported type {manifest.media_type[:100]}")
         return raw, manifest
 
     async def _load(self, digest: str, raw: bytes, manifest: ImageManifest) -> str:
         config = manifest.config
         if config is None:
-            raise ValueError("an image without a config is not loaded")
+            raise ValueError("an image without a config cannot be loaded")
         image_id = config.digest.partition(":")[2]
         if await self._digest_of(image_id) == digest:
             return image_id
         self._podman.prepare()
-        # podman makes a name of the directory's, so it is a plain one, and named from where podman runs.
+        # podman derives a name from the directory's, so it is a plain one, relative to where podman runs.
         layout = self._podman.layouts / secrets.token_hex(16)
         try:
             _write_layout(layout, self._cache, digest, raw, manifest)
@@ -108,7 +106,7 @@ class ImageStore:
             shutil.rmtree(layout)
         got = await self._digest_of(image_id)
         if got != digest:
-            raise HostFailure("digest_mismatch", f"podman holds {got or 'nothing'} for {digest}")
+            raise HostFailure("digest_mismatch", f"podman has {got or 'nothing'} for {digest}")
         return image_id
 
     async def _digest_of(self, image_id: str) -> str:

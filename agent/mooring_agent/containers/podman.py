@@ -1,7 +1,7 @@
-"""Calling podman: a store of the agent's own, no network, and every word an argument.
+"""Calling podman: a store of the agent's own, no network, no shell.
 
-Images come from the agent's cache, whose bytes were hashed; podman's policy accepts nothing but such a directory, so
-it can pull from nowhere. What it says on its error channel becomes the failure's detail.
+Images come from the agent's cache, whose bytes were hashed. podman's policy accepts nothing but a local OCI layout, so
+it cannot pull from anywhere. The last line of its error output becomes the failure's detail.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ HELPERS: Final = tuple(
     Path(each)
     for each in ("/usr/local/libexec/podman", "/usr/local/lib/podman", "/usr/libexec/podman", "/usr/lib/podman")
 )
-"""Where podman looks for the programs that it needs."""
+"""Where podman looks for its helper programs."""
 POLICY: Final = {
     "default": [{"type": "reject"}],
     "transports": {"oci": {"": [{"type": "insecureAcceptAnything"}]}},
@@ -44,17 +44,17 @@ OUTPUT_MAX: Final = 8 * 1_048_576
 
 
 def network_backend(helpers: Sequence[Path] = HELPERS) -> str:
-    """Who would make podman's networks. No container has one, and yet podman does nothing where that one is missing."""
+    """The backend podman should name. No container uses it, but podman fails where the configured one is missing."""
     return "netavark" if any((each / "netavark").exists() for each in helpers) else "cni"
 
 
 class Podman:
-    """podman on a store below the agent's state directory."""
+    """podman with a store below the agent's state directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.policy = directory / "policy.json"
-        # podman takes a short path only, and what lies there ends with the machine's boot.
+        # podman needs a short path here, and its contents should not outlive the machine's boot.
         self.run = RUN / hashlib.sha256(str(directory).encode()).hexdigest()[:12]
         self.layouts = directory / "layouts"
         self.secrets = self.run / "secrets"
@@ -66,7 +66,7 @@ class Podman:
         return os.geteuid() == 0 and all(shutil.which(each) for each in ("podman", "runc", "conmon"))
 
     def prepare(self) -> None:
-        """Have the directories and files that podman is pointed at."""
+        """Create the directories and configuration files that podman is pointed at."""
         for place in (self.directory / "storage", self.layouts, self.run, self.secrets):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
         config = CONFIG.format(backend=network_backend(), networks=self.directory / "networks")
@@ -74,14 +74,14 @@ class Podman:
         write_private(self.policy, json.dumps(POLICY).encode())
 
     async def call(self, *words: str, code: str = "host_error", stdin: bytes | None = None) -> str:
-        """Run podman with these words, and this on its input; its output, or a failure with this code."""
+        """Run podman; returns its output, or raises a failure with this code."""
         status, output, errors = await self.try_call(*words, stdin=stdin)
         if status != 0:
             raise HostFailure(code, f"podman {words[0]}: {_last(errors) or f'ended with {status}'}")
         return output
 
     async def try_call(self, *words: str, stdin: bytes | None = None) -> tuple[int, str, str]:
-        """Run podman with these words, and this on its input; its exit code, output and errors."""
+        """Run podman; returns its exit code, output and errors."""
         if not self._config.exists() or not self.secrets.exists():
             self.prepare()
         process = await asyncio.create_subprocess_exec(
@@ -113,7 +113,6 @@ class Podman:
         return process.returncode or 0, output[:OUTPUT_MAX].decode(errors="replace"), errors.decode(errors="replace")
 
     async def containers(self, labels: Mapping[str, str]) -> Sequence[dict[str, Any]]:
-        """All containers with these labels, running or not."""
         filters = [word for name, value in labels.items() for word in ("--filter", f"label={name}={value}")]
         listed = json.loads(await self.call("ps", "--all", "--format", "json", *filters) or "[]")
         return list(listed or [])

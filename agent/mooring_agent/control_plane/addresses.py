@@ -1,7 +1,7 @@
-"""Two addresses: the platform's, and this machine's own.
+"""The platform's URL and this machine's own address.
 
-What goes to the platform is the machine's keys and every secret, so it goes by TLS or stays here. The machine's own is
-where other machines reach a sandbox that has the whole of this one, and with it its network.
+The machine's keys and every secret travel to the platform, so the connection uses TLS or stays on this machine. The
+machine's own address is where other machines reach a sandbox that uses this machine's network.
 """
 
 import socket
@@ -12,29 +12,29 @@ from urllib.parse import urlsplit
 
 LOOPBACK: Final = "127.0.0.1"
 PROBE_TARGET: Final = ("192.0.2.1", 9)
-"""An address that nobody has, to ask the kernel by which of ours it would go there; nothing is sent."""
+"""An address that no host has (TEST-NET-1). It only makes the kernel choose a route; nothing is sent."""
 
 
 def check_platform_url(url: str, *, allow_insecure: bool) -> None:
-    """Refuse an address that is none, or by which anybody on the way could read or change what is said."""
+    """Refuse an invalid URL, and one over which others could read or change what is sent."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
     except ValueError as error:
-        raise ValueError(f"{url!r} is no address: {error}") from error
+        raise ValueError(f"{url!r} is not a URL: {error}") from error
     if parts.scheme not in ("https", "http") or not host:
-        raise ValueError(f"{url!r} is no address of a platform: it begins with https://")
+        raise ValueError(f"{url!r} is not the URL of a platform: it must begin with https://")
     if parts.scheme == "http" and not is_loopback(host) and not allow_insecure:
         raise ValueError(
-            f"{url} is not encrypted: anybody on the way could pose as the platform and give this machine orders. "
-            "Use https://, or `--allow-insecure` on a network that nobody else is on"
+            f"{url} is not encrypted: anybody on the network path could pose as the platform and control this machine. "
+            "Use https://, or `--allow-insecure` on a network that nobody else uses"
         )
 
 
 def local_address(url: str) -> str:
-    """By which address this machine goes to the platform, or else to anywhere; the loopback where there is no way.
+    """The address of this machine's route to the platform, or to the internet; the loopback if there is no route.
 
-    The machine that the platform runs on as well goes there by the loopback, where no other machine reaches it.
+    A machine that also runs the platform reaches it over the loopback, where no other machine can reach it.
     """
     parts = urlsplit(url)
     targets = [PROBE_TARGET]
@@ -50,18 +50,18 @@ def local_address(url: str) -> str:
 
 
 def check_local_address(text: str) -> str:
-    """An address that an operator gave to this machine; `ValueError` where it is none."""
+    """The address that an operator configured, if it is a usable IPv4 address."""
     try:
         address = ip_address(text)
     except ValueError as error:
-        raise ValueError(f"`--address` is an address such as 10.0.0.5; this is {text!r}") from error
+        raise ValueError(f"`--address` must be an address such as 10.0.0.5, not {text!r}") from error
     if address.version != 4 or address.is_unspecified or address.is_multicast:
-        raise ValueError(f"`--address` is an IPv4 address of this machine; this is {text!r}")
+        raise ValueError(f"`--address` must be an IPv4 address of this machine, not {text!r}")
     return str(address)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name is the loopback's."""
+    """Whether a host name or address is the loopback."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

@@ -1,7 +1,7 @@
-"""The agent's keys, and those of the platform that it believes.
+"""The agent's own keys, and the platform keys that it trusts.
 
-Two private keys are made on this machine and never leave it: one signs (assertions, receipts), one is what secrets
-are sealed to. The platform's keys are pinned at enrolment; another one is believed only if a pinned one signed it.
+Two private keys are created on this machine and never leave it: one signs assertions and receipts, the other opens
+sealed secrets. The platform's keys are pinned at enrolment; a new one is trusted only if a pinned one signed it.
 """
 
 import os
@@ -27,32 +27,30 @@ SEAL_CONTEXT: Final = "mooring-seal-v1"
 
 
 class SecretUnreadable(Exception):
-    """A sealed secret that this node cannot open, or that was changed on its way."""
+    """A sealed secret that this node cannot open, or that was altered."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeKeys:
-    """The two private keys of this node."""
-
     signing: Ed25519PrivateKey
     sealing: X25519PrivateKey
 
     @property
     def signing_public(self) -> str:
-        """The public half that checks what this node signs."""
+        """The public half of the signing key."""
         return encode(bytes(self.signing.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)))
 
     @property
     def sealing_public(self) -> str:
-        """The public half that secrets are sealed to."""
+        """The public half of the key that secrets are sealed to."""
         return encode(self.sealing.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
 
     def sign(self, context: bytes, body: bytes) -> bytes:
-        """Sign bytes for one use; the context keeps a signature from counting for another."""
+        """Sign bytes for one purpose; the context keeps the signature from being valid for another."""
         return self.signing.sign(context + body)
 
     def open(self, secret: SealedSecret, node_id: str, task_id: str) -> bytes:
-        """The plain text of a secret that was sealed to this node for this task, purpose and name."""
+        """Decrypt a secret that was sealed to this node for this task, purpose and name."""
         info = "\n".join((SEAL_CONTEXT, node_id, task_id, secret.purpose, secret.name)).encode()
         try:
             shared = self.sealing.exchange(X25519PublicKey.from_public_bytes(decode(secret.ephemeral_key)))
@@ -63,12 +61,11 @@ class NodeKeys:
 
 
 def make_keys() -> NodeKeys:
-    """Two new keys."""
     return NodeKeys(Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
 
 
 def load_or_create_keys(directory: Path) -> NodeKeys:
-    """The keys of this directory, made if there are none; only their owner may read them."""
+    """The keys of this directory, created if there are none; only their owner may read them."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.chmod(directory, 0o700)
     path = directory / "node.keys"
@@ -78,12 +75,11 @@ def load_or_create_keys(directory: Path) -> NodeKeys:
         write_private(path, keys.signing.private_bytes(*raw) + keys.sealing.private_bytes(*raw))
     data = path.read_bytes()
     if len(data) != 64:
-        raise ValueError(f"{path} does not hold two keys of 32 bytes; enrol this machine anew")
+        raise ValueError(f"{path} does not hold two keys of 32 bytes; enrol this machine again")
     return NodeKeys(Ed25519PrivateKey.from_private_bytes(data[:32]), X25519PrivateKey.from_private_bytes(data[32:]))
 
 
 def is_valid_signature(public_key: bytes, signature: bytes, signed: bytes) -> bool:
-    """Whether this key signed these bytes."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, signed)
     except (InvalidSignature, ValueError):
@@ -92,7 +88,7 @@ def is_valid_signature(public_key: bytes, signature: bytes, signed: bytes) -> bo
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who this agent is: what enrolment told it. It stands in `identity.json`."""
+    """What enrolment established about this agent; stored in `identity.json`."""
 
     url: str
     node_id: str
@@ -101,12 +97,11 @@ class Identity(msgspec.Struct, frozen=True):
 
     @property
     def pinned(self) -> Mapping[str, bytes]:
-        """The platform's keys by their id."""
         return {key.key_id: decode(key.public_key) for key in self.platform_keys}
 
 
 def with_announced_keys(identity: Identity, announced: Sequence[PlatformKey]) -> Identity:
-    """The identity with each announced key that a pinned one signed; the others change nothing."""
+    """The identity with every announced key that a pinned key signed; other keys are ignored."""
     pinned = dict(identity.pinned)
     accepted = list(identity.platform_keys)
     for key in announced:
@@ -115,7 +110,7 @@ def with_announced_keys(identity: Identity, announced: Sequence[PlatformKey]) ->
         try:
             public, signature = decode(key.public_key), decode(key.signature)
         except ValueError:
-            continue  # as good as unsigned
+            continue  # the same as unsigned
         if is_valid_signature(
             pinned[key.signed_by], signature, KEY_CONTEXT + f"{key.key_id}\n{key.public_key}".encode()
         ):
@@ -127,11 +122,11 @@ def with_announced_keys(identity: Identity, announced: Sequence[PlatformKey]) ->
 
 
 def read_identity(directory: Path) -> Identity | None:
-    """The identity that is stored here, if this machine is enrolled."""
+    """The identity stored here, if this machine is enrolled."""
     path = directory / "identity.json"
     return msgspec.json.decode(path.read_bytes(), type=Identity) if path.exists() else None
 
 
 def store_identity(directory: Path, identity: Identity) -> None:
-    """Keep it, whole or not at all."""
+    """Save the identity atomically."""
     write_private(directory / "identity.json", msgspec.json.encode(identity))

@@ -1,7 +1,7 @@
-"""What goes over the wire, as types.
+"""The messages between agent and platform, as types.
 
-The forms are those of `docs/node-plane.md`. Unknown fields of answers are ignored, so that a newer platform can say
-more; unknown fields of a task's arguments are refused, since what is not understood must not be done.
+`docs/node-plane.md` specifies them. Unknown fields of responses are ignored, so that a newer platform can send more.
+Unknown fields of a task's arguments are refused: what is not understood must not be done.
 """
 
 import base64
@@ -13,11 +13,11 @@ import msgspec
 ID = Annotated[str, msgspec.Meta(pattern=r"^[a-z]{2,4}_[0-7][0-9a-hjkmnp-tv-z]{25}$")]
 OwnerName = Annotated[str, msgspec.Meta(pattern=r"^alc_[0-7][0-9a-hjkmnp-tv-z]{25}(/[a-z0-9][a-z0-9._-]{0,62})?$")]
 ENVELOPE_MAX = 2_000_000
-"""Longest payload of a task that is looked at, in characters."""
+"""The longest task payload that is accepted, in characters."""
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """A signed task as it came."""
+    """A signed task as received."""
 
     payload: str
     key_id: str
@@ -63,14 +63,14 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class TaskLease(msgspec.Struct, frozen=True):
-    """A task under its fence."""
+    """A task and the fence that it is held under."""
 
     task_id: str
     fence: int
 
 
 class PlatformKey(msgspec.Struct, frozen=True):
-    """A key that signs tasks; an announced one carries the signature of one that is pinned."""
+    """A key that signs tasks; an announced one is signed by a pinned one."""
 
     key_id: str
     public_key: str
@@ -79,8 +79,6 @@ class PlatformKey(msgspec.Struct, frozen=True):
 
 
 class ClaimResponse(msgspec.Struct, frozen=True):
-    """The answer to a claim."""
-
     tasks: tuple[Envelope, ...] = ()
     cancel: tuple[TaskLease, ...] = ()
     lost: tuple[TaskLease, ...] = ()
@@ -90,7 +88,7 @@ class ClaimResponse(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a task did not succeed."""
+    """Why a task failed."""
 
     code: str
     detail: str
@@ -105,8 +103,6 @@ class SignedReceipt(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a task ended."""
-
     outcome: Literal["succeeded", "failed", "cancelled"]
     result: dict[str, Any] = {}
     failure: Failure | None = None
@@ -115,7 +111,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ReportVerdict(msgspec.Struct, frozen=True):
-    """What the platform says to one report."""
+    """The platform's response to one report."""
 
     accepted: bool
     code: str | None = None
@@ -123,23 +119,21 @@ class ReportVerdict(msgspec.Struct, frozen=True):
 
 
 class ReportResponse(msgspec.Struct, frozen=True):
-    """The answer to a batch of reports, in their order."""
+    """The verdicts on a batch of reports, in their order."""
 
     results: tuple[ReportVerdict, ...] = ()
 
 
 class EnrolmentResponse(msgspec.Struct, frozen=True):
-    """The answer to an enrolment."""
-
     node_id: str
     audience: str
     platform_keys: tuple[PlatformKey, ...]
 
 
 def prepare_decoders(*kinds: Any) -> None:
-    """Let msgspec find out what these are made of.
+    """Build the decoders of these types now.
 
-    It would do so at their first use, and two threads that did it at once would crash the program.
+    msgspec would do so at their first use, and two threads doing it at once crash the process.
     """
     for each in kinds:
         msgspec.json.Decoder(each)
@@ -149,12 +143,12 @@ prepare_decoders(ClaimResponse, ReportResponse, EnrolmentResponse)
 
 
 def encode(data: bytes) -> str:
-    """Base64 as it goes into URLs, without padding."""
+    """Encode as base64url without padding."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
 def decode(text: str) -> bytes:
-    """The bytes of such text; ValueError when it is none."""
+    """Decode base64url; raises `ValueError` if the text is not base64url."""
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except binascii.Error as error:

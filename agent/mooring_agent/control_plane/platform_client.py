@@ -1,7 +1,7 @@
-"""The agent's side of the conversation: it dials out, and says who it is by its key.
+"""The agent's HTTP client: it dials out and authenticates with its key.
 
-A token lives for minutes and is fetched anew when it ends or is refused. Nothing here tries again by itself: the
-loops that call it know what is worth repeating.
+An access token lives for minutes and is renewed when it expires or is refused. Nothing is retried here: the calling
+loops know what is worth repeating.
 """
 
 import hashlib
@@ -35,11 +35,11 @@ Response = TypeVar("Response")
 
 
 class Unreachable(Exception):
-    """The platform did not answer, or not sensibly: worth another try later."""
+    """The platform did not respond, or not with a usable response; worth another try later."""
 
 
 class Rejected(Exception):
-    """The platform answered no; `code` says why."""
+    """The platform rejected a request; `code` says why."""
 
     def __init__(self, status: int, code: str, detail: str, correlation_id: str = "") -> None:
         super().__init__(f"{code}: {detail}" + (f" (correlation id {correlation_id})" if correlation_id else ""))
@@ -62,17 +62,15 @@ prepare_decoders(_TokenResponse, _AllocationList)
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentRequest:
-    """What a machine says of itself when it enrols."""
+    """What a machine says about itself when it enrols."""
 
     name: str
     host: str
     labels: Mapping[str, str]
-    previous_node_id: str | None = None  # which node the state of this machine is of, if it was one before
+    previous_node_id: str | None = None  # the node that this machine was before, if any
 
 
 class PlatformClient:
-    """One agent's connection to the platform."""
-
     def __init__(
         self, identity: Identity, keys: NodeKeys, now: Any, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
@@ -92,17 +90,16 @@ class PlatformClient:
 
     @property
     def http(self) -> httpx.AsyncClient:
-        """For what is streamed: tunnels."""
+        """The underlying client, for streamed connections."""
         return self._http
 
     async def close(self) -> None:
-        """Hang up."""
         await self._http.aclose()
 
     async def claim(
         self, free: int, wait_seconds: float, running: Sequence[TaskLease], health: Mapping[str, Any]
     ) -> ClaimResponse:
-        """Heartbeat, renewal of leases and claim in one long poll."""
+        """Send the heartbeat, renew leases and claim tasks, in one long poll."""
         body = {
             "free": free,
             "wait_seconds": wait_seconds,
@@ -113,19 +110,18 @@ class PlatformClient:
         return await self._post("/agent/claims", body, ClaimResponse, wait_seconds + 30.0)
 
     async def report(self, reports: Sequence[Mapping[str, Any]]) -> ReportResponse:
-        """Tell what happened; each report is answered on its own."""
+        """Send a batch of reports; each gets its own verdict."""
         return await self._post("/agent/reports", {"reports": reports}, ReportResponse)
 
     async def report_inventory(self, inventory: Mapping[str, Any]) -> None:
-        """Tell what this machine has."""
         await self._post("/agent/inventory", inventory, dict[str, Any])
 
     async def allocations(self) -> Sequence[str]:
-        """The allocations that the platform has on this node: what else stands here is a stray."""
+        """The allocations that the platform has on this node; anything else on the machine is a stray."""
         return (await self._send("GET", "/agent/allocations", None, _AllocationList)).allocations
 
     async def authorization(self) -> str:
-        """The value of the header that says who we are."""
+        """The value of the Authorization header."""
         return f"Bearer {await self._access_token()}"
 
     async def _post(self, path: str, body: Any, response_type: type[Response], timeout: float = 30.0) -> Response:
@@ -148,7 +144,7 @@ class PlatformClient:
                 self._token = None
                 continue
             return read_response(response, response_type)
-        raise Unreachable("the platform refuses its own token")
+        raise Unreachable("the platform refuses a token that it has just issued")
 
     async def _access_token(self) -> str:
         if self._token is not None and self._token[1] > self._now() + 30:
@@ -164,7 +160,7 @@ class PlatformClient:
 
 
 def assertion(identity: Identity, keys: NodeKeys, now: float) -> str:
-    """A signed sentence "I am this node", good once and for minutes only (RFC 7523)."""
+    """A signed JWT that identifies this node, valid once and for minutes only (RFC 7523)."""
     head = {"alg": "EdDSA", "kid": "signing", "typ": "JWT"}
     claims = {
         "iss": identity.node_id,
@@ -185,7 +181,7 @@ async def enrol(
     request: EnrolmentRequest,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> Identity:
-    """Join: show the one-time token, prove the keys, and learn whom to believe."""
+    """Enrol: present the one-time token, prove possession of the keys, and pin the platform's keys."""
     proof = "\n".join((ENROL_CONTEXT, _sha256(token), keys.signing_public, keys.sealing_public)).encode()
     body: dict[str, Any] = {
         "token": token,
@@ -213,17 +209,17 @@ def _sha256(text: str) -> str:
 
 
 def read_response(response: httpx.Response, response_type: type[Response]) -> Response:
-    """What the platform answered; `Turned` when it says no, `Unreachable` when it says nothing sensible."""
+    """Decode a response; raises `Rejected` for a refusal and `Unreachable` for anything unusable."""
     if len(response.content) > RESPONSE_MAX_BYTES:
-        raise Unreachable("the platform's answer is too large")
+        raise Unreachable("the platform's response is too large")
     if response.status_code >= 500 or response.status_code == 429:
-        raise Unreachable(f"the platform answered {response.status_code}")
+        raise Unreachable(f"the platform responded with {response.status_code}")
     if response.status_code >= 300:
         raise _rejected(response)
     try:
         return msgspec.json.decode(response.content or b"{}", type=response_type)
     except msgspec.DecodeError as error:
-        raise Unreachable(f"the platform's answer cannot be read: {error}") from error
+        raise Unreachable(f"the platform's response cannot be decoded: {error}") from error
 
 
 def _rejected(response: httpx.Response) -> Rejected:
@@ -236,4 +232,4 @@ def _rejected(response: httpx.Response) -> Rejected:
             str(problem.get("correlation_id", "")),
         )
     except (ValueError, AttributeError):
-        return Rejected(response.status_code, "unknown", f"the platform answered {response.status_code}")
+        return Rejected(response.status_code, "unknown", f"the platform responded with {response.status_code}")

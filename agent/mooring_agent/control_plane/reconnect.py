@@ -1,4 +1,4 @@
-"""How long the agent waits before it asks the platform again."""
+"""The delay before the agent contacts the platform again."""
 
 import asyncio
 import random
@@ -11,7 +11,7 @@ LONGEST_SECONDS: Final = 30.0
 
 
 class ReconnectBackoff(Backoff):
-    """A back-off with jitter, so that many agents do not come back in the same moment."""
+    """A back-off with jitter, so that many agents do not reconnect at the same moment."""
 
     def __init__(self) -> None:
         super().__init__(FIRST_SECONDS, LONGEST_SECONDS)

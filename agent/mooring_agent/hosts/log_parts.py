@@ -1,11 +1,11 @@
-"""Parts of logs: of a service's segments, and of the file that a container's monitor writes.
+"""Reading parts of logs: of a service's segments, and of the file that a container's monitor writes.
 
-A part is bounded, begins where the one before it ended, and never crosses a gap: whoever follows a log goes on from
-`next_offset` and is told in `truncated_before` when something between is not there any more.
+A part is bounded, begins where the previous one ended, and never crosses a gap: a reader continues from `next_offset`
+and learns from `truncated_before` that something in between no longer exists.
 
-A container's log is one file, whose entries are `<time> <stream> <F or P> <text>`: F ends a line, P does not. Offsets
-count that file's own bytes, so that an offset may lie within an entry. When the file is full its monitor puts an empty
-one in its place; `log` says which of them an offset counts in.
+A container's log is one file with entries `<time> <stream> <F or P> <text>`: F ends a line, P does not. Offsets count
+bytes of that file, so an offset may lie within an entry. When the file is full, the monitor replaces it by an empty
+one; `log` identifies the file that an offset counts in.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ from mooring_agent.hosts.contract import LogPart, LogRequest
 from mooring_agent.supervisor.segmented_log import read_span
 
 ENTRY_MAX: Final = 65_536
-"""Longer than any entry that a container's monitor writes at once."""
+"""Longer than any entry that a container's monitor writes."""
 HEAD: Final = re.compile(rb"[^ \n]{1,64} (?:stdout|stderr) ([FP])(?: |$)")
 RAW_RATIO: Final = 8
-"""How much of a container's file is read for one byte of text: an entry has about 45 bytes of its own."""
+"""How much of a container's file is read for one byte of text: an entry has about 45 bytes of overhead."""
 
 
 def read_service_log(path: str, request: LogRequest) -> LogPart | None:
-    """A part of a service's log; none where there is no such log."""
+    """A part of a service's log; none if there is no such log."""
     span = read_span(path, request.offset, request.max_bytes)
     if span is None:
         return None
@@ -40,7 +40,7 @@ def read_service_log(path: str, request: LogRequest) -> LogPart | None:
 
 
 def read_container_log(path: str, request: LogRequest) -> LogPart | None:
-    """A part of a container's log; none where the container has none."""
+    """A part of a container's log; none if there is no such log."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def _container_tail(file: int, size: int, log: str, request: LogRequest) -> LogP
     content = b"".join(text for _, text, _ in entries)[-request.max_bytes :]
     whole = sum(len(text) for _, text, _ in entries)
     tail = last_lines(content, request.tail_lines, start_offset > 0 or whole > len(content))
-    ahead = whole - len(tail)  # how much text of the entries comes before what is told
+    ahead = whole - len(tail)  # how much text of the entries comes before the returned tail
     position = entries[-1][2] if entries else size
     first = position
     for start, text, end in entries:
@@ -89,9 +89,9 @@ def _container_tail(file: int, size: int, log: str, request: LogRequest) -> LogP
 
 
 def _entries(file: int, start_offset: int, end: int) -> Iterator[tuple[int, bytes, int]]:
-    """The entries from this byte of the file on: where the text lies, the text, and where the next entry begins.
+    """The entries from this byte of the file on, as (offset of the text, text, offset of the next entry).
 
-    An entry that is still being written is left for the next time.
+    An entry that is still being written is left for the next read.
     """
     back = max(0, start_offset - ENTRY_MAX)
     before = os.pread(file, start_offset - back, back)
@@ -110,14 +110,14 @@ def _entries(file: int, start_offset: int, end: int) -> Iterator[tuple[int, byte
 
 
 def _identity(file: int) -> str:
-    """What tells this file from the one before it: its number, and the time of its first entry."""
+    """Identifies this file among its successors: its inode and the time of its first entry."""
     first = os.pread(file, 128, 0).partition(b" ")[0]
     identity = f"{os.fstat(file).st_ino} ".encode() + first
     return hashlib.sha256(identity).hexdigest()[:16] if first else ""
 
 
 def last_lines(data: bytes, count: int, is_cut: bool) -> bytes:
-    """The last lines; the first one is left out where it was cut in its middle and another one follows."""
+    """The last lines; a first line that was cut is left out if another one follows."""
     if is_cut:
         _, found, rest = data.partition(b"\n")
         data = rest if found and rest else data
@@ -132,11 +132,11 @@ def last_lines(data: bytes, count: int, is_cut: bool) -> bytes:
 
 
 def trim_partial_character(data: bytes) -> bytes:
-    """Without a character of UTF-8 that is cut off at the end."""
+    """The bytes without a UTF-8 character that is cut off at the end."""
     for back in range(1, min(4, len(data)) + 1):
         lead = data[-back]
         if lead & 0xC0 == 0x80:
-            continue  # inside of a character
+            continue  # inside a character
         size = 1 if lead < 0x80 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
         return data[:-back] if size > back else data
     return data

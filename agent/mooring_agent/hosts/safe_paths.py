@@ -1,9 +1,9 @@
-"""Files below a directory, whoever else may change what is there at the same time.
+"""Files below a directory that somebody else may change at the same time.
 
-A path is taken apart first and refused if anything about it is odd. Then it is walked one directory at a time from the
-root's descriptor, never through a link, so a link that a tenant plants between two steps is met and refused, and never
-followed. A file is written beside its place and then moved there: a move replaces a link, a pipe or a hard link and
-writes into none.
+A path is parsed first and refused if anything about it is unusual. Then it is walked one directory at a time from the
+root's descriptor, never through a link: a link that a tenant plants between two steps is refused, not followed. A file
+is written under a temporary name and then renamed: a rename replaces a link, a pipe or a hard link and never writes
+into it.
 """
 
 import contextlib
@@ -33,14 +33,14 @@ _TEMPORARY: Final = ".mooring-"
 
 
 def parse_path(path: str) -> AgentParts:
-    """The names of a path below the root, from which `/` counts; refused if it is not plain."""
+    """The components of a path below the root; refused if it is not plain."""
     parts = tuple(path.removeprefix("/").split("/"))
     if "\ufffd" in path or any(unicodedata.category(letter) in _ODD_CATEGORIES for letter in path):
-        raise HostFailure("path_refused", "the path has characters that cannot be seen or have no meaning")
+        raise HostFailure("path_refused", "the path contains invisible or unassigned characters")
     if not unicodedata.is_normalized("NFC", path):
-        raise HostFailure("path_refused", "the path can be spelled in another way (it is not in Unicode's form C)")
+        raise HostFailure("path_refused", "the path is not in Unicode normalization form C")
     if any(part in ("", ".", "..") or part.startswith(_TEMPORARY) for part in parts):
-        raise HostFailure("path_refused", "the path has an empty, '.', '..' or reserved name in it")
+        raise HostFailure("path_refused", "the path contains an empty, '.', '..' or reserved component")
     long = len(path.encode()) > PATH_MAX_BYTES or any(len(part.encode()) > PART_MAX_BYTES for part in parts)
     if long or len(parts) > DEPTH_MAX:
         raise HostFailure("path_refused", "the path is too long or too deep")
@@ -48,15 +48,15 @@ def parse_path(path: str) -> AgentParts:
 
 
 def check_file(content: bytes, mode: int) -> None:
-    """Refuse what is too large, or would run with somebody else's rights."""
+    """Refuse a file that is too large, or whose mode would give it somebody else's rights."""
     if len(content) > FILE_MAX_BYTES:
-        raise HostFailure("too_large", f"a file has at most {FILE_MAX_BYTES} bytes")
+        raise HostFailure("too_large", f"a file may have at most {FILE_MAX_BYTES} bytes")
     if not 0 <= mode <= MODE_MAX:
-        raise HostFailure("permission_denied", "a mode is 0 to 0777: no set-user, set-group or sticky bit")
+        raise HostFailure("permission_denied", "a mode must be 0 to 0777: no set-user, set-group or sticky bit")
 
 
 def missing_directories(root: int, parts: AgentParts) -> list[AgentParts]:
-    """The directories above this path that are not there yet, from the top."""
+    """The missing directories above this path, topmost first."""
     current = os.dup(root)
     try:
         for depth, part in enumerate(parts[:-1], start=1):
@@ -72,7 +72,7 @@ def missing_directories(root: int, parts: AgentParts) -> list[AgentParts]:
 
 
 def write_file(root: int, parts: AgentParts, content: bytes, mode: int) -> None:
-    """Put a file there, whole or not at all; directories above it are made."""
+    """Write a file atomically, creating the directories above it."""
     parent = _open_parent(root, parts)
     temporary = _TEMPORARY + secrets.token_hex(8)
     try:
@@ -91,7 +91,7 @@ def write_file(root: int, parts: AgentParts, content: bytes, mode: int) -> None:
 
 
 def make_directory(root: int, parts: AgentParts, mode: int) -> None:
-    """Have a directory there, with this mode."""
+    """Create a directory, or set the mode of an existing one."""
     parent = _open_parent(root, parts)
     try:
         with contextlib.suppress(FileExistsError):
@@ -108,7 +108,7 @@ def make_directory(root: int, parts: AgentParts, mode: int) -> None:
 
 
 def exists(root: int, parts: AgentParts) -> bool:
-    """Whether something is there, of whatever kind; what is behind a link is not."""
+    """Whether anything exists at this path; links are not followed."""
     try:
         parent = _walk(root, parts[:-1])
     except (FileNotFoundError, HostFailure):
@@ -123,7 +123,7 @@ def exists(root: int, parts: AgentParts) -> bool:
 
 
 def remove(root: int, parts: AgentParts) -> int:
-    """Take away what is there, a directory with all that is in it; how many things that were."""
+    """Remove what is there, a directory with its contents; returns how many entries were removed."""
     try:
         parent = _walk(root, parts[:-1])
     except (FileNotFoundError, HostFailure):
@@ -135,7 +135,7 @@ def remove(root: int, parts: AgentParts) -> int:
 
 
 def remove_empty(root: int, parts: AgentParts) -> bool:
-    """Take a directory away unless something is in it."""
+    """Remove a directory if it is empty; returns whether it was removed."""
     try:
         parent = _walk(root, parts[:-1])
     except (FileNotFoundError, HostFailure):
@@ -150,9 +150,9 @@ def remove_empty(root: int, parts: AgentParts) -> bool:
 
 
 def remove_entry(parent: int, name: str) -> int:
-    """Remove one entry of a directory and all below it, by a bounded number of descriptors however deep it is.
+    """Remove one entry of a directory and everything below it, with a bounded number of descriptors however deep it is.
 
-    What is found inside of a directory that is itself a directory is moved up beside it, and its turn comes later.
+    A directory found inside a directory is moved up beside it and removed later.
     """
     removed, pending = 0, [name]
     while pending:
@@ -187,7 +187,7 @@ def _move_up(handle: int, entry: str, parent: int) -> str:
 
 
 def _open_for_removal(parent: int, name: str) -> int:
-    """A directory whose mode may forbid us to look into it."""
+    """Open a directory whose mode may deny us access."""
     handle = os.open(name, _PLACE, dir_fd=parent)
     try:
         os.chmod(f"/proc/self/fd/{handle}", 0o700)
@@ -202,11 +202,11 @@ def _check_replaceable(parent: int, name: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISREG(status.st_mode):
-        raise HostFailure("path_refused", f"{name} is there and is no plain file")
+        raise HostFailure("path_refused", f"{name} exists and is not a regular file")
 
 
 def _open_parent(root: int, parts: AgentParts) -> int:
-    """The directory above, made where it is missing."""
+    """Open the directory above, creating what is missing."""
     current = os.dup(root)
     try:
         for part in parts[:-1]:
@@ -238,12 +238,12 @@ def _walk(root: int, parts: AgentParts) -> int:
 
 
 def _descend(current: int, part: str) -> int:
-    """One directory down; a link is not followed."""
+    """Open a directory one level down; a link is not followed."""
     try:
         return os.open(part, _DIRECTORY, dir_fd=current)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise HostFailure("path_refused", f"{part} is no directory, or a link") from None
+            raise HostFailure("path_refused", f"{part} is not a directory, or is a link") from None
         raise
 
 

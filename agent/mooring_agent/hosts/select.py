@@ -1,4 +1,4 @@
-"""Which host an agent uses."""
+"""Choosing the host of an agent, and checking that the machine supports it."""
 
 import os
 import shutil
@@ -16,14 +16,14 @@ from mooring_agent.hosts.process import ProcessHost
 REQUIRED_PROGRAMS: Final[Mapping[str, Mapping[str, str]]] = {
     "namespace": {"ip": "iproute2", "nsenter": "util-linux", "unshare": "util-linux"}
 }
-"""The programs without which a host can make no sandbox, and their Debian packages."""
+"""The programs that each host needs, and their Debian packages."""
 PROBE_SECONDS: Final = 30.0
 
 
 def check_host_requirements(kind: str) -> None:
-    """Say now what would else be the end of every sandbox: that this machine cannot have such a host."""
+    """Raise now, with a remedy, if this machine cannot run the host; otherwise every sandbox would fail."""
     if kind == "namespace" and os.geteuid() != 0:
-        raise ValueError("the namespace host needs root; `--host process` does not, and isolates nothing")
+        raise ValueError("the namespace host needs root; `--host process` does not, but isolates nothing")
     if missing := {
         name: package for name, package in REQUIRED_PROGRAMS.get(kind, {}).items() if shutil.which(name) is None
     }:
@@ -35,27 +35,27 @@ def check_host_requirements(kind: str) -> None:
 
 
 def _try_namespaces() -> None:
-    """Root of a container is often not allowed to make what a sandbox is made of."""
+    """Root of a container often has no right to create namespaces."""
     probe = subprocess.run(
         ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "/bin/true"],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=PROBE_SECONDS,
     )  # fmt: skip
     if probe.returncode != 0:
         raise ValueError(
-            f"this machine lets root make no namespaces ({probe.stderr.strip()[:200]}): perhaps it is a container; "
-            "`--host process` isolates nothing, and works there"
+            f"root cannot create namespaces on this machine ({probe.stderr.strip()[:200]}): it may be a container; "
+            "`--host process` works there, but isolates nothing"
         )
 
 
 def create_host(
     kind: str, directory: Path, node_id: str, *, disk_bytes: int = DISK_BYTES, address: str = LOOPBACK
 ) -> Host:
-    """The host of this kind below the agent's state directory.
+    """Create the host of this kind below the agent's state directory.
 
-    `disk_bytes` bounds what each sandbox writes; `address` is where other machines reach this one.
+    `disk_bytes` limits what each sandbox writes; `address` is where other machines reach this one.
     """
     if kind == "namespace":
         return NamespaceHost(directory / "host", node_id, disk_bytes=disk_bytes, address=address)
     if kind == "process":
         return ProcessHost(directory / "host", node_id)
-    raise ValueError(f"there is no host {kind!r}")
+    raise ValueError(f"unknown host {kind!r}")

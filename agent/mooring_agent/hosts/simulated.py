@@ -1,8 +1,8 @@
-"""The simulated host: sandboxes in memory, with latency, failures and leftovers by configuration.
+"""The simulated host: sandboxes in memory, with configurable latency, failures and leftovers.
 
-It is for scale and for faults: thousands fit into one process, and a seed makes a run happen again exactly. Nothing
-runs: a program "ends" after its latency with the exit code that its name asks for (`exit-3` ends with 3, anything
-else with 0). Everything that it says carries `simulated`.
+It is for tests of scale and of faults: thousands fit into one process, and a seed makes a run repeatable. Nothing runs:
+a program "ends" after its latency with the exit code in its name (`exit-3` ends with 3, anything else with 0).
+Everything it reports carries `simulated`.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ from mooring_agent.tasks.receipts import KINDS
 
 @dataclass(frozen=True, slots=True)
 class FaultProfile:
-    """How things go on a simulated machine."""
+    """The latency and faults of a simulated machine."""
 
     latency_seconds: float = 0.0
-    failure_rate: float = 0.0  # of every step that can fail
-    leftover_rate: float = 0.0  # of every teardown: something remains
+    failure_rate: float = 0.0  # per step that can fail
+    leftover_rate: float = 0.0  # per teardown: something remains
     seed: int = 0
 
 
@@ -49,12 +49,12 @@ class _Sandbox:
     files: dict[str, str] = field(default_factory=dict)  # path -> owner
     services: dict[tuple[str, str], ServiceState] = field(default_factory=dict)
     runs: dict[tuple[str, str], int] = field(default_factory=dict)
-    outputs: dict[tuple[str, str], int] = field(default_factory=dict)  # of runs: how many bytes were asked for
+    outputs: dict[tuple[str, str], int] = field(default_factory=dict)  # per run, how many bytes to capture
     leftovers: list[Resource] = field(default_factory=list)
 
 
 class SimulatedHost:
-    """A machine that is only imagined."""
+    """A machine that exists only in memory."""
 
     kind: HostKind = "simulated"
 
@@ -65,21 +65,18 @@ class SimulatedHost:
         self._pids = 1_000
 
     async def recover(self) -> Sequence[str]:
-        """What stands, which a simulated machine remembers only while its process lives."""
+        """The sandboxes, which a simulated machine remembers only while its process lives."""
         return sorted(self._sandboxes)
 
     async def create(self, spec: SandboxSpec) -> SandboxFacts:
-        """Imagine a sandbox."""
         await self._simulate_step("create")
         self._sandboxes.setdefault(spec.allocation_id, _Sandbox(spec))
         return SandboxFacts("simulated", spec.network.address, {"memory": "simulated", "cpus": "simulated"})
 
     async def set_peers(self, allocation_id: str, peers: Sequence[Peer]) -> None:
-        """Names cost nothing here."""
         self._require_sandbox(allocation_id)
 
     async def write_files(self, owner: Owner, files: Sequence[FileSpec]) -> int:
-        """Remember whose these files are."""
         sandbox = self._require_sandbox(owner.allocation_id)
         await self._simulate_step("files")
         for file in files:
@@ -89,7 +86,7 @@ class SimulatedHost:
         return len(files)
 
     async def run(self, owner: Owner, key: str, process: ProcessSpec, timeout_seconds: float) -> int:
-        """A program that ends after the latency."""
+        """ "Run" a program: wait for the latency, then exit with the code in its name."""
         sandbox = self._require_sandbox(owner.allocation_id)
         place = (owner.name, key)
         if place not in sandbox.runs:
@@ -101,12 +98,10 @@ class SimulatedHost:
         return sandbox.runs[place]
 
     async def find_run(self, owner: Owner, key: str) -> Literal["running", "ended", "absent"]:
-        """Whether it is remembered."""
         sandbox = self._sandboxes.get(owner.allocation_id)
         return "ended" if sandbox is not None and (owner.name, key) in sandbox.runs else "absent"
 
     async def cancel_run(self, owner: Owner, key: str) -> None:
-        """Forget it."""
         sandbox = self._sandboxes.get(owner.allocation_id)
         if sandbox is not None:
             sandbox.runs.pop((owner.name, key), None)
@@ -115,7 +110,6 @@ class SimulatedHost:
     async def start_service(
         self, owner: Owner, name: str, process: ProcessSpec, restart: RestartPolicy
     ) -> ServiceState:
-        """A service that runs for ever."""
         sandbox = self._require_sandbox(owner.allocation_id)
         place = (owner.name, name)
         if place not in sandbox.services:
@@ -125,31 +119,29 @@ class SimulatedHost:
         return sandbox.services[place]
 
     async def stop_service(self, owner: Owner, name: str, kill: Literal["main", "owner"], grace_seconds: float) -> bool:
-        """It runs no more."""
         await self._simulate_step("stop")
         return self._require_sandbox(owner.allocation_id).services.pop((owner.name, name), None) is not None
 
     async def inspect_service(self, owner: Owner, name: str) -> ServiceState:
-        """As it stands."""
         sandbox = self._sandboxes.get(owner.allocation_id)
         service = None if sandbox is None else sandbox.services.get((owner.name, name))
         return service or ServiceState(name, "absent")
 
     async def read_log(self, owner: Owner, key: str, offset: int) -> AsyncIterator[bytes]:
-        """One line that says what this is."""
+        """One line that says that it is simulated."""
         text = f"simulated output of {key}\n".encode()
         if offset < len(text):
             yield text[offset:]
 
     async def read_log_part(self, owner: Owner, key: str, request: LogRequest) -> LogPart | None:
-        """That line, from an offset."""
+        """The same line, from an offset."""
         text = f"simulated output of {key}\n".encode()
         begin = min(request.offset or 0, len(text))
         content = text[begin : begin + request.max_bytes]
         return LogPart(content, begin, begin + len(content), len(text))
 
     async def read_output(self, owner: Owner, key: str) -> tuple[bytes, bool] | None:
-        """What a run that asked for it "wrote": one line of JSON that says what this is."""
+        """For a run with capture: one line of JSON that says that it is simulated."""
         limit = self._require_sandbox(owner.allocation_id).outputs.get((owner.name, key))
         if limit is None:
             return None
@@ -157,19 +149,15 @@ class SimulatedHost:
         return text[:limit], len(text) > limit
 
     async def dial(self, allocation_id: str, port: int) -> ByteStream:
-        """Nothing listens on an imagined machine."""
-        raise HostFailure("not_found", f"a simulated sandbox has nothing that listens on {port}")
+        raise HostFailure("not_found", f"nothing listens on {port} in a simulated sandbox")
 
     async def open_command(self, owner: Owner, process: ProcessSpec, columns: int, rows: int) -> CommandStream:
-        """Nor is there a terminal."""
         raise HostFailure("not_found", "a simulated sandbox has no terminal")
 
     async def open_piped(self, owner: Owner, process: ProcessSpec) -> CommandStream:
-        """Nor does a command run."""
-        raise HostFailure("not_found", "a simulated sandbox runs no command")
+        raise HostFailure("not_found", "a simulated sandbox cannot run a command")
 
     async def close_owner(self, owner: Owner) -> TeardownReport:
-        """Forget what is the owner's."""
         sandbox = self._sandboxes.get(owner.allocation_id)
         await self._simulate_step("teardown")
         if sandbox is None:
@@ -182,7 +170,7 @@ class SimulatedHost:
         return self._teardown_report(found, self._leftovers(sandbox))
 
     async def destroy(self, allocation_id: str) -> TeardownReport:
-        """Forget the sandbox, unless the weather leaves something."""
+        """Forget the sandbox, unless the fault profile leaves something."""
         sandbox = self._sandboxes.get(allocation_id)
         await self._simulate_step("destroy")
         if sandbox is None:
@@ -194,7 +182,6 @@ class SimulatedHost:
         return self._teardown_report(found, remaining)
 
     async def sweep(self, known: Collection[str]) -> Sequence[Stray]:
-        """What the platform does not know is forgotten."""
         strays = [each for each in self._sandboxes if each not in known]
         for each in strays:
             del self._sandboxes[each]
@@ -209,7 +196,7 @@ class SimulatedHost:
     def _require_sandbox(self, allocation_id: str) -> _Sandbox:
         sandbox = self._sandboxes.get(allocation_id)
         if sandbox is None:
-            raise HostFailure("not_found", f"no simulated sandbox of {allocation_id} stands here")
+            raise HostFailure("not_found", f"there is no simulated sandbox of {allocation_id} here")
         return sandbox
 
     def _leftovers(self, sandbox: _Sandbox) -> tuple[Resource, ...]:

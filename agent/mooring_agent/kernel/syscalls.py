@@ -1,7 +1,7 @@
-"""The kernel's calls that Python 3.11 does not have: namespaces, mounts, capabilities, keyrings, bounded path look-up.
+"""System calls that Python 3.11 lacks: namespaces, mounts, capabilities, keyrings, seccomp, bounded path look-up.
 
-Only the standard library is used, since the program that makes a sandbox runs without anything else. Every function
-raises `OSError` with the call's name, so that what a machine refuses can be told.
+Only the standard library is used, because a sandbox's init runs without anything else. Every function raises `OSError`
+with the name of the call, so that errors say what the machine refused.
 """
 
 import ctypes
@@ -48,13 +48,13 @@ RESOLVE_NO_MAGICLINKS: Final = 0x02
 RESOLVE_NO_SYMLINKS: Final = 0x04
 RESOLVE_IN_ROOT: Final = 0x10
 
-# Calls without a wrapper in the C library, by machine.
+# Calls without a wrapper in the C library, by architecture.
 _NUMBERS: Final = {
     "x86_64": {"pivot_root": 155, "capset": 126, "keyctl": 250, "openat2": 437},
     "aarch64": {"pivot_root": 41, "capset": 91, "keyctl": 219, "openat2": 437},
 }
 
-_CLOSE_RANGE: Final = 436  # the same number on every kind of machine
+_CLOSE_RANGE: Final = 436  # the same number on every architecture
 _CLOSE_RANGE_CLOEXEC: Final = 4
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -71,17 +71,17 @@ def _check(result: int, call: str, subject: str = "") -> int:
 def _number(call: str) -> int:
     machine = os.uname().machine
     if machine not in _NUMBERS:
-        raise OSError(errno.ENOSYS, f"{call}: the calls of a {machine} machine are not known")
+        raise OSError(errno.ENOSYS, f"{call}: unknown system call numbers for {machine}")
     return _NUMBERS[machine][call]
 
 
 def unshare(flags: int) -> None:
-    """Leave namespaces for new ones."""
+    """Move this process to new namespaces; a new pid namespace applies to its children."""
     _check(_libc.unshare(ctypes.c_int(flags)), "unshare")
 
 
 def setns(descriptor: int, kind: int) -> None:
-    """Enter a namespace; of a thread that does so only the thread is in it."""
+    """Join a namespace; only the calling thread does."""
     _check(_libc.setns(ctypes.c_int(descriptor), ctypes.c_int(kind)), "setns")
 
 
@@ -101,37 +101,35 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
 
 
 def unmount(target: str, flags: int = MNT_DETACH) -> None:
-    """Take a mount away."""
     _check(_libc.umount2(os.fsencode(target), ctypes.c_int(flags)), "umount", target)
 
 
 def bind(source: str, target: str, flags: int = 0, recursive: bool = False) -> None:
-    """Show a directory or file at a second place, with flags (such as read-only) of its own."""
+    """Bind-mount a directory or file, with flags of its own such as read-only."""
     mount(source, target, "", MS_BIND | (MS_REC if recursive else 0))
     if flags:
         mount("none", target, "", MS_BIND | MS_REMOUNT | flags)
 
 
 def pivot_root(new: str, old: str) -> None:
-    """Exchange the root of this mount namespace."""
+    """Replace the root of this mount namespace."""
     call = ctypes.c_long(_number("pivot_root"))
     _check(_libc.syscall(call, os.fsencode(new), os.fsencode(old)), "pivot_root", new)
 
 
 def sethostname(name: str) -> None:
-    """Name this machine, as its uts namespace sees it."""
+    """Set the host name of this uts namespace."""
     raw = name.encode()
     _check(_libc.sethostname(raw, ctypes.c_size_t(len(raw))), "sethostname")
 
 
 def prctl(option: int, *arguments: int) -> int:
-    """One of the process's many switches."""
     padded = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
     return _check(_libc.prctl(ctypes.c_int(option), *padded), f"prctl {option}")
 
 
 def last_capability() -> int:
-    """The highest capability that this kernel knows."""
+    """The highest capability that this kernel supports."""
     for number in range(63, -1, -1):
         try:
             prctl(PR_CAPBSET_READ, number)
@@ -142,7 +140,7 @@ def last_capability() -> int:
 
 
 def set_capabilities(mask: int) -> None:
-    """Hold these capabilities, effective and permitted, and pass none on but by the bounding set."""
+    """Set the effective and permitted capabilities; none are inheritable."""
     header = struct.pack("=Ii", 0x20080522, 0)
     low, high = mask & 0xFFFFFFFF, mask >> 32
     data = struct.pack("=6I", low, low, 0, high, high, 0)
@@ -151,14 +149,14 @@ def set_capabilities(mask: int) -> None:
 
 
 def new_session_keyring() -> None:
-    """Leave the session keyring that was inherited; on a kernel without keyrings there is nothing to leave."""
+    """Leave the inherited session keyring, if the kernel has keyrings."""
     call = ctypes.c_long(_number("keyctl"))
     if _libc.syscall(call, ctypes.c_int(KEYCTL_JOIN_SESSION_KEYRING), None) < 0 and ctypes.get_errno() != errno.ENOSYS:
         _check(-1, "keyctl")
 
 
 def open_below(directory: int, path: str, flags: int, mode: int = 0, follow: bool = False) -> int:
-    """Open a path below a directory and never outside of it; symbolic links are refused unless they may be followed."""
+    """Open a path below a directory and never outside it; symbolic links are refused unless `follow` is set."""
     resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | (0 if follow else RESOLVE_NO_SYMLINKS)
     how = ctypes.create_string_buffer(struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, resolve))
     call = ctypes.c_long(_number("openat2"))
@@ -167,7 +165,7 @@ def open_below(directory: int, path: str, flags: int, mode: int = 0, follow: boo
 
 
 def install_filter(program: bytes) -> None:
-    """Let the kernel refuse system calls by this classic BPF program, for this process and all that it starts."""
+    """Install a classic BPF program as the seccomp filter of this process and of all that it starts."""
     length = len(program) // 8
     buffer = ctypes.create_string_buffer(program, len(program))
     header = ctypes.create_string_buffer(struct.pack("@HP", length, ctypes.addressof(buffer)))
@@ -184,22 +182,22 @@ def install_filter(program: bytes) -> None:
 
 
 def hide_from_tracing() -> None:
-    """Nobody without CAP_SYS_PTRACE over our beginnings may look into this process or use its descriptors."""
+    """Forbid everybody without CAP_SYS_PTRACE to trace this process or use its descriptors."""
     prctl(PR_SET_DUMPABLE, 0)
 
 
 def adopt_orphans() -> None:
-    """Every descendant whose parent ends becomes a child of this process."""
+    """Become the subreaper: every descendant whose parent ends becomes a child of this process."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def forbid_new_privileges() -> None:
-    """No program that this process becomes gains anything by its file's bits."""
+    """Let no program that this process executes gain privileges by its file's mode bits."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
 def drop_capabilities(numbers: tuple[int, ...]) -> None:
-    """What this process becomes by exec never holds these capabilities."""
+    """Drop these capabilities from the bounding set: no program executed from here has them."""
     for number in numbers:
         prctl(PR_CAPBSET_DROP, number)
     if numbers:
@@ -207,7 +205,7 @@ def drop_capabilities(numbers: tuple[int, ...]) -> None:
 
 
 def close_at_exec(first: int) -> None:
-    """No descriptor from this one on is handed to the program that this process becomes."""
+    """Close all descriptors from this one on at the next exec."""
     last, flags = ctypes.c_uint(2**32 - 1), ctypes.c_uint(_CLOSE_RANGE_CLOEXEC)
     _check(_libc.syscall(ctypes.c_long(_CLOSE_RANGE), ctypes.c_uint(first), last, flags), "close_range")
 
@@ -215,8 +213,7 @@ def close_at_exec(first: int) -> None:
 def take_title(title: str) -> None:
     """Show this as the command line, and nothing of the machine's paths or environment.
 
-    The kernel shows the memory in which the arguments and the environment were handed over, so they are written over in
-    place.
+    The kernel shows the memory in which arguments and environment were passed, so they are overwritten in place.
     """
     arguments, arguments_end, environment, environment_end = proc.own_memory_layout()
     if 0 < environment < environment_end:

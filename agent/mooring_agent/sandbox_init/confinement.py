@@ -1,11 +1,11 @@
-"""What root in a sandbox may do: a short list of capabilities, no new privileges, and a list of refused system calls.
+"""The privileges of root in a sandbox: few capabilities, no new privileges, and a list of refused system calls.
 
-The same is in force in a user namespace and without one. The init of a sandbox confines itself before it starts
-anything, so that no process in a sandbox, not even its pid 1, ever holds a capability over the machine, over mounts
-or over namespaces. What is kept is what ordinary daemons need to change owners and users and to bind low ports. Left
-out on purpose, beside the great ones: NET_ADMIN and NET_RAW (the network is set up from outside; `ping` works
-without), DAC_READ_SEARCH (opens files by handle, past every root), SYS_TIME, SYSLOG, BPF, PERFMON, SYS_NICE and
-SYS_RESOURCE (they take from the machine's other users).
+The same applies with and without a user namespace. A sandbox's init confines itself before it starts anything, so no
+process in a sandbox, not even its pid 1, ever has a capability over the machine, mounts or namespaces. It keeps what
+ordinary daemons need to change owners and users and to bind low ports. Dropped on purpose, besides the obvious ones:
+NET_ADMIN and NET_RAW (the network is set up from outside; `ping` works without), DAC_READ_SEARCH (opens files by
+handle, beyond any root), SYS_TIME, SYSLOG, BPF, PERFMON, SYS_NICE and SYS_RESOURCE (they affect the machine's other
+users).
 """
 
 import errno
@@ -30,7 +30,7 @@ KEPT: Final = {
     "SETFCAP": 31,
 }
 
-# Refused whoever asks: (x86_64, aarch64); None where the machine has no such call.
+# Refused for everybody: (x86_64, aarch64); None if the architecture has no such call.
 REFUSED_CALLS: Final[dict[str, tuple[int | None, int | None]]] = {
     "acct": (163, 89),
     "add_key": (248, 217),
@@ -80,8 +80,8 @@ REFUSED_CALLS: Final[dict[str, tuple[int | None, int | None]]] = {
 _MACHINES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _CLONE: Final = (56, 220)
 _SOCKET: Final = (41, 198)
-# Local, IPv4, IPv6, the kernel's own and packets (which need a capability). Others, such as the one that talks to the
-# hypervisor, know no namespaces and would be a way around the sandbox's network.
+# Local, IPv4, IPv6, netlink and packet sockets (which need a capability). Other families, such as the hypervisor's,
+# ignore namespaces and would bypass the sandbox's network.
 SOCKET_FAMILIES: Final = (1, 2, 10, 16, 17)
 _UNSHARE: Final = (272, 97)
 _CLONE3: Final = 435
@@ -102,7 +102,7 @@ _CALL_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
 
 
 def filter_program(machine: str) -> bytes | None:
-    """The BPF program for this kind of machine, or none if its calls are not known."""
+    """The seccomp program for this architecture; none if its system call numbers are unknown."""
     if machine not in _MACHINES:
         return None
     column, architecture = _MACHINES[machine]
@@ -116,7 +116,7 @@ def filter_program(machine: str) -> bytes | None:
         instruction(_EQUAL, architecture, 1, 0),
         instruction(_RETURN, absent),
         instruction(_LOAD, _CALL_NUMBER),
-        # The second table of calls of x86_64 would go around the list.
+        # The x32 system call table of x86_64 would bypass the list.
         instruction(_AT_LEAST, _X32, 0, 1),
         instruction(_RETURN, absent),
         # Its flags are in memory, where no filter sees them; the C library falls back to clone.
@@ -150,7 +150,7 @@ def filter_program(machine: str) -> bytes | None:
 
 
 def confine() -> None:
-    """Give up, for ever and for all that this process starts, everything that a sandbox does not need."""
+    """Drop, for this process and all that it starts, every privilege that a sandbox does not need."""
     mask = sum(1 << number for number in KEPT.values())
     for number in range(syscalls.last_capability() + 1):
         if not mask & 1 << number:

@@ -1,7 +1,7 @@
-"""Make a sandbox: a root of its own, every namespace of its own, and an init that holds them and reaps.
+"""Spawning a sandbox: a root of its own, namespaces of its own, and an init that holds them and reaps.
 
-The init runs nothing itself. Owners' inits are born into its pid namespace and become its children; it buries them,
-and with it everything ends.
+The init runs nothing itself. Owners' inits are spawned into its pid namespace and become its children; it reaps them,
+and when it is killed, everything in the sandbox is.
 """
 
 import errno
@@ -17,15 +17,14 @@ from mooring_agent.sandbox_init.spawner import QUIET, InitSpawner, run
 
 
 class SandboxSpawner(InitSpawner):
-    """A sandbox that is new."""
-
     root: str
     project: list[int]
 
     def mount_disk(self) -> None:
-        """Its own disk, if it has one, with all that a sandbox begins with; in this view and in no other.
+        """Mount its own disk, if it has one, with the initial files; visible in this mount namespace only.
 
-        First the project's network: if who had it open has ended, nothing was done yet, and it can be tried again.
+        The project's network comes first: if the process that held it open has ended, nothing was done yet and the
+        spawn can be repeated.
         """
         self.project = self._project_network()
         self.root = self.plan["root"]
@@ -70,7 +69,7 @@ class SandboxSpawner(InitSpawner):
     def _project_network(self) -> list[int]:
         """The network namespace of the project: that of another member, or a new one.
 
-        Every member's init has it open, so it stands as long as one of them lives, and needs no process and no mount.
+        Every member's init holds it open, so it lives as long as one of them does, and needs no process and no mount.
         """
         if self.plan["machine_network"]:
             return []
@@ -84,7 +83,7 @@ class SandboxSpawner(InitSpawner):
         return [made]
 
     def _mount_devices(self, root: str, devices: list[tuple[dict[str, Any], int]]) -> None:
-        """A /dev with the harmless devices, a terminal system of its own and the sandbox's GPUs."""
+        """Mount a /dev with the harmless devices, its own pseudo-terminals and the sandbox's GPUs."""
         owner = self.first_uid or 0
         dev = root + "/dev"
         quiet = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
@@ -116,7 +115,7 @@ class SandboxSpawner(InitSpawner):
         os.umask(previous)
 
     def enter_user_namespace(self) -> bool:
-        """A user namespace of its own, unless the sandbox is a bounded one."""
+        """Create a user namespace, unless the sandbox is a bounded one."""
         if self.first_uid is None:
             return False
         syscalls.unshare(syscalls.CLONE_NEWUSER)
@@ -124,23 +123,23 @@ class SandboxSpawner(InitSpawner):
 
     @property
     def new_namespaces(self) -> int:
-        """All of them, but for the machine's network where the sandbox is alone on its machine."""
+        """All of them, except the network if the sandbox uses the machine's."""
         flags = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWCGROUP
         return flags if self.plan["machine_network"] else flags | syscalls.CLONE_NEWNET
 
     def mount_views(self) -> None:
-        """The sandbox's processes, and its network's devices."""
+        """Mount /proc and /sys of the sandbox's own namespaces."""
         syscalls.mount("proc", "/proc", "proc", QUIET)
         syscalls.mount("sysfs", "/sys", "sysfs", QUIET | syscalls.MS_RDONLY)
 
-    def wait_until_idle(self) -> None:
-        """Its name, and what it may not make more of."""
+    def configure(self) -> None:
+        """Set the host name, and forbid nested user namespaces."""
         syscalls.sethostname(self.plan["hostname"])
         if self.first_uid is not None:
             with open("/proc/sys/user/max_user_namespaces", "w") as file:
                 file.write("0")
         if not self.plan["machine_network"]:
-            # So that `ping` works for everybody without the right to raw packets.
+            # So that `ping` works for everybody without the right to send raw packets.
             with open("/proc/sys/net/ipv4/ping_group_range", "w") as file:
                 file.write("0 65535")
 
@@ -149,7 +148,7 @@ class SandboxSpawner(InitSpawner):
         return self.project
 
     def run_init(self) -> None:
-        """Bury whoever ends, for ever."""
+        """Reap children for ever."""
         take_title("mooring-sandbox")
         hide_from_tracing()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -169,5 +168,4 @@ def _run(*words: str) -> None:
 
 
 def main() -> NoReturn:
-    """Make one."""
     run(SandboxSpawner)

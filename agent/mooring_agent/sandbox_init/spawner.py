@@ -1,16 +1,15 @@
-"""How a sandbox, or an owner's part of one, is made.
+"""How the init of a sandbox, or of an owner in it, is spawned.
 
 Three processes take part:
 
-* the **maker** (the program itself, root of the machine) builds the mounts in a mount namespace of its own, leaves the
-  machine's root behind, writes the map of users, and records on disk whom it made;
-* the **bridge** enters the user namespace, makes the other namespaces and forks the **init**, then ends;
-* the **init** waits at a gate. It is let through only when its record is on disk: whoever kills the maker before
-  leaves nothing, since the init ends when the gate does. Then it locks the mounts (by copying the mount namespace
-  into the less privileged user namespace), hides what /proc and /sys say of the machine, confines itself and does its
-  work.
+* the **spawner** (the program itself, root of the machine) builds the mounts in a mount namespace of its own, leaves
+  the machine's root behind, writes the uid map, and records the init on disk;
+* the **intermediate** process enters the user namespace, creates the other namespaces, forks the **init** and ends;
+* the **init** waits for permission to continue, which it gets only when its record is on disk. If the spawner is killed
+  before, the init ends too and nothing is left. Then it locks the mounts (by copying the mount namespace into the less
+  privileged user namespace), hides what /proc and /sys reveal about the machine, confines itself and does its work.
 
-The plan comes as JSON on standard input; one line of JSON on standard output says what stands, or what failed.
+The plan comes as JSON on standard input; one line of JSON on standard output is the init's record, or the problem.
 """
 
 import errno
@@ -70,7 +69,7 @@ _READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/s
 
 
 def run(spawner: type["InitSpawner"]) -> NoReturn:
-    """Do the plan on standard input and say how it went."""
+    """Execute the plan on standard input and print the result."""
     plan = json.load(sys.stdin)
     try:
         answer = spawner(plan).spawn()
@@ -82,14 +81,14 @@ def run(spawner: type["InitSpawner"]) -> NoReturn:
 
 
 class InitSpawner:
-    """One birth, from the machine's side; what is made, and what its init does, is said below."""
+    """One spawn, from the machine's side; subclasses say what is created and what its init does."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
         self.first_uid: int | None = plan["first_uid"]
         self.directory = os.open(plan["directory"], os.O_RDONLY | os.O_DIRECTORY)
         self.lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self.directory)
-        # Whoever finds this lock held knows that a birth is still going on.
+        # While this lock is held, a spawn is in progress.
         fcntl.flock(self.lock, fcntl.LOCK_EX)
         self.proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         self.log = os.open("init.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=self.directory)
@@ -97,47 +96,46 @@ class InitSpawner:
     # --- what a sandbox and an owner do each in its own way ---
 
     def mount_disk(self) -> None:
-        """As root of the machine, before any group denies it a device: mount what lies on one."""
+        """As the machine's root, before a control group denies access to devices: mount what is on one."""
 
     def prepare(self) -> None:
-        """As root of the machine: be in a mount namespace with the right root, and open what is not reachable from
-        it."""
+        """As the machine's root: enter the right mount namespace and root, and open what lies outside."""
         raise NotImplementedError
 
     def enter_user_namespace(self) -> bool:
-        """In the bridge: be in the user namespace; whether it is new and waits for its map."""
+        """In the intermediate process: enter the user namespace; returns whether it is new and needs its uid map."""
         raise NotImplementedError
 
     @property
     def new_namespaces(self) -> int:
-        """The namespaces to be made beside."""
+        """The other namespaces to create, as flags of unshare."""
         raise NotImplementedError
 
     def mount_views(self) -> None:
-        """As root of the machine in the init's pid and network namespaces: mount what shows them."""
+        """As the machine's root, in the init's pid and network namespaces: mount their file systems."""
         raise NotImplementedError
 
-    def wait_until_idle(self) -> None:
+    def configure(self) -> None:
         """In the init, before it is confined."""
         raise NotImplementedError
 
     def descriptors(self) -> list[int]:
-        """What the init keeps open beside its standard files, as numbers from 3 on."""
+        """What the init keeps open besides its standard streams, as descriptors from 3 on."""
         raise NotImplementedError
 
     def run_init(self) -> None:
-        """The init's work, confined."""
+        """The work of the init, confined."""
         raise NotImplementedError
 
     # --- the maker ---
 
     def spawn(self) -> dict[str, Any]:
-        """Every step in its order; the answer is what the init's record says."""
+        """Run every step in order; returns the init's record."""
         self.mount_disk()
         for path in self.plan["cgroups"]:
             with open(path, "w") as file:
                 file.write(str(os.getpid()))
-        # None of the keys that the agent's session may hold.
+        # Leave behind the keys of the agent's session.
         syscalls.new_session_keyring()
         self.prepare()
         parent_end, child_end = socket.socketpair()
@@ -167,8 +165,10 @@ class InitSpawner:
         return record
 
     def _mount_views(self, init: int) -> None:
-        """A file system of processes shows the pid namespace of whoever mounts it, and only root of the machine may
-        mount one where none is: so a child of ours enters the init's namespaces, and its child mounts.
+        """Mount the views of the init's namespaces.
+
+        A /proc mount shows the pid namespace of the process that mounts it, and only the machine's root may mount the
+        first one. So a child enters the init's namespaces, and its own child mounts.
         """
 
         def enter() -> None:
@@ -179,7 +179,7 @@ class InitSpawner:
         _in_child(enter)
 
     def setns(self, pid: int, kind: str) -> None:
-        """Enter a namespace of a process, by the machine's own /proc."""
+        """Join a namespace of a process, through the machine's own /proc."""
         descriptor = os.open(f"{pid}/ns/{kind}", os.O_RDONLY, dir_fd=self.proc)
         try:
             syscalls.setns(descriptor, _NAMESPACES[kind])
@@ -231,7 +231,7 @@ class InitSpawner:
         syscalls.unshare(self.new_namespaces)
         if os.fork():
             os._exit(0)
-        # From here on as pid 1. The socket tells the maker our number as the machine counts.
+        # From here on this is pid 1. The socket tells the spawner our pid as the machine sees it.
         spawner.send(b"born")
         _wait_for_go(spawner)
         self._become_init(spawner)
@@ -239,15 +239,15 @@ class InitSpawner:
     def _become_init(self, spawner: socket.socket) -> None:
         os.setsid()
         if self.first_uid is not None:
-            # From now on every mount is locked: nobody with less rights than the machine's root can undo one.
+            # From now on every mount is locked: nobody with fewer rights than the machine's root can undo one.
             syscalls.unshare(syscalls.CLONE_NEWNS)
-        self.wait_until_idle()
+        self.configure()
         _hide()
         for name, limit in self.plan["rlimits"].items():
             resource.setrlimit(getattr(resource, name), (limit, limit))
         os.umask(0o022)
-        # Before anybody hears of this init: whoever does may enter the project's network by the number of its
-        # descriptor. First above the numbers that are about to be taken, so that none is overwritten before its use.
+        # This comes before anybody knows this init, because others enter the project's network by the number of its
+        # descriptor. All are moved above the target numbers first, so that none is overwritten before it is used.
         keep = [os.open("/dev/null", os.O_RDONLY), self.log, self.log, *self.descriptors()]
         *sources, channel = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64) for descriptor in (*keep, spawner.fileno())]
         for target, source in enumerate(sources):
@@ -262,7 +262,7 @@ class InitSpawner:
 
 
 def _hide() -> None:
-    """Cover what /proc and /sys say of the machine, and make the rest of the machine's switches read-only."""
+    """Hide what /proc and /sys reveal about the machine, and make its other settings read-only."""
     for path in _READ_ONLY:
         if os.path.exists(path):
             syscalls.bind(path, path, syscalls.MS_RDONLY | QUIET)
@@ -274,7 +274,7 @@ def _hide() -> None:
 
 
 def _in_child(action: Callable[[], None]) -> None:
-    """Do it in a child, and fail as the child does."""
+    """Run the action in a child process and raise its error here."""
     child = os.fork()
     if child == 0:
         status = 0
@@ -287,11 +287,11 @@ def _in_child(action: Callable[[], None]) -> None:
         os._exit(status)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status:
-        raise OSError(status, os.strerror(status) if status > 0 else "a part of the birth was killed", action.__name__)
+        raise OSError(status, os.strerror(status) if status > 0 else "a step of the spawn was killed", action.__name__)
 
 
 def _or_die(spawner: socket.socket, action: Callable[[], None]) -> None:
-    """Do it, and tell the maker what went wrong; never return."""
+    """Run the action and report an error to the spawner; never returns."""
     try:
         action()
     except OSError as problem:
@@ -301,7 +301,7 @@ def _or_die(spawner: socket.socket, action: Callable[[], None]) -> None:
 
 
 def _receive(channel: socket.socket, *words: str) -> tuple[int, str]:
-    """Wait for one of these words: the number of the process that said it, and which it was."""
+    """Wait for one of these words; returns the sender's pid and the word."""
     message, ancillary, _, _ = channel.recvmsg(4096, socket.CMSG_SPACE(12))
     said = message.decode(errors="replace")
     if said not in words:
@@ -309,10 +309,10 @@ def _receive(channel: socket.socket, *words: str) -> tuple[int, str]:
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             return int(struct.unpack("=3i", data[:12])[0]), said
-    raise OSError(1, "the kernel named no sender")
+    raise OSError(1, "the kernel did not name the sender")
 
 
 def _wait_for_go(channel: socket.socket) -> None:
-    """Stand at the gate; if it is gone, so are we."""
+    """Wait for permission to continue; exit if the spawner is gone."""
     if channel.recv(16) != b"go":
         os._exit(1)

@@ -1,4 +1,4 @@
-"""One thread that waits: for descriptors, for times, and for children that end."""
+"""A single-threaded event loop: descriptors, timers and ending children."""
 
 import heapq
 import os
@@ -14,7 +14,7 @@ Callback = Callable[[], None]
 
 
 class Timer:
-    """Something to be done later, unless it is cancelled."""
+    """A callback at a later time, unless it is cancelled."""
 
     __slots__ = ("callback", "when")
 
@@ -23,7 +23,6 @@ class Timer:
         self.callback: Callback | None = callback
 
     def cancel(self) -> None:
-        """It is not to be done any more."""
         self.callback = None
 
     def __lt__(self, other: "Timer") -> bool:
@@ -31,7 +30,7 @@ class Timer:
 
 
 class EventLoop:
-    """The loop of one supervisor process; a forked one makes a new loop, since epoll would be shared."""
+    """The loop of one supervisor process; a forked one needs a new loop, because epoll would be shared."""
 
     def __init__(self, on_child: Callback) -> None:
         self._selector = selectors.DefaultSelector()
@@ -48,31 +47,31 @@ class EventLoop:
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
 
     def watch_writable(self, descriptor: int, callback: Callback) -> None:
-        """Call whenever it can be written to: of a socket that connects, when that is decided."""
+        """Call whenever it can be written to; for a connecting socket, when the outcome is known."""
         self._selector.register(descriptor, selectors.EVENT_WRITE, callback)
 
     def unwatch(self, descriptor: int) -> None:
-        """Do not watch it any more; before it is closed."""
+        """Stop watching; must be called before the descriptor is closed."""
         self._selector.unregister(descriptor)
 
     def call_later(self, seconds: float, callback: Callback) -> Timer:
-        """Call once, not before this time has passed."""
+        """Call once after this time."""
         timer = Timer(time.monotonic() + seconds, callback)
         heapq.heappush(self._timers, timer)
         return timer
 
     def stop(self) -> None:
-        """Leave `run` after what is being done now."""
+        """Leave `run` after the current callback."""
         self._running = False
 
     def run(self) -> None:
-        """Until it is stopped. What a callback raises is told and does not end a process that must not end."""
+        """Run until stopped. An exception in a callback is printed and does not end the process, which must not end."""
         while self._running:
             while self._timers and self._timers[0].callback is None:
                 heapq.heappop(self._timers)
             wait = max(0.0, self._timers[0].when - time.monotonic()) if self._timers else None
             for key, _ in self._selector.select(wait):
-                # A callback before this one may have closed and forgotten it.
+                # An earlier callback may have closed and unwatched it.
                 if self._selector.get_map().get(key.fd) is key:
                     _call(key.data)
             now = time.monotonic()
@@ -82,7 +81,6 @@ class EventLoop:
                     _call(callback)
 
     def close(self) -> None:
-        """Give back what it holds."""
         signal.set_wakeup_fd(-1)
         self._selector.close()
         os.close(self._wake_reader)
@@ -98,7 +96,7 @@ class EventLoop:
 
 
 def _ignore_signal(number: int, frame: FrameType | None) -> None:
-    """The wake-up descriptor tells the loop; a handler has to be there for that."""
+    """Python needs a handler for the signal to reach the wake-up descriptor, which does the work."""
 
 
 def _call(callback: Callback) -> None:

@@ -1,7 +1,7 @@
-"""Commands that somebody sits at: a program with a terminal, or with pipes, whose other ends go to whoever asked.
+"""Interactive commands: a program with a terminal, or with pipes, whose other ends go to the requester.
 
-The connection that asked stays open: over it come signals and sizes, and back goes the exit code. If it closes, the
-viewer or the agent is gone, and the command is hung up on.
+The connection stays open: signals and sizes arrive over it, and the exit code is sent back. If it closes, the viewer or
+the agent is gone, and the command is hung up.
 """
 
 import fcntl
@@ -30,14 +30,14 @@ class InteractiveCommands:
         self._count = 0
 
     def open(self, spec: SpawnSpec, size: tuple[int, int] | None, reply: Reply) -> None:
-        """Start it, with a terminal of this size or with three pipes; the answer carries our ends of them.
+        """Start a command with a terminal of this size or with three pipes.
 
-        Later it carries the exit code.
+        The first reply carries our ends of them, the second one the exit code.
         """
         if self._programs.closing:
             raise Refusal("refused", "the owner is being closed")
         if self._count >= COMMANDS_MAX:
-            raise Refusal("capacity", f"{COMMANDS_MAX} commands are open already")
+            raise Refusal("capacity", f"{COMMANDS_MAX} commands are already open")
         if size is None:
             self._open_pipes(spec, reply)
         else:
@@ -56,7 +56,7 @@ class InteractiveCommands:
         self._track(_TerminalCommand(master, pid), reply, (master,))
 
     def _open_pipes(self, spec: SpawnSpec, reply: Reply) -> None:
-        """Standard input, output and errors apart from each other, as a program in a pipeline has them."""
+        """Separate pipes for standard input, output and error."""
         pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
         child_ends = (pipes[0][0], pipes[1][1], pipes[2][1])
         parent_ends = (pipes[0][1], pipes[1][0], pipes[2][0])
@@ -73,7 +73,7 @@ class InteractiveCommands:
         self._count += 1
         self._programs.children[command.pid] = lambda code: self._on_exit(reply, command, code)
         reply.send(descriptors, pid=command.pid)
-        reply.wait(lambda: self._hang_up(command), command.on_readable)
+        reply.wait(lambda: self._hang_up(command), command.on_message)
 
     def _on_exit(self, reply: Reply, command: "_TerminalCommand | _PipedCommand", code: int) -> None:
         self._count -= 1
@@ -81,7 +81,7 @@ class InteractiveCommands:
         command.close()
 
     def _hang_up(self, command: "_TerminalCommand | _PipedCommand") -> None:
-        """Nobody looks any more: hang up, and kill what does not go."""
+        """The requester is gone: hang up, and kill what does not exit."""
         if command.close():
             process_tree.send_signal([command.pid], signal.SIGHUP)
             self._programs.loop.call_later(_HANG_UP_SECONDS, lambda: self._kill(command.pid))
@@ -93,14 +93,14 @@ class InteractiveCommands:
 
 
 class _TerminalCommand:
-    """Our own hold on a command's terminal."""
+    """Our end of a command's terminal."""
 
     def __init__(self, master: int, pid: int) -> None:
         self._master = master
         self.pid = pid
 
-    def on_readable(self, message: dict[str, Any]) -> None:
-        """A size or a signal."""
+    def on_message(self, message: dict[str, Any]) -> None:
+        """Handle a size or a signal."""
         if self._master < 0:
             return
         if message.get("op") == "resize":
@@ -111,7 +111,7 @@ class _TerminalCommand:
                 os.killpg(foreground, message["number"])
 
     def close(self) -> bool:
-        """Let go of it; whether it was held."""
+        """Release it; returns whether it was still held."""
         if self._master < 0:
             return False
         os.close(self._master)
@@ -120,24 +120,24 @@ class _TerminalCommand:
 
 
 class _PipedCommand:
-    """A command without a terminal: all that is held of it is its process."""
+    """A command without a terminal: only its process is held."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._held = True
 
-    def on_readable(self, message: dict[str, Any]) -> None:
-        """A signal, for the group that it leads; it has no size."""
+    def on_message(self, message: dict[str, Any]) -> None:
+        """Handle a signal, which goes to the process group that the command leads."""
         if self._held and message.get("op") == "signal" and message.get("number") in set(signal.valid_signals()):
             process_tree.send_signal([-self.pid], message["number"])
 
     def close(self) -> bool:
-        """Let go of it; whether it was held."""
+        """Release it; returns whether it was still held."""
         command, self._held = self._held, False
         return command
 
 
 def _resize(master: int, columns: Any, rows: Any) -> None:
     if not all(isinstance(each, int) and 0 < each <= SIZE_MAX for each in (columns, rows)):
-        raise Refusal("refused", f"a terminal has 1 to {SIZE_MAX} columns and rows")
+        raise Refusal("refused", f"a terminal must have 1 to {SIZE_MAX} columns and rows")
     fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

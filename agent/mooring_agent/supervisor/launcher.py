@@ -1,4 +1,4 @@
-"""Start a supervisor from the agent, for a host that makes no namespaces."""
+"""Starting a supervisor from the agent, for the host without namespaces."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).with_name("__main__.py")
 
 
 async def ensure_supervisor(state: Path, start: Path, title: str, markers: Mapping[str, str]) -> SupervisorStatus:
-    """The supervisor of a sandbox without isolation, whose programs run as this user; started if none answers."""
+    """Make sure a sandbox without isolation has a supervisor, whose programs run as this user."""
     client = SupervisorClient(state)
     try:
         return await client.status()
@@ -45,7 +45,7 @@ async def ensure_supervisor(state: Path, start: Path, title: str, markers: Mappi
 
 
 async def spawn_supervisor(options: SupervisorOptions, descriptors: tuple[int, ...]) -> None:
-    """It leaves us by a second fork, so what is waited for here is short."""
+    """Start the supervisor, which detaches by a second fork, so the wait here is short."""
     settings = {name: value for name, value in options._asdict().items() if not name.startswith("prepare_")}
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -1,8 +1,8 @@
-"""What one run wrote to its standard output, up to the size that was asked for.
+"""The captured standard output of one run, up to the requested size.
 
-It is a file beside the run's log, so that whoever asks later, even another agent than the one that started the run,
-reads the same. Its name says whether it is whole: from the moment that something is left out, because it is over the
-size or because the disk is full, the file has the other name.
+It is a file beside the run's log, so that a later reader, even another agent than the one that started the run, reads
+the same. Its name says whether it is complete: the file is renamed as soon as something is left out, because of the
+limit or a full disk.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ _CUT: Final = "stdout.cut"
 
 
 class OutputCapture:
-    """Keeps the beginning of what is written to it; the descriptor of the directory is its own from now on."""
+    """Keeps the beginning of what is written to it; takes over the descriptor of the directory."""
 
     def __init__(self, directory: int, limit_bytes: int) -> None:
         self._directory = directory
@@ -24,7 +24,7 @@ class OutputCapture:
         self._file = os.open(_WHOLE, flags, 0o600, dir_fd=directory)
 
     def write(self, data: bytes) -> None:
-        """Add what there is room for; the program is never held up by it."""
+        """Append as much as fits; the program is never blocked by it."""
         if self._file < 0:
             return
         kept = data[: self._room]
@@ -34,12 +34,11 @@ class OutputCapture:
             written = 0
         self._room -= written
         if written < len(data):
-            with contextlib.suppress(OSError):  # a disk that takes no name either must not end the supervisor
+            with contextlib.suppress(OSError):  # a disk that is too full even for a name must not end the supervisor
                 os.rename(_WHOLE, _CUT, src_dir_fd=self._directory, dst_dir_fd=self._directory)
             self.close()
 
     def close(self) -> None:
-        """Nothing more is kept."""
         if self._file >= 0:
             os.close(self._file)
             os.close(self._directory)
@@ -47,7 +46,7 @@ class OutputCapture:
 
 
 def read_capture(path: str) -> tuple[bytes, bool] | None:
-    """What was kept in a run's directory, and whether something was left out; none where nothing was asked for."""
+    """The capture in a run's directory, and whether it was truncated; none if no capture was requested."""
     for name, cut in ((_WHOLE, False), (_CUT, True)):
         try:
             file = os.open(f"{path}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,8 +1,7 @@
 """The supervisor of one owner: a fork of the sandbox's, with the owner's programs below it.
 
-It hears questions over a channel from the sandbox supervisor, each with the connection that is to be answered. When the
-channel ends, the sandbox's supervisor is gone, and it kills what is below it and goes too: a sandbox without its init
-is no sandbox.
+It receives requests over a channel from the sandbox supervisor, each with the connection to reply on. When the channel
+closes, the sandbox's supervisor is gone: it kills everything below it and exits too.
 """
 
 import os
@@ -30,14 +29,14 @@ _LOCK_SECONDS: Final = 30.0
 
 
 def serve_owner(label: str, channel: socket.socket, options: SupervisorOptions) -> NoReturn:
-    """In the fork: serve until the channel ends."""
+    """In the fork: serve until the channel closes."""
     if options.owner_namespaces:
         (options.prepare_owner or private_proc)()
     else:
         syscalls.adopt_orphans()
     directory = program_records.open_directory(options.state, program_records.directory_of(label))
     os.close(options.state)
-    # If the sandbox's supervisor was killed, this owner's former one may still be ending what it had started.
+    # If the sandbox's supervisor was killed, this owner's previous supervisor may still be killing its programs.
     program_records.lock(directory, _LOCK_SECONDS)
     marked = options._replace(state=directory, markers={**options.markers, OWNER_VARIABLE: label})
     OwnerSupervisor(channel, marked).run()
@@ -45,14 +44,14 @@ def serve_owner(label: str, channel: socket.socket, options: SupervisorOptions) 
 
 
 def private_proc() -> None:
-    """A /proc of the owner's own pid namespace, in a mount namespace of its own."""
+    """Mount a /proc of the owner's own pid namespace, in its own mount namespace."""
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount("none", "/", flags=syscalls.MS_SLAVE | syscalls.MS_REC)
     syscalls.mount("proc", "/proc", "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
 
 
 class OwnerSupervisor:
-    """Answers what is asked of one owner."""
+    """Handles the requests for one owner."""
 
     def __init__(self, channel: socket.socket, options: SupervisorOptions) -> None:
         self._channel = channel
@@ -75,7 +74,7 @@ class OwnerSupervisor:
         }
 
     def run(self) -> None:
-        """Until the channel ends and nothing is left."""
+        """Run until the channel closes and nothing is left."""
         self._loop.watch(self._channel.fileno(), self._on_readable)
         self._loop.run()
 
@@ -98,7 +97,7 @@ class OwnerSupervisor:
         except Refusal as refusal:
             reply.refuse(refusal)
         except (KeyError, TypeError, ValueError, packets.WireError) as error:
-            reply.refuse(Refusal("refused", f"not understood: {type(error).__name__}"))
+            reply.refuse(Refusal("refused", f"malformed request: {type(error).__name__}"))
         except OSError as error:
             reply.refuse(Refusal("host_error", error.strerror or str(error)))
         finally:
@@ -131,13 +130,13 @@ class OwnerSupervisor:
     def _start_service(self, message: dict[str, Any], reply: Reply) -> None:
         policy, backoff, limit = (message["restart"][name] for name in ("policy", "backoff_seconds", "limit"))
         if policy not in _POLICIES or not isinstance(limit, int) or limit < 0:
-            raise Refusal("refused", "a restart policy is never, on_failure or always, with a limit")
+            raise Refusal("refused", "a restart policy must be never, on_failure or always, with a limit")
         restart = ServiceRestartPolicy(policy, _check_seconds(backoff), limit)
         program = self._programs.start_service(message["name"], read_spec(message["program"]), restart)
         reply.send_and_close(program=dict(program.entry))
 
     def _stop_service(self, message: dict[str, Any], reply: Reply) -> None:
-        """The main process alone."""
+        """Stop the main process only."""
         program = self._programs.programs.get(message["name"])
         if program is None or program.entry["kind"] != "service" or program.is_finished:
             reply.send_and_close(ran=False)
@@ -163,7 +162,7 @@ class OwnerSupervisor:
         self._commands.open(read_spec(message["program"]), size, reply)
 
     def _kill(self, message: dict[str, Any], reply: Reply) -> None:
-        """All that the owner runs; the owner itself may start other things later."""
+        """Kill everything that the owner runs; it may start other programs later."""
         grace = _check_seconds(message["grace_seconds"])
         running = [name for name, each in self._programs.programs.items() if not each.is_finished]
         for program in self._programs.programs.values():
@@ -185,7 +184,7 @@ class OwnerSupervisor:
         poll()
 
     def _kill_all(self, then: Callable[[list[int]], None], polls_left: int) -> None:
-        """Kill everything below, and look again until nothing is left."""
+        """Kill everything below, and repeat until nothing is left."""
         if self._has_no_children():
             then([])
             return
@@ -197,7 +196,7 @@ class OwnerSupervisor:
             self._loop.call_later(_POLL_SECONDS, lambda: self._kill_all(then, polls_left - 1))
 
     def _has_no_children(self) -> bool:
-        """Whether nothing is below: whatever loses its parent becomes a child of this process."""
+        """Whether nothing is left below: orphans become children of this process."""
         self._programs.reap()
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -213,12 +212,12 @@ class OwnerSupervisor:
 
 
 def _wait_for(program: Program, reply: Reply) -> None:
-    """Answer when the program is over, unless nobody waits any more by then."""
+    """Reply when the program is finished, unless the requester is gone by then."""
     program.waiters.append(reply)
     reply.wait(lambda: program.waiters.remove(reply) if reply in program.waiters else None)
 
 
 def _check_seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= SECONDS_MAX:
-        raise Refusal("refused", f"a time is 0 to {SECONDS_MAX:.0f} seconds")
+        raise Refusal("refused", f"a time must be 0 to {SECONDS_MAX:.0f} seconds")
     return float(value)

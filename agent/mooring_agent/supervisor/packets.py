@@ -1,8 +1,7 @@
-"""Messages between the agent and a supervisor: one JSON object per packet of a unix socket, with descriptors beside it.
+"""Messages between agent and supervisor: one JSON object per packet of a unix socket, with descriptors attached.
 
-A packet is small. What does not fit, such as a program's long input, is put into a file in memory whose descriptor goes
-first among those that are passed; so a secret in a message never touches a disk. The first byte of a packet says which
-it is.
+A packet is small. A body that does not fit, such as a program's long input, is put into a memory file whose descriptor
+is passed first; so a secret in a message never touches a disk. The first byte of a packet says which kind it is.
 """
 
 import array
@@ -23,11 +22,11 @@ _MEMORY: Final = b"M"
 
 
 class WireError(Exception):
-    """The other side did not keep to the form of a message, or is gone."""
+    """The other side sent a malformed message, or is gone."""
 
 
 def pack(message: Message) -> tuple[bytes, list[int]]:
-    """The packet and the descriptors to send before all others; they are the caller's to close."""
+    """The packet, and the descriptors to send before all others, which the caller must close."""
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) <= INLINE_MAX_BYTES:
         return _INLINE + body, []
@@ -40,37 +39,37 @@ def pack(message: Message) -> tuple[bytes, list[int]]:
 
 
 def unpack(packet: bytes, descriptors: list[int]) -> Message:
-    """The message of a packet; that of a long one is read from the first descriptor, and all stay open."""
+    """The message of a packet. A long body is read from the first descriptor; all descriptors stay open."""
     if packet[:1] == _INLINE:
         body = packet[1:]
     elif packet[:1] == _MEMORY and descriptors:
         body = _read_memory(descriptors[0])
     else:
-        raise WireError("a packet of an unknown form")
+        raise WireError("a packet of unknown kind")
     try:
         message = json.loads(body)
     except ValueError as error:
-        raise WireError("a message that is no JSON") from error
+        raise WireError("a message that is not JSON") from error
     if not isinstance(message, dict):
-        raise WireError("a message that is no object")
+        raise WireError("a message that is not an object")
     return message
 
 
 def _read_memory(descriptor: int) -> bytes:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_size > BODY_MAX_BYTES:
-        raise WireError("a message's body is no file in memory, or too long")
+        raise WireError("a message body that is not a memory file, or is too long")
     return os.pread(descriptor, status.st_size, 0)
 
 
 def send_packet(connection: socket.socket, packet: bytes, descriptors: list[int]) -> None:
-    """Send one packet at once; `BlockingIOError` if the other side does not read."""
+    """Send one packet without waiting; raises `BlockingIOError` if the other side does not read."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
     connection.sendmsg([packet], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
 def receive_packet(connection: socket.socket) -> tuple[bytes, list[int]]:
-    """One packet that is there now, and its descriptors; an empty packet is the end."""
+    """Receive one available packet and its descriptors; an empty packet is the end."""
     size = array.array("i").itemsize
     flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
     packet, rights, seen, _ = connection.recvmsg(INLINE_MAX_BYTES + 1, socket.CMSG_SPACE(DESCRIPTORS_MAX * size), flags)
@@ -94,7 +93,7 @@ def send_message(connection: socket.socket, message: Message, descriptors: tuple
 
 
 def receive_message(connection: socket.socket) -> tuple[Message | None, list[int]]:
-    """The message that is there now and its descriptors, or none at the end."""
+    """Receive one available message and its descriptors; none at the end."""
     packet, descriptors = receive_packet(connection)
     if not packet:
         close_all(descriptors)
@@ -110,6 +109,5 @@ def receive_message(connection: socket.socket) -> tuple[Message | None, list[int
 
 
 def close_all(descriptors: list[int]) -> None:
-    """Close descriptors that nobody wants."""
     for descriptor in descriptors:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Connect to a port inside: on addresses of the sandbox's own, one after the other, never on one that was given."""
+"""Connecting to a port inside the sandbox: on its own addresses, one after the other, never on a requested one."""
 
 import errno
 import os
@@ -13,11 +13,11 @@ CONNECT_SECONDS: Final = 10.0
 
 
 class PortDialer:
-    """One attempt; it answers with the connected socket."""
+    """One connection attempt; it replies with the connected socket."""
 
     def __init__(self, loop: EventLoop, addresses: tuple[str, ...], port: Any, reply: Reply) -> None:
         if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65_536:
-            raise Refusal("refused", "a port is 1 to 65535")
+            raise Refusal("refused", "a port must be 1 to 65535")
         self._loop = loop
         self._addresses = list(addresses)
         self._port = port
@@ -26,7 +26,7 @@ class PortDialer:
         self._timer: Timer | None = None
 
     def try_next(self) -> None:
-        """Try the next address; when there is none left it is refused."""
+        """Try the next address; refuse when none is left."""
         while self._addresses:
             address = self._addresses.pop(0)
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -41,7 +41,7 @@ class PortDialer:
                 self._timer = self._loop.call_later(CONNECT_SECONDS, self._on_decided)
                 return
             attempt.close()
-        self._reply.refuse(Refusal("not_found", f"nothing in the sandbox takes connections on port {self._port}"))
+        self._reply.refuse(Refusal("not_found", f"nothing in the sandbox accepts connections on port {self._port}"))
 
     def _on_decided(self) -> None:
         attempt = self._socket
@@ -51,7 +51,7 @@ class PortDialer:
         self._socket = None
         if self._timer is not None:
             self._timer.cancel()
-        # Until its time is over a socket that is not connected has no peer, even where it has no error.
+        # After the time-out, a socket that is not connected has no error but no peer either.
         failed = attempt.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or not _has_peer(attempt)
         with attempt:
             if not failed:

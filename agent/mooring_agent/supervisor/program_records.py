@@ -1,8 +1,8 @@
-"""What an owner's programs came to, in one small file that outlives every process.
+"""The records of an owner's programs, in one small file that outlives every process.
 
-A start is written down before it happens, so that after a crash at any point a key is never started twice. The file is
-replaced whole and not flushed to the disk: it has to outlive processes; a machine that loses its power loses them all.
-No arguments, no environment and no secret is ever in it.
+A start is recorded before it happens, so that after a crash at any point a key is never started twice. The file is
+replaced atomically and not flushed: it must outlive processes, and a machine that loses power loses all of them. It
+never contains arguments, environments or secrets.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ Entry = dict[str, Any]
 
 
 def load(directory: int) -> dict[str, Entry]:
-    """The programs of an owner whose processes are all gone: what ran is lost."""
+    """The programs of an owner whose processes are all gone; what was running counts as lost."""
     try:
         file = os.open(_FILE, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
     except FileNotFoundError:
@@ -35,7 +35,6 @@ def load(directory: int) -> dict[str, Entry]:
 
 
 def save(directory: int, entries: dict[str, Entry]) -> None:
-    """Replace the file."""
     file = os.open(_NEW, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=directory)
     with os.fdopen(file, "w", encoding="utf-8") as stream:
         json.dump(entries, stream, separators=(",", ":"))
@@ -43,14 +42,14 @@ def save(directory: int, entries: dict[str, Entry]) -> None:
 
 
 def open_directory(parent: int, name: str) -> int:
-    """A directory below another, made if it is not there; only ours to read."""
+    """Open a directory below another, created if missing, readable only by us."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=parent)
     return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
 
 
 def lock(directory: int, seconds: float) -> None:
-    """Be the only one that keeps records here; one that is just ending is waited for."""
+    """Become the only process that keeps records here, waiting for one that is just ending."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -63,5 +62,5 @@ def lock(directory: int, seconds: float) -> None:
 
 
 def directory_of(label: str) -> str:
-    """How the directory of an owner is called: of the allocation itself, or of a label within it."""
+    """The name of an owner's directory: of the allocation itself, or of a label within it."""
     return f"label-{label}" if label else "allocation"

@@ -1,7 +1,7 @@
-"""The programs of one owner: runs that end, and services that are started again.
+"""The programs of one owner: runs that end, and services that are restarted.
 
-A run is started at most once under its key. A service has a main process; what that leaves behind when it ends goes on
-living and goes on writing to the service's log, and is still the owner's.
+A run is started at most once under its key. A service has a main process; what it leaves behind when it ends keeps
+running, keeps writing to the service's log, and still belongs to the owner.
 """
 
 import os
@@ -33,7 +33,7 @@ _SAVE_AGAIN_SECONDS: Final = 1.0
 
 
 class ServiceRestartPolicy(NamedTuple):
-    """When a service is started again."""
+    """When a service is restarted."""
 
     policy: str
     backoff_seconds: float
@@ -41,7 +41,7 @@ class ServiceRestartPolicy(NamedTuple):
 
 
 class Program:
-    """One program and all that is known of it; `entry` is what the records keep."""
+    """One program and its state; `entry` is what the records keep."""
 
     def __init__(self, name: str, entry: program_records.Entry) -> None:
         self.name = name
@@ -50,34 +50,34 @@ class Program:
         self.restart = ServiceRestartPolicy("never", 0.0, 0)
         self.log: LogWriter | None = None
         self.outputs: set[int] = set()
-        self.capture: tuple[int, OutputCapture] | None = None  # the standard output that is kept, by its descriptor
+        self.capture: tuple[int, OutputCapture] | None = None  # the captured standard output, by its descriptor
         self.timer: Timer | None = None
         self.waiters: list[Reply] = []
         self.stopping = False
-        self.failures = 0  # in a row
+        self.failures = 0  # consecutive
         self.backoff = Backoff(0.0, 0.0)
         self.started_monotonic = 0.0
 
     @property
     def pid(self) -> int | None:
-        """Of the main process, while it lives."""
+        """The main process, while it is alive."""
         pid: int | None = self.entry["pid"]
         return pid
 
     @property
     def is_finished(self) -> bool:
-        """Whether no process of it is meant to run."""
+        """Whether no process of it should be running."""
         return self.entry["state"] in ("ended", "exited", "failed")
 
     def cancel_timer(self) -> None:
-        """Neither a time-out nor a restart is due any more."""
+        """Cancel a pending time-out or restart."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
 
 class ProgramRunner:
-    """Starts them, hears them and writes down how they end."""
+    """Starts programs, logs their output and records how they end."""
 
     def __init__(self, loop: EventLoop, options: SupervisorOptions, directory: int) -> None:
         self.loop = loop
@@ -89,7 +89,7 @@ class ProgramRunner:
         self.children: dict[int, Callable[[int], None]] = {}
 
     def start_run(self, key: str, spec: SpawnSpec, timeout_seconds: float) -> Program:
-        """Start it once; a known key is answered as it stands."""
+        """Start a run once; for a known key, return it as it is."""
         program = self.programs.get(key)
         if program is None:
             program = self._register(key, "run")
@@ -100,14 +100,14 @@ class ProgramRunner:
         return program
 
     def end_run(self, program: Program, reason: str, reply: Reply | None = None) -> None:
-        """Kill it and what it started; the answer is given when nothing of it is left."""
+        """Kill a run and what it started; the reply is sent when nothing of it is left."""
         if not program.is_finished:
             program.entry["reason"] = reason
         program.cancel_timer()
         self._kill_related(program, reply, _POLLS_MAX)
 
     def start_service(self, name: str, spec: SpawnSpec, restart: ServiceRestartPolicy) -> Program:
-        """Start it, or answer how the one of this name stands if it runs or is about to."""
+        """Start a service, or return the one with this name if it is running or about to."""
         program = self.programs.get(name)
         if program is not None and program.entry["kind"] != "service":
             raise Refusal("refused", f"{name} is a run")
@@ -119,7 +119,7 @@ class ProgramRunner:
         return program
 
     def stop_main(self, program: Program, grace_seconds: float) -> bool:
-        """Ask the main process to end, and kill it after the grace; whether it ran."""
+        """Ask the main process to exit, and kill it after the grace time; returns whether it was running."""
         program.stopping = True
         program.cancel_timer()
         pid = program.pid
@@ -132,14 +132,14 @@ class ProgramRunner:
         return True
 
     def abandon(self) -> None:
-        """Start nothing any more; how the runs end that are killed now says nothing about them."""
+        """Start nothing more; runs that are killed now count as lost."""
         self.closing = True
         for program in self.programs.values():
             if program.entry["kind"] == "run" and not program.is_finished:
                 program.entry["reason"] = "lost"
 
     def reap(self) -> None:
-        """Bury every child that has ended, ours and those that were left to us."""
+        """Reap every child that has ended, including adopted ones."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -159,13 +159,15 @@ class ProgramRunner:
         if self.closing:
             raise Refusal("refused", "the owner is being closed")
         if not is_name(name):
-            raise Refusal("refused", "a key is 1 to 128 letters, digits, '.', '_' or '-', and does not begin with '.'")
+            raise Refusal(
+                "refused", "a key must be 1 to 128 letters, digits, '.', '_' or '-', and must not begin with '.'"
+            )
         if sum(not each.is_finished for each in self.programs.values()) >= RUNNING_MAX:
-            raise Refusal("capacity", f"{RUNNING_MAX} programs run already")
+            raise Refusal("capacity", f"{RUNNING_MAX} programs are already running")
         self._make_room()
         entry = {"kind": kind, "state": "starting", "pid": None, "started_at": time.time(), "restarts": 0}
         entry |= {"exit_code": None, "reason": None, "ended_at": None}
-        # A service that is started anew keeps its log, which what it left behind may still be writing to.
+        # A service that is started again keeps its log, which its leftover processes may still be writing to.
         program = self.programs.pop(name, None) or Program(name, entry)
         program.entry, program.stopping, program.failures = entry, False, 0
         self.programs[name] = program
@@ -173,7 +175,7 @@ class ProgramRunner:
         return program
 
     def _make_room(self) -> None:
-        """The oldest runs that are over are forgotten, with their output."""
+        """Forget the oldest finished runs, with their output."""
         finished = [each for each in self.programs.values() if each.is_finished and not each.outputs]
         for program in finished[: max(0, len(self.programs) - program_records.PROGRAMS_MAX + 1)]:
             self._close_log(program)
@@ -185,7 +187,7 @@ class ProgramRunner:
             del self.programs[program.name]
 
     def _start_first(self, program: Program, spec: SpawnSpec) -> None:
-        """Start the first process of it; what cannot be started is over."""
+        """Start the first process; if that fails, the program is finished."""
         program.spec = spec
         try:
             self._launch(program, spec)
@@ -199,7 +201,7 @@ class ProgramRunner:
             directory = self.log_directory(program.name)
             program.log = LogWriter(directory, self.options.log_segment_bytes, self.options.log_head_bytes)
         spawn_spec = spec._replace(environment={**spec.environment, KEY_VARIABLE: program.name})
-        # Standard output and errors share a pipe, so that the log has their order, unless one of them is kept apart.
+        # Standard output and error share a pipe, so that the log keeps their order, unless output is captured.
         pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2 if spec.output_bytes else 1)]
         outputs = [read for read, _ in pipes]
         try:
@@ -223,7 +225,7 @@ class ProgramRunner:
         self._save()
 
     def _capture_output(self, program: Program, output: int, limit_bytes: int) -> None:
-        """Keep what comes out of this pipe; where no file can be made, the log alone has it."""
+        """Capture what comes out of this pipe; if no file can be created, only the log has it."""
         directory = self.log_directory(program.name)
         try:
             program.capture = (output, OutputCapture(directory, limit_bytes))
@@ -234,7 +236,7 @@ class ProgramRunner:
         self._drain(program, output)
 
     def _drain(self, program: Program, output: int) -> bool:
-        """Take what a program wrote; whether there may be more."""
+        """Log what a program wrote; returns whether there may be more."""
         try:
             data = os.read(output, _READ_BYTES)
         except BlockingIOError:
@@ -252,7 +254,7 @@ class ProgramRunner:
         return False
 
     def _on_exit(self, program: Program, outputs: list[int], code: int) -> None:
-        """The main process ended: what it wrote before is taken first, and what it left behind is not its output."""
+        """The main process ended: log what it wrote before. What its leftovers write is not captured."""
         for output in outputs:
             while output in program.outputs and self._drain(program, output):
                 pass
@@ -292,17 +294,17 @@ class ProgramRunner:
         program.timer = None
         program.entry["restarts"] += 1
         if program.spec is None:
-            raise ValueError("a program of before has nothing to be started with")
+            raise ValueError("a program from an earlier supervisor cannot be restarted")
         try:
             self._launch(program, program.spec)
         except (Refusal, OSError) as error:
-            # A program that was there and is not any more counts as one that failed.
+            # A program that no longer exists counts as a failed start.
             program.entry |= {"exit_code": 127, "reason": str(error)[:200]}
             self._restart_or_finish(program)
 
     def _finish(self, program: Program, state: str) -> None:
         program.entry["state"] = state
-        program.spec = None  # its environment is not needed any more
+        program.spec = None  # its environment is no longer needed
         self._save()
         waiters, program.waiters = program.waiters, []
         for reply in waiters:
@@ -313,9 +315,9 @@ class ProgramRunner:
     def _kill_related(
         self, program: Program, reply: Reply | None, polls_left: int, killed: frozenset[int] = frozenset()
     ) -> None:
-        """Kill what descends from it, is in its session or carries its key; look again until nothing is left.
+        """Kill what descends from a program, is in its session or carries its key; repeat until nothing is left.
 
-        A process that dies loses its key a while before it has ended: who was killed is waited for by number.
+        A dying process loses its environment a while before it is gone, so killed processes are awaited by pid.
         """
         living = frozenset(process_tree.descendants(os.getpid()))
         related = frozenset(pid for pid in living if self._is_related(pid, program))
@@ -341,7 +343,7 @@ class ProgramRunner:
         return {name: program.entry for name, program in self.programs.items()}
 
     def _save(self) -> None:
-        """Write down what has happened already: a full disk delays that, and stops nothing."""
+        """Save the records; a full disk delays that, and stops nothing."""
         try:
             program_records.save(self._directory, self._entries())
         except OSError:
@@ -349,7 +351,7 @@ class ProgramRunner:
 
 
 def is_name(name: Any) -> bool:
-    """Whether it may be a key, the name of a service or a label."""
+    """Whether this is valid as a key, a service name or a label."""
     return (
         isinstance(name, str)
         and 1 <= len(name) <= NAME_MAX

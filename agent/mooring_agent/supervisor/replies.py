@@ -1,4 +1,4 @@
-"""One question's connection, until it is answered or whoever asked is gone."""
+"""The connection of one request, until the reply is sent or the requester is gone."""
 
 import socket
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from mooring_agent.supervisor.spawn import Refusal
 
 
 class Reply:
-    """Where the answer goes; it is given once, then the connection is closed."""
+    """The reply to one request; after the final message the connection is closed."""
 
     def __init__(self, loop: EventLoop, connection: socket.socket) -> None:
         self._loop = loop
@@ -19,25 +19,25 @@ class Reply:
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody still waits."""
+        """Whether the requester still waits."""
         return self._connection is not None
 
     def send_and_close(self, descriptors: tuple[int, ...] = (), **fields: Any) -> None:
-        """Answer and close."""
+        """Send the final message and close."""
         self.send(descriptors, **fields)
         self.close()
 
     def refuse(self, refusal: Refusal) -> None:
-        """Answer that it is not done, and why."""
+        """Reply that the request is refused, and why."""
         self._transmit({"ok": False, "code": refusal.code, "detail": refusal.detail}, ())
         self.close()
 
     def send(self, descriptors: tuple[int, ...] = (), **fields: Any) -> None:
-        """Say something and stay open for more."""
+        """Send a message and keep the connection open for more."""
         self._transmit({"ok": True, **fields}, descriptors)
 
     def wait(self, on_gone: Callable[[], None], on_message: Callable[[packets.Message], None] | None = None) -> None:
-        """The answer comes later; call if nobody waits for it any more, or if more is said meanwhile."""
+        """The reply comes later; call back if the requester leaves, or sends more messages."""
         if self._connection is None:
             on_gone()
             return
@@ -59,7 +59,6 @@ class Reply:
         self._loop.watch(connection.fileno(), on_readable)
 
     def close(self) -> None:
-        """Nothing more is said."""
         if self._connection is None:
             return
         if self._waiting:
@@ -73,5 +72,5 @@ class Reply:
         try:
             packets.send_message(self._connection, message, descriptors)
         except OSError:
-            # Whoever asked is gone or does not read; what was done stands in the records.
+            # The requester is gone or does not read; the result is in the records.
             self.close()

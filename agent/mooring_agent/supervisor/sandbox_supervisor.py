@@ -1,7 +1,7 @@
-"""The sandbox supervisor: hears the agent, keeps one owner supervisor per owner, connects to ports, ends.
+"""The sandbox supervisor: serves the agent, keeps one owner supervisor per owner, connects to ports.
 
-It runs nothing itself but its owner supervisors, so whatever else becomes its child is what an owner supervisor left
-that was killed, and is killed too.
+It runs nothing but its owner supervisors, so any other child is an orphan of an owner supervisor that was killed, and
+is killed too.
 """
 
 import os
@@ -32,7 +32,7 @@ _POLLS_MAX: Final = 1500
 
 
 class OwnerProcess:
-    """One owner supervisor, as the sandbox's keeps it."""
+    """One owner supervisor, as the sandbox supervisor sees it."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self.pid = pid
@@ -42,7 +42,7 @@ class OwnerProcess:
 
 
 class SandboxSupervisor:
-    """The one process that the agent can ask."""
+    """The process that the agent talks to."""
 
     def __init__(self, options: SupervisorOptions) -> None:
         self._options = options
@@ -50,7 +50,7 @@ class SandboxSupervisor:
         self._loop = EventLoop(self._children_ended)
         self._listener = socket.socket(fileno=options.listener)
         self._listener.setblocking(False)
-        self._listener.listen(BACKLOG)  # once more, so that the socket names this process as its peer
+        self._listener.listen(BACKLOG)  # repeated here, so that the socket names this process as its peer
         self._new_connections: dict[int, socket.socket] = {}
         self._owners: dict[str, OwnerProcess] = {}
         self._own_pid_namespace = (
@@ -66,7 +66,7 @@ class SandboxSupervisor:
         }
 
     def run(self) -> None:
-        """Until it is asked to end."""
+        """Run until asked to end."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
         for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(ignored, signal.SIG_IGN)
@@ -74,7 +74,7 @@ class SandboxSupervisor:
         self._loop.run()
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
-        """The machine goes down; pid 1 of a namespace, which hears this from its tenants too, does not listen to it."""
+        """End when the machine shuts down. As pid 1 of a namespace, tenants can send this signal too: ignore it."""
         if os.getpid() != 1:
             self._loop.call_later(0, self._begin_shutdown)
 
@@ -108,7 +108,7 @@ class SandboxSupervisor:
             packets.close_all(descriptors)
 
     def _route(self, connection: socket.socket, packet: bytes, descriptors: list[int]) -> None:
-        """A question for an owner goes to its supervisor, connection and all; the others are answered here."""
+        """Pass a request for an owner to its supervisor, with the connection; handle the others here."""
         reply = Reply(self._loop, connection)
         try:
             message = packets.unpack(packet, descriptors)
@@ -122,21 +122,21 @@ class SandboxSupervisor:
         except Refusal as refusal:
             reply.refuse(refusal)
         except (BlockingIOError, ConnectionError, BrokenPipeError):
-            reply.refuse(Refusal("capacity", "the owner's supervisor does not keep up"))
+            reply.refuse(Refusal("capacity", "the owner's supervisor is overloaded"))
         except (KeyError, TypeError, ValueError, packets.WireError) as error:
-            reply.refuse(Refusal("refused", f"not understood: {type(error).__name__}"))
+            reply.refuse(Refusal("refused", f"malformed request: {type(error).__name__}"))
         except OSError as error:
             reply.refuse(Refusal("host_error", error.strerror or str(error)))
 
     def _require_owner(self, label: Any) -> OwnerProcess:
         if label != "" and not is_name(label):
-            raise Refusal("refused", "no name of an owner")
+            raise Refusal("refused", "not an owner label")
         owner = self._owners.get(label)
         if self._is_shutting_down or (owner is not None and owner.closing):
             raise Refusal("refused", "it is being closed")
         if owner is None:
             if len(self._owners) >= OWNERS_MAX:
-                raise Refusal("capacity", f"{OWNERS_MAX} owners are in the sandbox already")
+                raise Refusal("capacity", f"the sandbox already has {OWNERS_MAX} owners")
             owner = self._owners[label] = self._fork(label)
         return owner
 
@@ -156,7 +156,7 @@ class SandboxSupervisor:
         return OwnerProcess(pid, ours)
 
     def _become_owner(self, label: str, ours: socket.socket, theirs: socket.socket) -> None:
-        """In the fork: let go of everything that is the sandbox supervisor's, then serve."""
+        """In the fork: release everything that belongs to the sandbox supervisor, then serve."""
         try:
             self._loop.close()
             ours.close()
@@ -179,7 +179,7 @@ class SandboxSupervisor:
         PortDialer(self._loop, self._options.addresses, message["port"], reply).try_next()
 
     def _close_owner(self, message: dict[str, Any], reply: Reply) -> None:
-        """Kill everything of one owner, its supervisor last; the answer comes when it is gone, or says what is left."""
+        """Kill everything of one owner, its supervisor last; reply when it is gone, or with what is left."""
         owner = self._owners.get(message["owner"])
         if owner is None:
             reply.send_and_close(left=[])
@@ -195,7 +195,7 @@ class SandboxSupervisor:
         if self._options.owner_namespaces:
             remaining = []
         else:
-            # Held still it starts nothing more, and what loses its parent still comes to it and not to us.
+            # While stopped it starts nothing more, and orphans still become its children and not ours.
             process_tree.send_signal([owner.pid], signal.SIGSTOP)
             remaining = process_tree.kill_below(owner.pid)
         if not remaining:
@@ -243,7 +243,7 @@ class SandboxSupervisor:
                 self._answer_closers(owner, [])
 
     def _kill_orphans(self) -> None:
-        """What an owner supervisor left that did not end by our hand."""
+        """Kill what an owner supervisor left behind that was not ended by us."""
         if self._options.owner_namespaces:
             return
         if process_tree.kill_below(os.getpid(), {owner.pid for owner in self._owners.values()}):

@@ -1,8 +1,8 @@
 """The output of one program, in files of bounded size that can be read from an offset.
 
-A log is a directory of segments named by the offset at which they begin. The first ones are kept for ever, up to
-`HEAD_BYTES`, so whoever reads from the start gets an unbroken beginning; of the rest the newest are kept. Where bytes
-between the two were dropped, a reader is told in a line of its own.
+A log is a directory of segments named by the offset at which they begin. The first ones, up to `HEAD_BYTES`, are kept
+for ever, so a reader from the start gets an unbroken beginning; of the rest the newest are kept. Where bytes in between
+were dropped, a reader gets a line that says so.
 """
 
 import os
@@ -18,7 +18,7 @@ _NAME_DIGITS: Final = 20
 
 
 class LogWriter:
-    """Writes one log; a second writer of the same directory goes on at its end."""
+    """Writes one log; a second writer of the same directory continues at its end."""
 
     def __init__(self, directory: int, segment_bytes: int = SEGMENT_BYTES, head_bytes: int = HEAD_BYTES) -> None:
         self._directory = directory
@@ -36,7 +36,7 @@ class LogWriter:
             self._file = os.open(_name(last), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, dir_fd=directory)
 
     def write(self, data: bytes) -> None:
-        """Add to the log. A full disk loses output, never the program or its supervisor."""
+        """Append to the log. On a full disk output is lost, but neither the program nor its supervisor fails."""
         while data:
             try:
                 if self._file < 0 or self._filled >= self._segment_bytes:
@@ -50,7 +50,6 @@ class LogWriter:
             data = data[written:]
 
     def close(self) -> None:
-        """Give back what it holds."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -70,7 +69,7 @@ class LogWriter:
 
 
 def read_log(path: str, offset: int) -> Iterator[bytes]:
-    """The bytes from this offset to what is there now; nothing if there is no such log."""
+    """The bytes from this offset to the current end; nothing if there is no such log."""
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -93,7 +92,7 @@ def read_log(path: str, offset: int) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """A part of a log without a gap: where it begins, what is there, and where the whole log ends now."""
+    """A part of a log without a gap: its offset, its content, and the current size of the whole log."""
 
     offset: int
     data: bytes
@@ -101,9 +100,9 @@ class LogSpan:
 
 
 def read_span(path: str, offset: int | None, limit_bytes: int) -> LogSpan | None:
-    """What follows on an offset, up to the next gap; without an offset the end of the log. None: there is no log.
+    """What follows an offset, up to the next gap; without an offset, the end of the log. None if there is no log.
 
-    What was dropped is not filled: then the part begins after the offset that was asked for.
+    If bytes were dropped, the part begins after the requested offset.
     """
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -131,7 +130,7 @@ def read_span(path: str, offset: int | None, limit_bytes: int) -> LogSpan | None
 
 
 def last_lines(path: str, count: int, limit_bytes: int = PIECE_BYTES) -> tuple[str, ...]:
-    """The newest lines, of a bounded number of bytes."""
+    """The newest lines, from a bounded number of bytes."""
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -145,18 +144,18 @@ def last_lines(path: str, count: int, limit_bytes: int = PIECE_BYTES) -> tuple[s
 
 
 def _end(directory: int) -> int:
-    """Where the log ends now."""
+    """The current end of the log."""
     starts = sorted(_segments(directory))
     return sum(starts[-1:] + [os.stat(_name(start), dir_fd=directory).st_size for start in starts[-1:]])
 
 
 def _open_at(directory: int, offset: int) -> tuple[int, int] | None:
-    """The segment that holds this offset or, if it was dropped, the next one: where it begins, and the open file."""
+    """The segment that contains this offset or, if it was dropped, the next one, as (start, open file)."""
     for start in sorted(_segments(directory)):
         try:
             file = os.open(_name(start), os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
         except FileNotFoundError:
-            continue  # dropped just now
+            continue  # just dropped
         if offset < start + os.fstat(file).st_size:
             return start, file
         os.close(file)

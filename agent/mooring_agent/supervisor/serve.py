@@ -1,4 +1,4 @@
-"""Begin to supervise, in a process that is already where it is to be: its namespaces, its root, its session."""
+"""Running a supervisor in a process that is already in its final namespaces, root and session."""
 
 import gc
 import os
@@ -14,7 +14,7 @@ _LOCK_SECONDS: Final = 10.0
 
 
 def serve(options: SupervisorOptions) -> None:
-    """Supervise until asked to end. A second one for the same state directory ends at once."""
+    """Supervise until asked to end. A second supervisor of the same state directory exits at once."""
     try:
         program_records.lock(options.state, _LOCK_SECONDS)
     except BlockingIOError:
@@ -32,7 +32,7 @@ def serve(options: SupervisorOptions) -> None:
 
 
 def _attach_standard_files(state: int) -> None:
-    """Nothing comes in; what goes wrong in the supervisor itself is written beside its records."""
+    """Close standard input; errors of the supervisor itself go to a file beside its records."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     errors = os.open("supervisor.log", flags, 0o600, dir_fd=state)
     nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)

@@ -1,6 +1,6 @@
-"""Start one program: its own session, its own user, nothing of ours left open.
+"""Starting one program: its own session, its own user, none of our descriptors.
 
-A new process tells what went wrong before it was replaced over a pipe that closes by itself when it is.
+A new process reports a failure before exec over a pipe that exec closes.
 """
 
 import base64
@@ -27,7 +27,7 @@ _DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Refusal(Exception):
-    """What was asked is not done; `code` is one of the node plane's failure codes."""
+    """A request that is refused; `code` is one of the node plane's failure codes."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -36,56 +36,58 @@ class Refusal(Exception):
 
 
 class SpawnSpec(NamedTuple):
-    """One program, as it was asked for."""
+    """One program, as requested."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     user: str
     directory: str
     stdin: bytes
-    output_bytes: int = 0  # how much of its standard output is kept apart from its log
+    output_bytes: int = 0  # how much of its standard output to capture
 
 
 def read_spec(given: Any) -> SpawnSpec:
-    """A program out of a message, or a refusal."""
+    """Read a program from a message, or refuse it."""
     if not isinstance(given, dict):
-        raise Refusal("refused", "a program is an object")
+        raise Refusal("refused", "a program must be an object")
     argv, environment = given.get("argv"), given.get("environment", {})
     if not isinstance(argv, list) or not 1 <= len(argv) <= ARGUMENTS_MAX or not isinstance(environment, dict):
         raise Refusal("refused", "a program needs a list of arguments and an environment")
     texts = [*argv, *environment, *environment.values(), given.get("user", "root"), given.get("directory", "/")]
     if not all(isinstance(text, str) and "\0" not in text for text in texts) or not argv[0]:
-        raise Refusal("refused", "arguments and environment are texts without NUL")
+        raise Refusal("refused", "arguments and environment must be text without NUL")
     if any(not name or "=" in name for name in environment):
-        raise Refusal("refused", "a variable's name is not empty and has no '='")
+        raise Refusal("refused", "a variable name must not be empty or contain '='")
     try:
         size = sum(len(text.encode()) for text in texts)
     except UnicodeEncodeError:
-        raise Refusal("refused", "arguments and environment are Unicode") from None
+        raise Refusal("refused", "arguments and environment must be valid Unicode") from None
     if size > TEXT_MAX_BYTES:
-        raise Refusal("too_large", f"arguments and environment are longer than {TEXT_MAX_BYTES} bytes")
+        raise Refusal("too_large", f"arguments and environment must not be longer than {TEXT_MAX_BYTES} bytes")
     kept = given.get("output_bytes", 0)
     if isinstance(kept, bool) or not isinstance(kept, int) or not 0 <= kept <= OUTPUT_MAX_BYTES:
-        raise Refusal("refused", f"of an output 0 to {OUTPUT_MAX_BYTES} bytes are kept")
+        raise Refusal("refused", f"0 to {OUTPUT_MAX_BYTES} bytes of output can be captured")
     stdin = base64.b64decode(given.get("stdin", ""), validate=True)
     return SpawnSpec(tuple(argv), environment, given.get("user", "root"), given.get("directory", "/"), stdin, kept)
 
 
 class StandardStreams(NamedTuple):
-    """Where a program's standard files lead; the descriptors stay the caller's."""
+    """A program's standard streams; the caller closes the descriptors."""
 
     output: int
     errors: int
-    input: int | None = None  # of a command that somebody sits at, who is not root; else what its `stdin` says
-    is_terminal: bool = False  # all three are one terminal, which becomes the program's own
+    input: int | None = None  # of an interactive command, which may not be root's; otherwise `stdin` is the input
+    is_terminal: bool = False  # all three are one terminal, which becomes the controlling terminal
 
 
 def start(spec: SpawnSpec, options: SupervisorOptions, streams: StandardStreams) -> int:
-    """Start it; the pid."""
+    """Start a program and return its pid."""
     user = _find_user(spec, options)
     if streams.input is not None and user is not None and 0 in (user.uid, user.gid):
-        # Only here is it known who a name is: the sandbox's own file says so, and that is the tenant's.
-        raise Refusal("refused", f"{spec.user!r} is root in the sandbox: an interactive command has no need of more")
+        # Only here is the user known: the name is looked up in the sandbox's own file, which the tenant controls.
+        raise Refusal(
+            "refused", f"{spec.user!r} is root in the sandbox; an interactive command must run as another user"
+        )
     standard_input = streams.input if streams.input is not None else _open_stdin(spec.stdin)
     on_readable, send = os.pipe2(os.O_CLOEXEC)
     try:
@@ -127,7 +129,7 @@ def _wait_for_exec(on_readable: int, pid: int, name: str) -> None:
     poll = select.poll()
     poll.register(on_readable, select.POLLIN)
     if not poll.poll(START_SECONDS * 1000):
-        problem = f"{errno.ETIMEDOUT}:it did not start in {START_SECONDS:.0f} seconds"
+        problem = f"{errno.ETIMEDOUT}:it did not start within {START_SECONDS:.0f} seconds"
     else:
         problem = os.read(on_readable, 4096).decode("utf-8", "replace")
     if not problem:
@@ -142,7 +144,7 @@ def _wait_for_exec(on_readable: int, pid: int, name: str) -> None:
 def _exec_program(
     spec: SpawnSpec, options: SupervisorOptions, user: User | None, files: tuple[int, int, int, int], has_terminal: bool
 ) -> NoReturn:
-    """In the new process; whatever happens, it does not return."""
+    """In the new process; never returns."""
     send = files[3]
     try:
         os.setsid()
@@ -162,14 +164,16 @@ def _exec_program(
         os.execvpe(spec.argv[0], list(spec.argv), _environment(spec, options, user))
     except OSError as error:
         os.write(send, f"{error.errno or 0}:{error.strerror or error}".encode())
-    except BaseException as error:  # noqa: BLE001 - told to the supervisor; here is nobody else to hear it
+    except BaseException as error:  # noqa: BLE001 - reported to the supervisor; nobody else could handle it
         os.write(send, f"0:{error!r}".encode())
     finally:
         os._exit(127)
 
 
 def _place_descriptors(files: tuple[int, int, int, int]) -> int:
-    """Input and outputs at 0, 1 and 2, and the pipe to tell with behind them; none of them is one of those before."""
+    """Put the standard streams at 0, 1 and 2, and the error pipe above them, without overwriting one that is still
+    needed.
+    """
     duplicates = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 10) for each in files]
     for target in (0, 1, 2):
         os.dup2(duplicates[target], target)
@@ -187,14 +191,14 @@ def _switch_user(options: SupervisorOptions, user: User | None) -> None:
 
 
 def _change_directory(directory: str, start: int | None) -> None:
-    """Go to the program's directory: where the sandbox has no root of its own, step by step, never through a link."""
+    """Enter the program's directory; without a root of its own, step by step and never through a link."""
     if start is None:
         os.chdir(directory)
         return
     current = os.open(".", _DIRECTORY, dir_fd=start)
     for part in directory.strip("/").split("/"):
         if part == "..":
-            raise OSError(errno.EACCES, "the directory leaves the sandbox")
+            raise OSError(errno.EACCES, "the directory is outside the sandbox")
         if part not in ("", "."):
             current = os.open(part, _DIRECTORY, dir_fd=current)
     os.fchdir(current)
@@ -207,5 +211,5 @@ def _environment(spec: SpawnSpec, options: SupervisorOptions, user: User | None)
     return {**base, **spec.environment, **options.markers}
 
 
-# The child of a fork must not load anything out of a changed root: the codec that `encode` needs is loaded now.
+# The child of a fork must not load anything from a changed root, so the codec that `encode` needs is loaded now.
 "".encode(sys.getfilesystemencoding())

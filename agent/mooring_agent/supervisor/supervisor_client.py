@@ -1,8 +1,8 @@
-"""The agent's side: ask a supervisor, one connection per question.
+"""The agent's side of the supervisor protocol: one connection per request.
 
-A question that takes long, such as the wait for a run's end, holds its connection until then; closing it takes nothing
-back. What the supervisor refuses is raised as `SupervisorRefusal` with a failure code of the node plane. If nobody
-answers at all, the supervisor is gone, which `SupervisorGone` says.
+A long request, such as waiting for a run to end, holds its connection until then; closing it cancels nothing. A refusal
+is raised as `SupervisorRefusal` with a failure code of the node plane. If nobody responds at all, the supervisor is
+gone, and `SupervisorGone` is raised.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ ProgramKind = Literal["run", "service"]
 
 
 class SupervisorGone(Exception):
-    """No supervisor answers at this socket."""
+    """No supervisor responds at this socket."""
 
 
 class SupervisorRefusal(Exception):
-    """The supervisor did not do it; `code` is one of the node plane's failure codes."""
+    """The supervisor refused a request; `code` is one of the node plane's failure codes."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(f"{code}: {detail}")
@@ -41,8 +41,6 @@ class SupervisorRefusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProgramSpec:
-    """One program to start."""
-
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     user: str = "root"
@@ -51,7 +49,7 @@ class ProgramSpec:
     output_bytes: int = 0
 
     def message(self) -> dict[str, Any]:
-        """As it goes over the socket."""
+        """The program as a message."""
         fields: dict[str, Any] = {"argv": list(self.argv), "environment": dict(self.environment), "user": self.user}
         fields |= {"directory": self.directory, "stdin": base64.b64encode(self.stdin).decode()}
         return fields | {"output_bytes": self.output_bytes}
@@ -59,7 +57,7 @@ class ProgramSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProgramState:
-    """A run or a service as its supervisor sees it. A run is `running` or `ended`; `reason` says how it ended."""
+    """The state of a run or service. A run is `running` or `ended`; `reason` says how it ended."""
 
     kind: ProgramKind
     state: Literal["starting", "running", "ended", "backing_off", "exited", "failed"]
@@ -72,42 +70,42 @@ class ProgramState:
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> Self:
-        """Out of an answer."""
+        """Read the state from a response."""
         return cls(**{name: entry[name] for name in cls.__slots__})
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorStatus:
-    """The sandbox's supervisor; `pid` is as its own pid namespace counts."""
+    """The sandbox's supervisor; `pid` is its pid in its own pid namespace."""
 
     pid: int
-    machine_pid: int  # as the machine counts; the socket's other end
+    machine_pid: int  # its pid on the machine: the socket's peer
     started_at: float
     owners: Mapping[str, int]
 
 
 class TerminalCommand:
-    """An interactive command: the terminal's descriptor is the holder's to read and write, and to close by `close`."""
+    """An interactive command. The caller reads and writes the terminal's descriptor, and closes it by `close`."""
 
     def __init__(self, connection: socket.socket, terminal: int) -> None:
         self._connection = connection
         self.terminal = terminal
 
     def resize(self, columns: int, rows: int) -> None:
-        """The window has this size now."""
+        """Set the size of the terminal."""
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def signal(self, number: int) -> None:
-        """To the foreground of the terminal."""
+        """Send a signal to the terminal's foreground process group."""
         packets.send_message(self._connection, {"op": "signal", "number": number})
 
     async def exit_code(self) -> int:
-        """Wait for its end. Only one may wait."""
+        """Wait for the command to exit. Only one caller may wait."""
         response, _ = await _receive(self._connection)
         return int(response["exit_code"])
 
     def close(self) -> None:
-        """Hang up: a command that still runs is ended."""
+        """Hang up: a command that still runs is killed."""
         self._connection.close()
         if self.terminal >= 0:
             os.close(self.terminal)
@@ -115,29 +113,28 @@ class TerminalCommand:
 
 
 class PipedCommand:
-    """A command without a terminal: the ends of its three pipes are the holder's to use, and to close by `close`."""
+    """A command without a terminal. The caller uses its ends of the three pipes, and closes them by `close`."""
 
     def __init__(self, connection: socket.socket, pipes: tuple[int, int, int]) -> None:
         self._connection = connection
         self.input, self.output, self.errors = pipes
 
     def signal(self, number: int) -> None:
-        """To the command and what it started, as far as that stayed in its group."""
+        """Send a signal to the command's process group."""
         packets.send_message(self._connection, {"op": "signal", "number": number})
 
     async def exit_code(self) -> int:
-        """Wait for its end. Only one may wait."""
+        """Wait for the command to exit. Only one caller may wait."""
         response, _ = await _receive(self._connection)
         return int(response["exit_code"])
 
     def close_input(self) -> None:
-        """Nothing more is typed."""
         if self.input >= 0:
             os.close(self.input)
             self.input = -1
 
     def close(self) -> None:
-        """Hang up: a command that still runs is ended."""
+        """Hang up: a command that still runs is killed."""
         self._connection.close()
         self.close_input()
         for each in (self.output, self.errors):
@@ -147,71 +144,68 @@ class PipedCommand:
 
 
 class SupervisorClient:
-    """Asks the supervisor whose socket is in this directory."""
+    """A client of the supervisor whose socket is in this directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     async def status(self) -> SupervisorStatus:
-        """Who answers."""
         with _connect(self._directory) as connection:
             response, _ = await _request(connection, {"op": "status"})
-        # One that connected before the supervisor had begun would name whoever had made the socket.
+        # A connection made before the supervisor was running would name the process that created the socket.
         with _connect(self._directory) as connection:
             pid = _peer_pid(connection)
         return SupervisorStatus(response["pid"], pid, response["started_at"], response["owners"])
 
     async def start_run(self, owner: str, key: str, program: ProgramSpec, timeout_seconds: float) -> ProgramState:
-        """Start a program once under a key; a known key is answered as it stands."""
+        """Start a program once under a key; a known key returns its state."""
         message = {"op": "start_run", "key": key, "program": program.message(), "timeout_seconds": timeout_seconds}
         return ProgramState.read((await self._call(owner, message))["program"])
 
     async def find_run(self, owner: str, key: str) -> ProgramState | None:
-        """What was started under this key."""
+        """The run that was started under this key."""
         return _optional_state(await self._call(owner, {"op": "find_run", "key": key}))
 
     async def wait_run(self, owner: str, key: str) -> ProgramState:
-        """What it came to, when it has ended."""
+        """Wait until a run has ended."""
         return ProgramState.read((await self._call(owner, {"op": "wait_run", "key": key}, None))["program"])
 
     async def cancel_run(self, owner: str, key: str) -> tuple[int, ...]:
-        """Kill it and what it started; the processes that could not be ended."""
+        """Kill a run and what it started; returns the processes that could not be killed."""
         return tuple((await self._call(owner, {"op": "cancel_run", "key": key}))["left"])
 
     async def start_service(
         self, owner: str, name: str, program: ProgramSpec, restart: Mapping[str, Any]
     ) -> ProgramState:
-        """Start a supervised program (`restart`: policy, backoff_seconds, limit), or answer how it runs."""
+        """Start a supervised program (`restart`: policy, backoff_seconds, limit), or return its state."""
         message = {"op": "start_service", "name": name, "program": program.message(), "restart": dict(restart)}
         return ProgramState.read((await self._call(owner, message))["program"])
 
     async def stop_service(self, owner: str, name: str, grace_seconds: float) -> bool:
-        """End the main process of a service; what it left behind lives on. Whether it ran."""
+        """Stop the main process of a service, not its leftovers; returns whether it was running."""
         message = {"op": "stop_service", "name": name, "grace_seconds": grace_seconds}
         return bool((await self._call(owner, message, ANSWER_SECONDS + grace_seconds)).get("ran", True))
 
     async def inspect(self, owner: str, name: str) -> ProgramState | None:
-        """How a service stands."""
         return _optional_state(await self._call(owner, {"op": "inspect", "name": name}))
 
     async def list_programs(self, owner: str) -> dict[str, ProgramState]:
-        """All that is known of an owner."""
         programs = (await self._call(owner, {"op": "list"}))["programs"]
         return {name: ProgramState.read(entry) for name, entry in programs.items()}
 
     async def processes(self, owner: str) -> tuple[int, ...]:
-        """The living processes of an owner, as its supervisor's pid namespace counts them."""
+        """The living processes of an owner, by their pids in its supervisor's pid namespace."""
         return tuple((await self._call(owner, {"op": "processes"}))["pids"])
 
     async def kill(self, owner: str, grace_seconds: float) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """End all that an owner runs: the names of what ran, and the processes that could not be ended."""
+        """Kill what an owner runs; returns the names of what ran and the processes that could not be killed."""
         response = await self._call(
             owner, {"op": "kill", "grace_seconds": grace_seconds}, ANSWER_SECONDS + grace_seconds
         )
         return tuple(response["ran"]), tuple(response["left"])
 
     async def close_owner(self, owner: str) -> tuple[int, ...]:
-        """Kill everything of an owner, its supervisor last; the processes that could not be ended."""
+        """Kill everything of an owner, its supervisor last; returns the processes that could not be killed."""
         return tuple((await self._call(owner, {"op": "close_owner"}))["left"])
 
     async def shut_down(self) -> None:
@@ -219,7 +213,7 @@ class SupervisorClient:
         await self._call("", {"op": "shut_down"})
 
     async def dial(self, port: int) -> socket.socket:
-        """A connection to a port in the sandbox's own network, made there."""
+        """A connection to a port in the sandbox's own network, made from inside."""
         with _connect(self._directory) as connection:
             _, descriptors = await _request(connection, {"op": "dial", "port": port})
             return socket.socket(fileno=descriptors[0])
@@ -231,7 +225,7 @@ class SupervisorClient:
         return TerminalCommand(connection, descriptors[0])
 
     async def open_piped(self, owner: str, program: ProgramSpec) -> PipedCommand | TerminalCommand:
-        """Start a command with three pipes; a supervisor of before this was possible gives it a terminal."""
+        """Start a command with three pipes; a supervisor of an older version gives it a terminal."""
         message = {"op": "open_command", "owner": owner, "program": program.message(), "columns": 80, "rows": 24}
         connection, descriptors = await self._open(message | {"terminal": False})
         if len(descriptors) == 1:
@@ -258,13 +252,13 @@ class SupervisorClient:
 
 
 def bind_listener(directory: Path) -> socket.socket:
-    """A listening socket for a supervisor that is about to start; one of before is taken away."""
+    """Create the listening socket of a supervisor that is about to start, replacing an old one."""
     place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         (directory / SOCKET_NAME).unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            # By the descriptor, since a path in a deep directory does not fit into a socket's address.
+            # By the descriptor, because the path of a deep directory does not fit into a socket address.
             listener.bind(f"/proc/self/fd/{place}/{SOCKET_NAME}")
             listener.listen(_BACKLOG)
         except OSError:
@@ -286,7 +280,7 @@ def _connect(directory: Path) -> socket.socket:
         connection.connect(f"/proc/self/fd/{place}/{SOCKET_NAME}")
     except (FileNotFoundError, ConnectionRefusedError):
         connection.close()
-        raise SupervisorGone("no supervisor answers") from None
+        raise SupervisorGone("no supervisor responds") from None
     except OSError:
         connection.close()
         raise
@@ -306,7 +300,7 @@ async def _request(
         async with asyncio.timeout(timeout_seconds):  # wait_for of Python 3.11 can swallow a cancellation
             return await _receive(connection)
     except TimeoutError:
-        raise SupervisorRefusal("timed_out", f"the supervisor did not answer {message['op']}") from None
+        raise SupervisorRefusal("timed_out", f"the supervisor did not respond to {message['op']}") from None
 
 
 async def _receive(connection: socket.socket) -> tuple[packets.Message, list[int]]:
@@ -316,7 +310,7 @@ async def _receive(connection: socket.socket) -> tuple[packets.Message, list[int
     except ConnectionError:
         response, descriptors = None, []
     if response is None:
-        raise SupervisorGone("the supervisor ended before it answered")
+        raise SupervisorGone("the supervisor ended before it responded")
     if not response["ok"]:
         raise SupervisorRefusal(response["code"], response["detail"])
     return response, descriptors

@@ -1,7 +1,7 @@
-"""Who a program runs as, by the sandbox's own /etc/passwd.
+"""The user that a program runs as, by the sandbox's own /etc/passwd.
 
-The files are read here and not by the C library: that would load libraries out of the sandbox into its init. What is in
-the files is the tenant's, so only a plain file of bounded size is read, and what does not parse is passed over.
+The files are read here and not by the C library, which would load libraries of the sandbox into its init. The tenant
+controls their content, so only a regular file of bounded size is read, and lines that do not parse are skipped.
 """
 
 import os
@@ -13,11 +13,11 @@ _ID_MAX: Final = 2**32 - 2
 
 
 class UnknownUserError(Exception):
-    """Nobody of this name is in the sandbox."""
+    """The sandbox has no user of this name."""
 
 
 class User(NamedTuple):
-    """What a process needs to become somebody."""
+    """What a process needs to switch to a user."""
 
     name: str
     uid: int
@@ -27,7 +27,7 @@ class User(NamedTuple):
 
 
 def find_user(spelled: str, directory: str = "/etc") -> User:
-    """By name, by number, or as `uid:gid`; a number need not be in any file."""
+    """Look up a user by name, by number, or as `uid:gid`; a number need not be in any file."""
     uid, _, gid = spelled.partition(":")
     accounts = [line.split(":") for line in _lines(f"{directory}/passwd")]
     for fields in accounts:

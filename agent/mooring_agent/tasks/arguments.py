@@ -1,7 +1,7 @@
-"""The arguments of every task family, as types that refuse what they do not know.
+"""The arguments of every task type, as strict types.
 
-Reading them is the check: sizes, alphabets and counts are bounded here, before anything is done. They say the same
-as the published schemas (`task_schemas.json`); a test feeds both the same documents.
+Decoding is the validation: sizes, alphabets and counts are bounded here, before anything is done. The types agree with
+the published schemas (`task_schemas.json`); a test feeds both the same documents.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -19,9 +19,9 @@ _PIECE: Final = r"[a-z0-9]+([._-]+[a-z0-9]+){0,20}"
 KIB: Final = 1_024
 DEPTH_MAX: Final = 8
 TAIL_LINES: Final = 100
-"""How many lines of a log are read where neither an offset nor a number is given."""
+"""How many lines of a log are read if neither an offset nor a number is given."""
 
-# `\Z` is the end alone; `$` would let a line's end follow.
+# `\Z` is the very end; `$` would also match before a final line break.
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?\Z")]
 Word = Annotated[str, Meta(max_length=16 * KIB, pattern=r"^[^\x00]*\Z")]
 Argv = Annotated[tuple[Word, ...], Meta(min_length=1, max_length=256)]
@@ -31,7 +31,7 @@ Environment = Annotated[dict[Variable, Value], Meta(max_length=200)]
 EnvironmentSecrets = Annotated[dict[Variable, Name], Meta(max_length=200)]
 UserName = Annotated[str, Meta(max_length=32, pattern=r"^([a-z_][a-z0-9_-]{0,31}|[0-9]{1,5}(:[0-9]{1,5})?)\Z")]
 SandboxPath = Annotated[str, Meta(min_length=2, max_length=1_000, pattern=rf"^({_PART}){{1,64}}\Z")]
-# A place in a container that is written as PLACE:OPTIONS,…: no colon and no comma of its own.
+# A path in a container that is written as PATH:OPTIONS,…: it must contain no colon and no comma.
 TemporaryPath = Annotated[str, Meta(min_length=2, max_length=1_000, pattern=rf"^({_PLAIN_PART}){{1,64}}\Z")]
 Directory = Annotated[str, Meta(min_length=1, max_length=1_000, pattern=rf"^(/|({_PART}){{1,64}})\Z")]
 Port = Annotated[int, Meta(ge=1, le=65_535)]
@@ -52,19 +52,15 @@ OutputBytes = Annotated[int, Meta(ge=0, le=64 * KIB)]
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is not understood is refused."""
+    """Unknown fields are refused."""
 
 
 class DeviceArguments(Strict, frozen=True):
-    """A GPU for the sandbox."""
-
     index: Annotated[int, Meta(ge=0, le=1_023)]
     simulated: bool
 
 
 class NetworkArguments(Strict, frozen=True):
-    """The project's network on this machine."""
-
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}\Z")]
     address: Address
     subnet: Subnet
@@ -72,15 +68,11 @@ class NetworkArguments(Strict, frozen=True):
 
 
 class PeerArguments(Strict, frozen=True):
-    """Another sandbox of the project."""
-
     name: Hostname
     address: Address
 
 
 class SandboxCreate(Strict, frozen=True):
-    """`sandbox.create`."""
-
     hostname: Hostname
     network: NetworkArguments
     cpus: Cpus = 1.0
@@ -91,12 +83,11 @@ class SandboxCreate(Strict, frozen=True):
     isolation: Literal["user_namespace", "bounded"] = "user_namespace"
 
 
-class Nothing(Strict, frozen=True):
-    """No arguments."""
+class Nothing(Strict, frozen=True): ...
 
 
 class FileArguments(Strict, frozen=True):
-    """One file: its content as text, or a secret by its name, or a directory."""
+    """One file: its content as text, a secret by name, or a directory."""
 
     path: SandboxPath
     mode: Annotated[str, Meta(pattern=r"^0?[0-7]{3}\Z")] = "0644"
@@ -108,14 +99,10 @@ class FileArguments(Strict, frozen=True):
 
 
 class FilesWrite(Strict, frozen=True):
-    """`files.write`."""
-
     files: Annotated[tuple[FileArguments, ...], Meta(min_length=1, max_length=256)]
 
 
 class Program(Strict, frozen=True):
-    """A program to start."""
-
     argv: Argv
     environment: Environment = {}
     environment_secrets: EnvironmentSecrets = {}
@@ -124,23 +111,19 @@ class Program(Strict, frozen=True):
 
 
 class ProcessRun(Program, frozen=True):
-    """`process.run`."""
-
     timeout_seconds: Annotated[float, Meta(ge=0.1, le=86_400)] = 600.0
     stdin: Annotated[str, Meta(max_length=64 * KIB, pattern=r"^[^\x00]*\Z")] = ""
     output_bytes: OutputBytes = 0
 
 
 class RestartArguments(Strict, frozen=True):
-    """When a service is started again."""
-
     policy: Literal["never", "on_failure", "always"]
     backoff_seconds: Annotated[float, Meta(ge=0.05, le=3_600)] = 1.0
     limit: Annotated[int, Meta(ge=0, le=10_000)] = 10
 
 
 class EndpointArguments(Strict, frozen=True):
-    """A port that people reach through the platform."""
+    """A port that users reach through the platform."""
 
     name: Name
     port: Port
@@ -148,29 +131,23 @@ class EndpointArguments(Strict, frozen=True):
 
 
 class ServiceStart(Program, frozen=True, kw_only=True):
-    """`service.start`."""
-
     name: Name
     restart: RestartArguments = RestartArguments("on_failure")
     endpoint: EndpointArguments | None = None
 
 
 class ServiceStop(Strict, frozen=True):
-    """`service.stop`."""
-
     name: Name
     kill: Literal["main", "owner"] = "main"
     grace_seconds: Grace = 10.0
 
 
 class ServiceInspect(Strict, frozen=True):
-    """`service.inspect`."""
-
     name: Name
 
 
 class LogRead(Strict, frozen=True):
-    """`log.read`: what follows on an offset, or without one the last lines."""
+    """What follows an offset or, without one, the last lines."""
 
     name: Name
     kind: Literal["service", "container"]
@@ -187,12 +164,12 @@ class ImageArguments(Strict, frozen=True):
     registry: HostUrl
     repository: Repository
     digest: Digest
-    secret: Name | None = None  # what opens the registry: purpose `artifact_pull`
-    private: bool = False  # whether the platform lets it lie in a private network
+    secret: Name | None = None  # the registry's credentials: purpose `artifact_pull`
+    private: bool = False  # whether the platform allows a private address
 
 
 class MountArguments(Strict, frozen=True):
-    """A volume of the owner's in the container; it is made when it is first named, and goes with its owner."""
+    """A volume of the owner in the container; created when first named, removed with its owner."""
 
     volume: Name
     target: SandboxPath
@@ -200,8 +177,6 @@ class MountArguments(Strict, frozen=True):
 
 
 class ContainerLaunch(Strict, frozen=True):
-    """`container.launch`."""
-
     name: Name
     image: ImageArguments
     argv: Annotated[tuple[Word, ...], Meta(max_length=256)] = ()
@@ -210,38 +185,34 @@ class ContainerLaunch(Strict, frozen=True):
     user: Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,4}:[1-9][0-9]{0,4}\Z")] = "1000:1000"
     mounts: Annotated[tuple[MountArguments, ...], Meta(max_length=32)] = ()
     temporary: Annotated[tuple[TemporaryPath, ...], Meta(max_length=16)] = ("/tmp",)
-    cpus: Cpus | None = None  # what is not said is what the sandbox has
+    cpus: Cpus | None = None  # the default is the sandbox's own limit
     memory_bytes: Annotated[int, Meta(ge=8_388_608, le=1 << 50)] | None = None
     pids: Annotated[int, Meta(ge=8, le=4_194_304)] | None = None
     endpoint: EndpointArguments | None = None
 
 
 class ContainerControl(Strict, frozen=True):
-    """`container.control`."""
-
     name: Name
     action: Literal["stop", "start", "restart", "inspect"]
     grace_seconds: Grace = 10.0
 
 
 class ContainerRemove(Strict, frozen=True):
-    """`container.remove`."""
-
     name: Name
 
 
 class ArtifactFetch(Strict, frozen=True):
-    """`artifact.fetch`: into the content-addressed cache, and from there to a place in the sandbox."""
+    """Download into the content-addressed cache, and from there into the sandbox."""
 
     kind: Literal["oci", "blob"]
     digest: Digest
     source: Annotated[str, Meta(max_length=1_000, pattern=r"^[^\x00]*\Z")]
     size: Annotated[int, Meta(ge=0, le=1 << 50)] | None = None
     destination: SandboxPath | None = None
-    volume: Name | None = None  # or into a volume of its owner's, under the name of `file`
+    volume: Name | None = None  # or into a volume of its owner, as `file`
     file: Name | None = None
     secret: Name | None = None
-    private: bool = False  # whether the platform lets it lie in a private network
+    private: bool = False  # whether the platform allows a private address
     no_progress_seconds: Annotated[float, Meta(ge=1, le=3_600)] = 60.0
 
 
@@ -254,22 +225,16 @@ class Probe(Strict, frozen=True, kw_only=True):
 
 
 class ProbeTcp(Probe, frozen=True, kw_only=True):
-    """`probe.tcp`."""
-
     port: Port
 
 
 class ProbeHttp(Probe, frozen=True, kw_only=True):
-    """`probe.http`."""
-
     port: Port
     path: Annotated[str, Meta(max_length=1_000, pattern=r"^/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*\Z")] = "/"
     status: Annotated[tuple[Annotated[int, Meta(ge=100, le=599)], ...], Meta(min_length=1, max_length=16)] = (200,)
 
 
 class ProbeExec(Probe, frozen=True, kw_only=True):
-    """`probe.exec`."""
-
     argv: Argv
     environment: Environment = {}
     user: UserName = "root"
@@ -277,13 +242,13 @@ class ProbeExec(Probe, frozen=True, kw_only=True):
 
 
 class TeardownVerify(Strict, frozen=True):
-    """`teardown.verify`: close the owner, kill, remove, look."""
+    """Close the owner, kill, remove, inspect."""
 
     close: Literal[True] = True
 
 
 class TunnelOpen(Strict, frozen=True):
-    """`tunnel.open`: let the relay open streams to these ports of the sandbox, or run this one command."""
+    """Let the relay open streams to these ports of the sandbox, or run this one command."""
 
     relay: HostUrl
     ports: Annotated[tuple[Port, ...], Meta(max_length=64)] = ()
@@ -320,10 +285,10 @@ prepare_decoders(*ARGUMENTS.values())
 
 
 def read_arguments(task: Task) -> Strict:
-    """The task's arguments as its family has them, or the refusal of the whole task."""
+    """Decode the task's arguments, or refuse the whole task."""
     kind = ARGUMENTS.get(task.type)
     if kind is None:
-        raise TaskRefused("unknown_type", f"this agent knows no task {task.type[:80]!r}", task.task_id)
+        raise TaskRefused("unknown_type", f"this agent does not support the task {task.type[:80]!r}", task.task_id)
     try:
         return msgspec.convert(_plain(task.arguments), kind)
     except (msgspec.ValidationError, ValueError) as error:
@@ -331,9 +296,9 @@ def read_arguments(task: Task) -> Strict:
 
 
 def _plain(value: Any, depth: int = DEPTH_MAX) -> Any:
-    """The value as the schemas see it: a whole number is one however it is written, and nothing stands for nothing."""
+    """The value as JSON Schema sees it: a float without a fraction is an integer, and null is not accepted."""
     if value is None:
-        raise ValueError("null is no argument: what is not given is left out")
+        raise ValueError("null is not an argument: leave out what is not given")
     if depth < 0:
         raise ValueError("the arguments are nested too deeply")
     if isinstance(value, dict):

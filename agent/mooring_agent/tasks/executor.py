@@ -1,9 +1,9 @@
-"""Does tasks: one owner's in order, owners side by side, each at most once.
+"""Executes tasks: those of one owner in order, owners concurrently, each task at most once.
 
-A task is believed, read, written into the journal as an intent, done, and its result written down; only then does
-anybody hear of it. A task that closes its owner goes first: from the moment it is accepted every other task of that
-owner is refused or ended, and when the last of them is gone it tears down and looks. After a restart `resume` goes
-through the intents that have no result.
+A task is verified, decoded, recorded in the journal as an intent, performed, and its result recorded; only then is it
+reported. A task that closes its owner goes first: as soon as it is accepted, every other task of that owner is refused
+or cancelled, and when the last of them is gone it tears down and inspects. After a restart, `resume` handles the
+intents without a result.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from mooring_agent.tasks.receipts import RECEIPT_CONTEXT, receipt_body
 from mooring_agent.tasks.verifier import TaskRefused
 
 UNORDERED_MAX: Final = 256
-"""How many tunnels stand, and logs are read, at once."""
+"""How many tunnels and log reads may be active at once."""
 LAST_LINES_MAX: Final = 50
 LAST_BYTES_MAX: Final = 65_536
 LINE_MAX: Final = 2_000
@@ -35,7 +35,7 @@ log = logging.getLogger("mooring.agent")
 
 @dataclass(slots=True)
 class TaskProgress:
-    """How far a task is, as it was last told."""
+    """The progress that a task last reported."""
 
     stage: str
     done: int
@@ -45,7 +45,7 @@ class TaskProgress:
 
 @dataclass(slots=True)
 class TrackedTask:
-    """A task that this agent has taken and not finished."""
+    """A task that this agent has accepted and not finished."""
 
     task: Task
     handler: TaskHandler
@@ -53,12 +53,12 @@ class TrackedTask:
     fence: int
     work: asyncio.Task[None] | None = None
     cancelled: bool = False
-    has_entered: bool = False  # its work has begun to run: before that, cancelling it would leave it without an end
+    has_entered: bool = False  # its coroutine is running: cancelled earlier, it would never record a result
     has_intent: bool = False
     progress: TaskProgress | None = None
 
     def cancel(self) -> None:
-        """End it early."""
+        """Cancel the work, unless it is about to notice by itself."""
         self.cancelled = True
         if self.work is not None and self.has_entered:
             self.work.cancel()
@@ -72,15 +72,13 @@ class Executor:
     journal: Journal
     keys: NodeKeys
     now: Callable[[], float]
-    notify: Callable[[], None]  # somebody should hear of something: a result, progress
+    notify: Callable[[], None]  # called when there is something to report: a result, progress
     concurrency: int = 16
     handlers: Mapping[str, TaskHandler] = field(default_factory=lambda: HANDLERS)
     tracked: dict[str, TrackedTask] = field(default_factory=dict)
-    outputs: dict[str, TrackedTask] = field(
-        default_factory=dict
-    )  # tasks whose output somebody should read; see Reporter
-    in_order: set[str] = field(default_factory=set)  # tasks that ended in their owner's order and are not told yet
-    touched: set[str] = field(default_factory=set)  # allocations of tasks that came since somebody cleared this
+    outputs: dict[str, TrackedTask] = field(default_factory=dict)  # tasks whose output the reporter should stream
+    in_order: set[str] = field(default_factory=set)  # tasks that ended in their owner's order and are not reported yet
+    touched: set[str] = field(default_factory=set)  # allocations of tasks accepted since the sweep last cleared this
     _owner_locks: dict[str, asyncio.Lock] = field(default_factory=dict)
     _slots: asyncio.Semaphore = field(init=False)
     _receipt_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -90,29 +88,29 @@ class Executor:
 
     @property
     def free(self) -> int:
-        """How many more tasks this agent takes now; a few wait here, so that an owner's next one is at hand."""
+        """How many more tasks to claim now; a few wait here, so that an owner's next one is at hand."""
         ordered = sum(1 for tracked_task in self.tracked.values() if not tracked_task.handler.unordered)
         unordered = len(self.tracked) - ordered
         return max(0, min(4 * self.concurrency - ordered, UNORDERED_MAX - unordered))
 
     def is_busy(self, owner: str) -> bool:
-        """Whether a task of this owner is under way or waits for its turn."""
+        """Whether a task of this owner is running or waiting for its turn."""
         return any(
             tracked_task.task.owner == owner and not tracked_task.handler.unordered
             for tracked_task in self.tracked.values()
         )
 
     def running(self) -> list[TaskLease]:
-        """What it holds, for the renewal of leases: what is under way, and results that nobody has heard yet."""
+        """The leases to renew: running tasks, and results that are not delivered yet."""
         owed = [TaskLease(entry.task_id, entry.fence) for entry in self.journal.undelivered()]
         return [*(TaskLease(task_id, tracked_task.fence) for task_id, tracked_task in self.tracked.items()), *owed]
 
     def accept(self, task: Task) -> None:
-        """Take a task that is believed, or raise `Refused`; one that came before is not done again."""
+        """Accept a verified task, or raise `TaskRefused`; a task that was accepted before is not done again."""
         handler = self.handlers.get(task.type)
         arguments = read_arguments(task)
         if handler is None:
-            raise TaskRefused("unknown_type", f"this agent does no {task.type}", task.task_id)
+            raise TaskRefused("unknown_type", f"this agent does not support {task.type}", task.task_id)
         held = self.tracked.get(task.task_id)
         if held is not None:
             if task.fence <= held.fence:
@@ -126,7 +124,7 @@ class Executor:
             if task.fence <= known.fence:
                 raise TaskRefused("replayed", f"fence {task.fence} is not above {known.fence}", task.task_id)
             self.journal.update_fence(task.task_id, task.fence, self.now())
-            if known.state == "intended":  # its end could not be written down, so that it is looked at again
+            if known.state == "intended":  # its result could not be recorded, so it is resumed
                 self._start(TrackedTask(task, handler, arguments, task.fence, has_intent=True))
             self.notify()
             return
@@ -138,35 +136,34 @@ class Executor:
         self._start(TrackedTask(task, handler, arguments, task.fence))
 
     def cancel(self, task_id: str) -> None:
-        """End a task early, if it is still under way; a teardown is never cut short."""
+        """Cancel a task that is still running; a teardown is never cancelled."""
         tracked_task = self.tracked.get(task_id)
         if tracked_task is None or tracked_task.handler.closes_owner or tracked_task.work is None:
             return
         tracked_task.cancel()
 
     async def resume(self) -> None:
-        """After a start: go on with, find again, or give up what a crash cut off."""
+        """After a start: resume, find again, or give up the tasks that a crash interrupted."""
         for entry in self.journal.unfinished():
             if entry.task is None:
-                raise ValueError(f"the journal has an intent without its task: {entry.task_id}")
+                raise ValueError(f"the journal has an intent without a task: {entry.task_id}")
             handler = self.handlers.get(entry.task.type)
             if handler is None:
                 self.journal.record_result(
-                    entry.task_id, _failed_result("interrupted", "this agent no longer does such tasks"), self.now()
+                    entry.task_id, _failed_result("interrupted", "this agent no longer supports this task"), self.now()
                 )
                 continue
             tracked_task = TrackedTask(entry.task, handler, read_arguments(entry.task), entry.fence, has_intent=True)
             self._start(tracked_task)
 
     async def wait_until_idle(self) -> None:
-        """Wait until nothing is under way."""
         while self.tracked:
             await asyncio.wait(
                 [tracked_task.work for tracked_task in self.tracked.values() if tracked_task.work is not None]
             )
 
     async def stop(self) -> None:
-        """The agent ends: what it started goes on without it, and the next one finds the intents."""
+        """Stop the agent: what it started keeps running, and the next agent finds the intents."""
         works = [tracked_task.work for tracked_task in self.tracked.values() if tracked_task.work is not None]
         for work in works:
             work.cancel("agent stops")
@@ -179,7 +176,7 @@ class Executor:
                 other.cancel()
 
     def _tasks_of(self, owner: str) -> Iterable[TrackedTask]:
-        """Tasks of this owner; an allocation's are those of all within it."""
+        """The tasks of this owner; for an allocation, those of all its owners."""
         whole = "/" not in owner
         return [
             tracked_task
@@ -219,7 +216,7 @@ class Executor:
                 await self._perform(tracked_task)
                 self.in_order.add(task.task_id)
         except JournalFull as full:
-            log.error("how task %s stands cannot be written down; it is looked at again: %s", task.task_id, full)
+            log.error("cannot persist the state of task %s: %s; will resume it", task.task_id, full)
         except asyncio.CancelledError:
             if not tracked_task.cancelled:
                 raise
@@ -241,7 +238,7 @@ class Executor:
                 self.journal.record_result(task.task_id, _failed_result(failure.code, failure.detail), self.now())
                 return
         lines = await self._last_lines(task) if tracked_task.handler.streams_output and tracked_task.has_intent else ()
-        ended = Result("cancelled", failure=Failure("cancelled", "it was asked to end early"), last_lines=lines)
+        ended = Result("cancelled", failure=Failure("cancelled", "the task was cancelled"), last_lines=lines)
         self.journal.record_result(task.task_id, ended, self.now())
 
     async def _perform(self, tracked_task: TrackedTask) -> None:
@@ -250,10 +247,10 @@ class Executor:
         if not tracked_task.has_intent:
             self.journal.record_intent(_with_fence(task, tracked_task.fence), self.now())
             tracked_task.has_intent = True
-        log.info("task %s (%s) of %s begins", task.task_id, task.type, task.owner)
+        log.info("task %s (%s) of %s starts", task.task_id, task.type, task.owner)
         if tracked_task.handler.streams_output:
             self.outputs[task.task_id] = tracked_task
-            self.notify()  # from now on its output is looked at, also where nothing else is to be told
+            self.notify()  # so that its output is streamed even if nothing else is reported
         context = TaskContext(
             task,
             {},
@@ -270,9 +267,9 @@ class Executor:
             fields = failure.result | ({} if failure.exit_code is None else {"exit_code": failure.exit_code})
             result = _failed_result(failure.code, failure.detail, failure.exit_code, fields)
         except TimeoutError:
-            result = _failed_result("timed_out", "the task's time was over before it was done")
-        except Exception as error:  # the task fails with its cause; the agent lives
-            log.exception("task %s (%s) failed on this host", task.task_id, task.type)
+            result = _failed_result("timed_out", "the task expired before it was done")
+        except Exception as error:  # the task fails with this cause; the agent continues
+            log.exception("task %s (%s) failed unexpectedly; reporting host_error", task.task_id, task.type)
             result = _failed_result("host_error", f"{type(error).__name__}: {error}"[:500])
         await self._finish(tracked_task, context, result)
 
@@ -305,7 +302,7 @@ class Executor:
             async for part in self.host.read_log(Owner(task.allocation_id, task.label), task.task_id, 0):
                 tail = (tail + part)[-LAST_BYTES_MAX:]
         except HostFailure as failure:
-            log.warning("the output of %s cannot be read: %s", task.task_id, failure)
+            log.warning("cannot read the output of %s: %s; reporting the result without it", task.task_id, failure)
         lines = tail.decode(errors="replace").splitlines()[-LAST_LINES_MAX:]
         return tuple(line[:LINE_MAX] for line in lines)
 

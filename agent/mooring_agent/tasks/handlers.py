@@ -1,8 +1,8 @@
-"""What each task family does, in terms of the host.
+"""What each task type does, in terms of the host.
 
-A performer takes the task, its arguments and `Doing`, and returns the result's fields; what goes wrong is a
-`HostFailure`. After a crash a family is either *repeated*, because doing it again changes nothing that stands, or
-*found*: the agent looks whether what it started is there, and if not says `interrupted` and starts nothing.
+A handler gets the task's context and arguments and returns the fields of the result; failures are raised as
+`HostFailure`. After a crash a task is either *repeated*, because doing it again changes nothing that exists, or
+*resumed*: the agent looks for what it started, and if that is gone reports `interrupted` and starts nothing.
 """
 
 import base64
@@ -33,39 +33,37 @@ ResultFields = dict[str, Any]
 
 @dataclass(slots=True)
 class TaskContext:
-    """A task under way: its secrets in the clear, what it tells meanwhile, and what it saw when it tore down."""
+    """A running task: its decrypted secrets, its progress callback, and the report of its teardown."""
 
     task: Task
     secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     report_progress: Callable[[str, int, int | None, str], None] = lambda stage, done, total, unit: None
     teardown: TeardownReport | None = None
-    is_resumed: bool = False  # a crash cut this off: what it started is looked for, and not started anew
+    is_resumed: bool = False  # a crash interrupted it: look for what it started, and do not start it again
 
     @property
     def owner(self) -> Owner:
-        """Whom everything of this task belongs to."""
+        """The owner of everything this task creates."""
         return Owner(self.task.allocation_id, self.task.label)
 
     def secret(self, name: str) -> bytes:
-        """A secret that came with the task."""
         if name not in self.secrets:
-            raise HostFailure("refused", f"the task brings no secret {name!r}")
+            raise HostFailure("refused", f"the task has no secret {name!r}")
         return self.secrets[name]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskHandler:
-    """How a family is performed, and whether a crash lets it be repeated."""
+    """How a task type is performed, and whether it may be repeated after a crash."""
 
     perform: Callable[[Host, TaskContext, Any], Awaitable[ResultFields]]
     is_repeatable: bool = True
-    closes_owner: bool = False  # it closes its owner: what else that owner wanted is ended first
-    unordered: bool = False  # it neither waits for its owner's other tasks nor holds them up
+    closes_owner: bool = False  # it closes its owner: the owner's other tasks are cancelled first
+    unordered: bool = False  # it neither waits for its owner's other tasks nor delays them
     streams_output: bool = False  # its output is streamed to the platform while it runs
 
 
 async def create_sandbox(host: Host, context: TaskContext, arguments: task_arguments.SandboxCreate) -> ResultFields:
-    """`sandbox.create`."""
     task = context.task
     facts = await host.create(
         SandboxSpec(
@@ -93,54 +91,48 @@ async def create_sandbox(host: Host, context: TaskContext, arguments: task_argum
 
 
 async def destroy_sandbox(host: Host, context: TaskContext, _: task_arguments.Nothing) -> ResultFields:
-    """`sandbox.destroy`."""
     context.teardown = await host.destroy(context.task.allocation_id)
     return _teardown_fields(context.teardown)
 
 
 async def verify_teardown(host: Host, context: TaskContext, _: task_arguments.TeardownVerify) -> ResultFields:
-    """`teardown.verify`: one owner goes, the others live."""
+    """Remove one owner; the others keep running."""
     owner = context.owner
     context.teardown = await (host.close_owner(owner) if owner.label else host.destroy(owner.allocation_id))
     return _teardown_fields(context.teardown)
 
 
 async def write_files(host: Host, context: TaskContext, arguments: task_arguments.FilesWrite) -> ResultFields:
-    """`files.write`."""
     return {"written": await host.write_files(context.owner, [_file_spec(context, each) for each in arguments.files])}
 
 
 async def run_process(host: Host, context: TaskContext, arguments: task_arguments.ProcessRun) -> ResultFields:
-    """`process.run`."""
     owner, key = context.owner, context.task.task_id
     if context.is_resumed and await host.find_run(owner, key) == "absent":
-        raise HostFailure("interrupted", "the agent was cut off, and what it had started is not there any more")
+        raise HostFailure("interrupted", "the agent was interrupted, and what it had started is gone")
     spec = replace(_process_spec(context, arguments, arguments.stdin.encode()), output_bytes=arguments.output_bytes)
     code = await host.run(owner, key, spec, arguments.timeout_seconds)
     output = await output_of(host, context, key, arguments.output_bytes)
     if code != 0:
-        raise HostFailure("exited", f"{arguments.argv[0]} ended with {code}", code, output)
+        raise HostFailure("exited", f"{arguments.argv[0]} exited with {code}", code, output)
     return {"exit_code": code, **output}
 
 
 async def start_service(host: Host, context: TaskContext, arguments: task_arguments.ServiceStart) -> ResultFields:
-    """`service.start`."""
     owner = context.owner
     if context.is_resumed and (await host.inspect_service(owner, arguments.name)).state == "absent":
-        raise HostFailure("interrupted", "the agent was cut off before the service was started")
+        raise HostFailure("interrupted", "the agent was interrupted before the service was started")
     restart = RestartPolicy(arguments.restart.policy, arguments.restart.backoff_seconds, arguments.restart.limit)
     state = await host.start_service(owner, arguments.name, _process_spec(context, arguments, b""), restart)
     return {"state": state.state, "pid": state.pid, "started_at": state.started_at}
 
 
 async def stop_service(host: Host, context: TaskContext, arguments: task_arguments.ServiceStop) -> ResultFields:
-    """`service.stop`."""
     ran = await host.stop_service(context.owner, arguments.name, arguments.kill, arguments.grace_seconds)
     return {"stopped": True, "was_running": ran}
 
 
 async def inspect_service(host: Host, context: TaskContext, arguments: task_arguments.ServiceInspect) -> ResultFields:
-    """`service.inspect`."""
     state = await host.inspect_service(context.owner, arguments.name)
     return {
         "state": state.state,
@@ -182,7 +174,7 @@ def _process_spec(context: TaskContext, arguments: task_arguments.Program, stdin
 
 
 async def output_of(host: Host, context: TaskContext, key: str, limit_bytes: int) -> ResultFields:
-    """What the run under this key wrote to its standard output, where the task asked for it."""
+    """The captured standard output of a run, if the task requested it."""
     captured = await host.read_output(context.owner, key) if limit_bytes else None
     if captured is None:
         return {}
@@ -191,13 +183,17 @@ async def output_of(host: Host, context: TaskContext, key: str, limit_bytes: int
 
 
 def secret_text(context: TaskContext, name: str) -> str:
-    """A secret of the task as a variable's value."""
+    """A secret of the task as the value of an environment variable."""
     try:
         text = context.secret(name).decode()
     except UnicodeDecodeError as error:
-        raise HostFailure("refused", f"the secret {name!r} is no text, so it cannot be a variable") from error
+        raise HostFailure(
+            "refused", f"the secret {name!r} is not text, so it cannot be an environment variable"
+        ) from error
     if "\x00" in text:
-        raise HostFailure("refused", f"the secret {name!r} holds a zero byte, so it cannot be a variable")
+        raise HostFailure(
+            "refused", f"the secret {name!r} contains a zero byte, so it cannot be an environment variable"
+        )
     return text
 
 
@@ -206,7 +202,7 @@ def _file_spec(context: TaskContext, arguments: task_arguments.FileArguments) ->
     if len(given) + arguments.directory != 1:
         raise HostFailure(
             "refused",
-            f"{arguments.path}: give one of content, content_base64 and secret, or say that it is a directory",
+            f"{arguments.path}: give exactly one of content, content_base64 and secret, or set directory",
         )
     content = b""
     if arguments.content is not None:

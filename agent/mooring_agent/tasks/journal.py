@@ -1,11 +1,10 @@
-"""The agent's memory: what it was told, what it meant to do, and how it ended.
+"""The agent's journal: accepted tasks, intents and results.
 
-A task's intent is on disk before the task has any effect, and its result before anybody hears of it. So after `kill
--9` at any moment the journal tells a new agent which tasks it may have begun, which results are still owed to the
-platform, which owners are closed for ever, and where the chain of receipts ends. A result and its receipt are one
-transaction.
+A task's intent is on disk before the task has any effect, and its result before it is reported. So after `kill -9` at
+any moment the journal tells a new agent which tasks may have begun, which results are not delivered yet, which owners
+are closed for ever, and where the chain of receipts ends. A result and its receipt are one transaction.
 
-SQLite (in the standard library) gives the transaction and the flush; the file is the agent's alone.
+SQLite (in the standard library) provides the transaction and the flush; the file belongs to the agent alone.
 """
 
 import os
@@ -24,7 +23,7 @@ BALLAST_BYTES: Final = 16 * 1_048_576
 KEEP_DELIVERED_SECONDS: Final = 86_400.0
 KEEP_CLOSED_SECONDS: Final = 30 * 86_400.0
 VERSION: Final = 1
-"""Of the tables; another agent's may have others."""
+"""The version of the tables; other agent versions may use others."""
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS task (
@@ -56,7 +55,7 @@ _RESULT: Final = msgspec.json.Decoder(Result)
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """A task as the journal knows it."""
+    """A task in the journal."""
 
     task_id: str
     fence: int
@@ -67,11 +66,11 @@ class JournalEntry:
 
 
 class JournalFull(Exception):
-    """The disk is full, and so is what was kept free for this moment: nothing was written."""
+    """The disk is full, and so is the space reserved for this case: nothing was written."""
 
 
 class JournalUnreadable(ValueError):
-    """The journal cannot be used: it is damaged, or of an agent of another version. Nothing was changed in it."""
+    """The journal is damaged, or of another version. Nothing was changed in it."""
 
 
 class Journal:
@@ -95,7 +94,7 @@ class Journal:
             version = self._database.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, VERSION):
                 raise JournalUnreadable(
-                    f"the journal {path} has version {version}, this agent writes version {VERSION}: "
+                    f"the journal {path} has version {version}, but this agent writes version {VERSION}: "
                     "run the agent that wrote it, or a newer one"
                 )
             self._database.execute("PRAGMA journal_mode = WAL")
@@ -108,7 +107,7 @@ class Journal:
             raise JournalUnreadable(_damage_message(path, str(error))) from error
 
     def keep_reserve(self) -> bool:
-        """Have a file that is dropped when the disk is full, so that a teardown can still be written down."""
+        """Keep a file that is deleted when the disk is full, so that a teardown can still be recorded."""
         if self._ballast is None or self._ballast.exists():
             return True
         try:
@@ -126,7 +125,7 @@ class Journal:
             if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
                 raise
             if self._ballast is None or not self._ballast.exists():
-                raise JournalFull("the disk is full: nothing more can be written down") from error
+                raise JournalFull("the disk is full: nothing more can be recorded") from error
             self._ballast.unlink()
             statement()
 
@@ -134,18 +133,16 @@ class Journal:
         self._write(lambda: self._database.execute(statement, values))
 
     def close(self) -> None:
-        """Nothing is written after this."""
         self._database.close()
 
     def find(self, task_id: str) -> JournalEntry | None:
-        """What is known of a task."""
         row = self._database.execute(
             "SELECT task_id, fence, owner, state, payload, result FROM task WHERE task_id = ?", (task_id,)
         ).fetchone()
         return None if row is None else _read_entry(row)
 
     def record_intent(self, task: Task, now: float) -> None:
-        """The task may have an effect from here on."""
+        """Record that the task may have effects from here on."""
         self._execute(
             "INSERT INTO task VALUES (?, ?, ?, ?, 'intended', ?, NULL, ?, ?)",
             (
@@ -155,7 +152,7 @@ class Journal:
         )  # fmt: skip
 
     def update_fence(self, task_id: str, fence: int, now: float) -> None:
-        """The same task was given to us again: what is reported from here on goes under the new fence."""
+        """The same task was assigned again: report it under the new fence from here on."""
         self._execute(
             """UPDATE task SET fence = ?, changed_at = ?,
                       state = CASE state WHEN 'delivered' THEN 'ended' ELSE state END
@@ -166,7 +163,7 @@ class Journal:
     def record_result(
         self, task_id: str, result: Result, now: float, receipt: tuple[ChainLink, bytes, bytes] | None = None
     ) -> None:
-        """The task ended so; its receipt, where it has one, joins the chain in the same transaction."""
+        """Record the task's result; its receipt, if any, is appended to the chain in the same transaction."""
         self._write(lambda: self._record_result(task_id, result, now, receipt))
 
     def _record_result(
@@ -190,7 +187,7 @@ class Journal:
             raise
 
     def mark_delivered(self, task_id: str, fence: int, now: float, kept_result: Result | None = None) -> None:
-        """The platform has the result, under this fence; `instead` is what is kept of one that is large."""
+        """Record that the platform has the result under this fence; `kept_result` replaces a large one."""
         self._execute(
             """UPDATE task SET state = 'delivered', changed_at = ?, result = coalesce(?, result)
                WHERE task_id = ? AND fence = ? AND state = 'ended'""",
@@ -198,31 +195,31 @@ class Journal:
         )
 
     def unfinished(self) -> Sequence[JournalEntry]:
-        """Tasks that may have had an effect and have no result: after a start, those that a crash cut off."""
+        """Tasks that may have had effects and have no result; after a start, those that a crash interrupted."""
         return self._entries("intended")
 
     def undelivered(self) -> Sequence[JournalEntry]:
-        """Results that the platform has not accepted yet, in the order of their ends, which is that of receipts."""
+        """Results that the platform has not accepted yet, in the order of their ends and receipts."""
         return self._entries("ended")
 
     def close_owner(self, owner: str, now: float) -> None:
-        """Nothing more is done for this owner; closing an allocation closes all within it."""
+        """Accept nothing more for this owner; closing an allocation closes all owners within it."""
         self._execute("INSERT OR IGNORE INTO closed_owner VALUES (?, ?)", (owner, now))
 
     def is_closed(self, owner: str) -> bool:
-        """Whether the owner, or the allocation that it lies in, is closed."""
+        """Whether the owner, or its allocation, is closed."""
         row = self._database.execute(
             "SELECT 1 FROM closed_owner WHERE owner IN (?, ?)", (owner, owner.partition("/")[0])
         ).fetchone()
         return row is not None
 
     def link(self) -> ChainLink:
-        """Where the chain of receipts goes on."""
+        """The next link of the receipt chain."""
         row = self._database.execute("SELECT sequence, body FROM receipt ORDER BY sequence DESC LIMIT 1").fetchone()
         return ChainLink(1, FIRST_PREVIOUS) if row is None else next_link(ChainLink(row[0], ""), row[1])
 
     def prune(self, now: float) -> None:
-        """Forget what nobody can ask for again: the tasks have expired, the owners were closed long ago."""
+        """Delete what cannot be asked for again: expired tasks, and owners closed long ago."""
         self._database.execute(
             "DELETE FROM task WHERE state = 'delivered' AND expires_at < ? AND changed_at < ?",
             (now - KEEP_DELIVERED_SECONDS, now - KEEP_DELIVERED_SECONDS),
@@ -241,9 +238,9 @@ class Journal:
 def _damage_message(path: Path | str, findings: str) -> str:
     cause = " ".join(findings.split())[:200]
     return (
-        f"the journal {path} is damaged ({cause}): what this agent began and owes is not known any more. Move it "
-        "away, retire the node and enrol this machine anew (`mooring-agent enrol --again`): the sweep then reaps what "
-        "stands here"
+        f"the journal {path} is damaged ({cause}): what this agent has begun is unknown. Move it "
+        "away, retire the node and enrol this machine again (`mooring-agent enrol --again`): its sweep then reaps what "
+        "is left here"
     )
 
 

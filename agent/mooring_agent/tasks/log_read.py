@@ -1,7 +1,7 @@
-"""`log.read`: a bounded part of what a service or a container of one owner has written, and a wait for more of it.
+"""`log.read`: a bounded part of the log of a service or container, and waiting for more of it.
 
-It only looks, and stands beside its owner's other tasks: a read that waits for new bytes holds up nothing. What waits
-here looks at a file now and then; nobody else is asked.
+It only reads, and runs beside its owner's other tasks: a read that waits for new bytes delays nothing. Waiting is
+polling of a local file; no other process is involved.
 """
 
 import asyncio
@@ -16,28 +16,24 @@ from mooring_agent.tasks.handlers import ResultFields, TaskContext, TaskHandler
 
 POLL_SECONDS: Final = 0.2
 READS_MAX: Final = 128
-"""How many reads are under way at once; the next one fails with `capacity`."""
+"""How many reads may be active at once; the next one fails with `capacity`."""
 
 LogReader = Callable[[], Awaitable[LogPart | None]]
 LogFinder = Callable[[TaskContext, task_arguments.LogRead, LogRequest], Awaitable[LogReader]]
-"""Finds the log of a container, once, and says how a part of it is read; a failure where there is no container."""
+"""Finds a container's log once and returns a reader for it; raises `HostFailure` if there is no container."""
 
 
 class LogReadHandler:
-    """The reads of one agent."""
-
     def __init__(self, find_container: LogFinder | None = None) -> None:
         self._find_container = find_container
         self._active = 0
 
     def handlers(self) -> dict[str, TaskHandler]:
-        """The family `log.read`."""
         return {"log.read": TaskHandler(self.read, unordered=True)}
 
     async def read(self, host: Host, context: TaskContext, arguments: task_arguments.LogRead) -> ResultFields:
-        """`log.read`."""
         if self._active >= READS_MAX:
-            raise HostFailure("capacity", f"{READS_MAX} logs are being read here already")
+            raise HostFailure("capacity", f"{READS_MAX} logs are already being read here")
         self._active += 1
         try:
             part = await _wait_for_content(await self._reader(host, context, arguments), arguments)
@@ -60,7 +56,7 @@ class LogReadHandler:
 
 
 async def _wait_for_content(read_part: LogReader, arguments: task_arguments.LogRead) -> LogPart:
-    """The part as soon as there is something in it, or as it is when the time is over."""
+    """The part as soon as it has content, or as it is when the time is over."""
     deadline = time.monotonic() + arguments.wait_seconds
     while True:
         part = await read_part()

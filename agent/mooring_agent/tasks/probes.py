@@ -1,4 +1,4 @@
-"""Probes: asking what runs in a sandbox whether it serves, from inside that sandbox's network."""
+"""Probes: whether a program in a sandbox serves, checked from inside the sandbox's network."""
 
 import asyncio
 import time
@@ -13,7 +13,6 @@ HEAD_MAX: Final = 65_536
 
 
 async def probe_tcp(host: Host, context: TaskContext, arguments: task_arguments.ProbeTcp) -> ResultFields:
-    """`probe.tcp`."""
 
     async def probe_once(attempt: int) -> str:
         stream = await host.dial(context.task.allocation_id, arguments.port)
@@ -24,7 +23,6 @@ async def probe_tcp(host: Host, context: TaskContext, arguments: task_arguments.
 
 
 async def probe_http(host: Host, context: TaskContext, arguments: task_arguments.ProbeHttp) -> ResultFields:
-    """`probe.http`."""
 
     async def probe_once(attempt: int) -> str:
         stream = await host.dial(context.task.allocation_id, arguments.port)
@@ -43,14 +41,14 @@ async def probe_http(host: Host, context: TaskContext, arguments: task_arguments
         if len(parts) < 2 or not parts[0].startswith(b"HTTP/") or not parts[1].isdigit():
             raise HostFailure("probe_failed", f"port {arguments.port} does not speak HTTP")
         if int(parts[1]) not in arguments.status:
-            raise HostFailure("probe_failed", f"{arguments.path} answered {int(parts[1])}")
+            raise HostFailure("probe_failed", f"{arguments.path} responded with {int(parts[1])}")
         return parts[1].decode()
 
     return await _probe(arguments, probe_once)
 
 
 async def probe_exec(host: Host, context: TaskContext, arguments: task_arguments.ProbeExec) -> ResultFields:
-    """`probe.exec`: a program that ends with 0."""
+    """Succeeds if a program exits with 0."""
 
     output: ResultFields = {}
 
@@ -63,7 +61,7 @@ async def probe_exec(host: Host, context: TaskContext, arguments: task_arguments
         code = await host.run(context.owner, key, process, arguments.timeout_seconds)
         output.update(await output_of(host, context, key, arguments.output_bytes))
         if code != 0:
-            raise HostFailure("probe_failed", f"{arguments.argv[0]} ended with {code}", code, output)
+            raise HostFailure("probe_failed", f"{arguments.argv[0]} exited with {code}", code, output)
         return "0"
 
     return await _probe(arguments, probe_once) | output
@@ -79,7 +77,7 @@ async def _probe(arguments: task_arguments.Probe, probe_once: Callable[[int], Aw
             async with asyncio.timeout(arguments.timeout_seconds):
                 observed = await probe_once(attempt)
         except TimeoutError:
-            last_failure = HostFailure("probe_failed", f"no answer within {arguments.timeout_seconds:g} s")
+            last_failure = HostFailure("probe_failed", f"no response within {arguments.timeout_seconds:g} s")
         except HostFailure as failure:
             last_failure = HostFailure("probe_failed", failure.detail, failure.exit_code, failure.result)
         else:

@@ -1,7 +1,7 @@
-"""Receipts: what this node saw after it took something away, signed and chained.
+"""Receipts: what this node found after it removed something, signed and chained.
 
-The body is canonical JSON (sorted keys, no white space, ASCII, whole numbers), so that anybody can make the same bytes
-again. Each receipt names the hash of the one before it: a node cannot leave one out, or tell two stories, unseen.
+The body is canonical JSON (sorted keys, no white space, ASCII, whole numbers), so that anybody can reproduce the same
+bytes. Each receipt contains the hash of the previous one, so a node cannot omit one or rewrite history unnoticed.
 """
 
 import hashlib
@@ -24,14 +24,13 @@ KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:
-    """The end of this node's chain."""
+    """The sequence number of the next receipt and the hash of the previous one."""
 
     sequence: int
     previous: str
 
 
 def receipt_body(task: Task, teardown: TeardownReport, link: ChainLink, host: str, looked_at: int) -> bytes:
-    """The bytes of a receipt."""
     not_looked = sorted({*teardown.not_looked, *(kind for kind in KINDS if kind not in teardown.looked)})
     listed = [_resource_list(resources) for resources in (teardown.found, teardown.removed, teardown.remaining)]
     body: dict[str, Any] = {
@@ -61,7 +60,7 @@ def receipt_body(task: Task, teardown: TeardownReport, link: ChainLink, host: st
 
 
 def next_link(link: ChainLink, body: bytes) -> ChainLink:
-    """What the receipt after this one names."""
+    """The link of the receipt after this one."""
     return ChainLink(link.sequence + 1, hashlib.sha256(body).hexdigest())
 
 

@@ -1,8 +1,8 @@
-"""Tells the platform what happened, in order, until it has heard.
+"""Reports to the platform what happened, in order, until it is accepted.
 
-Results come from the journal and stay there until they are accepted, however long the platform is away. Output is
-sent from the offset that was accepted last, progress as it is now: of both only the newest matters, so nothing piles
-up. A result goes after the output of its task.
+Results come from the journal and stay there until they are accepted, however long the platform is away. Output is sent
+from the offset that was accepted last, and only the latest progress is sent, so nothing accumulates. A result is sent
+after the output of its task.
 """
 
 import asyncio
@@ -23,18 +23,18 @@ from mooring_agent.tasks.journal import Journal, JournalEntry
 
 BATCH_MAX: Final = 100
 BATCH_BYTES: Final = 700_000
-"""The platform takes a request of 1 MiB."""
+"""The platform accepts requests of up to 1 MiB."""
 CHUNK_BYTES: Final = 131_072
 LOG_MAX_BYTES: Final = 8 * 1_048_576
 STREAM_SECONDS: Final = 0.5
 COALESCE_SECONDS: Final = 0.1
-"""How long a success waits for its owner's next one, where that is under way: whoever asked for both waits for both."""
+"""How long a success waits for its owner's next result, if that task is running: the caller waits for both anyway."""
 RETRY_SECONDS: Final = 2.0
 RETRYABLE_CODES: Final = frozenset(("conflict", "receipt_gap"))
-"""Verdicts that ask to be told once more: somebody else wrote at the same moment, or an earlier receipt comes first."""
+"""Verdicts that ask to send again: a concurrent write, or an earlier receipt that must come first."""
 REFUSALS_MAX: Final = 1_000
 
-_NO_TASK: Final = ""  # what is said of no task
+_NO_TASK: Final = ""  # key of reports that belong to no task
 
 log = logging.getLogger("mooring.agent")
 
@@ -49,12 +49,12 @@ class OutputStream:
     fence: int
     offset: int = 0
     ended: bool = False
-    is_whole: bool = False  # the rest of it is in the batch that is being told
+    is_whole: bool = False  # the rest of it is in the current batch
 
 
 @dataclass(slots=True)
 class Reporter:
-    """The way of everything that this agent has to say."""
+    """Sends everything that this agent reports."""
 
     client: PlatformClient
     executor: Executor
@@ -65,26 +65,24 @@ class Reporter:
     _refusals: list[dict[str, Any]] = field(default_factory=list)
     _outputs: dict[str, OutputStream] = field(default_factory=dict)
     _reported_progress: dict[str, tuple[str, int]] = field(default_factory=dict)
-    _retry_after: dict[str, float] = field(
-        default_factory=dict
-    )  # results that are told again, and not before this time
-    _hold_until: dict[str, float] = field(default_factory=dict)  # results that are told together with others
-    _has_more_output: bool = False  # there is more output of a task that is over: it is told at once
-    _was_answered: bool = True  # the platform answered when it was told something last
+    _retry_after: dict[str, float] = field(default_factory=dict)  # results to send again, not before this time
+    _hold_until: dict[str, float] = field(default_factory=dict)  # results that wait to be sent together with others
+    _has_more_output: bool = False  # a finished task has more output, to be sent at once
+    _was_answered: bool = True  # the platform responded to the last request
 
     def report_refusal(self, reason: str, detail: str, task_id: str | None) -> None:
-        """A task was not believed or not taken; the platform writes it into its audit trail."""
+        """A task was not trusted or not accepted; the platform writes it into its audit trail."""
         if len(self._refusals) < REFUSALS_MAX:
             self._refusals.append({"kind": "refused", "task_id": task_id, "reason": reason, "detail": detail[:500]})
         self.wake.set()
 
     def report_strays(self, strays: list[Mapping[str, Any]]) -> None:
-        """What a sweep found that the platform does not know."""
+        """Report what a sweep found that the platform does not know."""
         self._refusals.append({"kind": "stray", "what": strays[:BATCH_MAX]})
         self.wake.set()
 
     async def run(self) -> None:
-        """Tell, wait until there is more to tell, tell."""
+        """Send batches whenever there is something to report."""
         backoff = ReconnectBackoff()
         self._resume_outputs()
         while True:
@@ -94,7 +92,7 @@ class Reporter:
                 if self._was_answered:
                     backoff.reset()
             except (Unreachable, Rejected) as error:
-                log.warning("the platform cannot be told: %s", error)
+                log.warning("cannot report to the platform: %s; retrying", error)
                 await backoff.wait()
                 continue
             if more:
@@ -114,7 +112,7 @@ class Reporter:
         return min(waits, STREAM_SECONDS) if soon else waits
 
     async def flush(self) -> bool:
-        """Send one batch; whether there is more."""
+        """Send one batch; returns whether there is more."""
         pressing = [*self._refusal_reports(), *self._progress_reports(), *await self._log_reports()]
         results = self._results()
         if not pressing and all(self._can_wait(entry) for entry in results):
@@ -126,7 +124,7 @@ class Reporter:
         self._has_more_output = self._was_answered = False
         response = await self.client.report([report for report, _ in batch])
         if len(response.results) != len(batch):
-            raise Unreachable(f"{len(batch)} reports were answered with {len(response.results)} verdicts")
+            raise Unreachable(f"{len(batch)} reports got {len(response.results)} verdicts")
         self._was_answered = True
         for (_, on_verdict), verdict in zip(batch, response.results, strict=True):
             on_verdict(verdict)
@@ -135,7 +133,7 @@ class Reporter:
         )
 
     def _resume_outputs(self) -> None:
-        """After a start: a result that is still owed goes after what is left to be told of its task's output."""
+        """After a start: undelivered results are sent after the rest of their tasks' output."""
         for entry in self.journal.undelivered():
             if entry.result is not None and entry.result.last_lines:
                 allocation_id, _, label = entry.owner.partition("/")
@@ -183,7 +181,7 @@ class Reporter:
             self._outputs.setdefault(task_id, OutputStream(owner, tracked_task.fence)).fence = tracked_task.fence
         reports: list[PendingReport] = []
         for task_id, output in list(self._outputs.items()):
-            is_over = task_id not in self.executor.tracked  # before it is read: what it writes until then is in there
+            is_over = task_id not in self.executor.tracked  # read before the output, which is then complete
             text = await self._read_chunk(task_id, output)
             output.is_whole = is_over and len(text) < CHUNK_BYTES
             if text:
@@ -203,7 +201,7 @@ class Reporter:
                 output.ended = output.ended or output.is_whole
                 self._has_more_output |= is_over and not output.is_whole
             elif verdict.code not in RETRYABLE_CODES:
-                output.ended = True  # the lease is lost or the log is full: no more is wanted
+                output.ended = True  # the lease is lost or the log is full: stop sending
 
         return on_verdict
 
@@ -218,24 +216,24 @@ class Reporter:
                 if len(text) >= CHUNK_BYTES:
                     break
         except HostFailure as failure:
-            log.warning("the output of %s cannot be read: %s", task_id, failure)
+            log.warning("cannot read the output of %s: %s; skipping the rest of it", task_id, failure)
             output.ended = True
         return text[:CHUNK_BYTES]
 
     def _results(self) -> list[JournalEntry]:
-        """The results that can be told: those behind their output, all of which was told or is in this batch."""
+        """The results that can be sent: those whose output was sent or is in this batch."""
         found: list[JournalEntry] = []
         for entry in self.journal.undelivered()[:BATCH_MAX]:
             output = self._outputs.get(entry.task_id)
             if output is None and entry.task_id in self.executor.outputs:
-                continue  # it began and ended while the others were read: its own is read in the next round
+                continue  # it started and ended while the others were read: its output comes in the next round
             is_ready = output is None or output.ended or output.is_whole
             if is_ready and self._retry_after.get(entry.task_id, 0.0) <= self.now():
                 found.append(entry)
         return found
 
     def _can_wait(self, entry: JournalEntry) -> bool:
-        """Whether a result is told a moment later with the next of its owner: one that failed never waits."""
+        """Whether a result may be sent a moment later with its owner's next one; failures never wait."""
         if entry.result is None or entry.result.outcome != "succeeded" or entry.task_id not in self.executor.in_order:
             return False
         if not self.executor.is_busy(entry.owner):
@@ -246,7 +244,12 @@ class Reporter:
     def _on_result_verdict(self, entry: JournalEntry) -> Callable[[ReportVerdict], None]:
         def on_verdict(verdict: ReportVerdict) -> None:
             if not verdict.accepted:
-                log.warning("the result of %s was not taken: %s %s", entry.task_id, verdict.code, verdict.detail or "")
+                log.warning(
+                    "the platform did not accept the result of %s: %s %s",
+                    entry.task_id,
+                    verdict.code,
+                    verdict.detail or "",
+                )
                 if verdict.code in RETRYABLE_CODES:
                     self._retry_after[entry.task_id] = self.now() + RETRY_SECONDS
                     return
@@ -261,14 +264,14 @@ class Reporter:
 
 
 def _kept_result(entry: JournalEntry) -> Result | None:
-    """What is remembered of a log that was read and told: that it was; the log itself is read anew by a new task."""
+    """What is kept of a delivered log read: not its content, since a new task can read the log again."""
     if entry.result is None or "content_base64" not in entry.result.result:
         return None
-    return Result("failed", failure=Failure("not_found", "what was read is told, and is not kept"))
+    return Result("failed", failure=Failure("not_found", "the content was delivered and is not kept"))
 
 
 def _fit_request(reports: list[PendingReport]) -> list[PendingReport]:
-    """As many as go into one request; one that is too large alone goes alone, and is told so."""
+    """As many reports as fit into one request; one that is too large is sent alone, and rejected by the platform."""
     task_arguments: list[PendingReport] = []
     size = 0
     for report in reports[:BATCH_MAX]:
@@ -282,7 +285,7 @@ def _fit_request(reports: list[PendingReport]) -> list[PendingReport]:
 def _progress_report(task_id: str, tracked_task: TrackedTask) -> dict[str, Any]:
     progress = tracked_task.progress
     if progress is None:
-        raise ValueError("a task without progress has none to tell")
+        raise ValueError("a task without progress cannot be reported")
     progress_sent = {"stage": progress.stage, "done": progress.done, "total": progress.total, "unit": progress.unit}
     return {"task_id": task_id, "fence": tracked_task.fence, "kind": "progress", "progress": progress_sent}
 
@@ -290,7 +293,7 @@ def _progress_report(task_id: str, tracked_task: TrackedTask) -> dict[str, Any]:
 def _result_report(entry: JournalEntry) -> dict[str, Any]:
     result = entry.result
     if result is None:
-        raise ValueError(f"the journal has an end without its result: {entry.task_id}")
+        raise ValueError(f"the journal has a finished task without a result: {entry.task_id}")
     report: dict[str, Any] = {
         "task_id": entry.task_id, "fence": entry.fence, "kind": "result", "outcome": result.outcome,
         "result": result.result, "last_lines": list(result.last_lines),

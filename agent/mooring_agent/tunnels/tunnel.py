@@ -1,9 +1,9 @@
-"""Tunnels: how somebody reaches what runs in a sandbox, although nothing dials into this machine.
+"""Tunnels: how users reach what runs in a sandbox, although nothing connects to this machine.
 
 `tunnel.open` is a task like any other: signed, for one owner, refused when that owner is closed. The agent dials the
-platform's relay, says who it is by its own token, and from then on the relay opens streams: connections to the ports
-that the task names, inside that sandbox, or the one command that it names. It connects to nothing else, and never to an
-address.
+platform's relay and authenticates with its own token; from then on the relay opens streams: connections to the ports
+that the task names, inside that sandbox, or the one command that it names. The agent connects to nothing else, and
+never to an address that the relay chooses.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ log = logging.getLogger("mooring.agent")
 
 @dataclass(slots=True)
 class _Stream:
-    """One stream: what is inside, what was told to go in, and how much may still go out."""
+    """One stream: its target in the sandbox, the frames queued for it, and how much may still be sent."""
 
     target: "asyncio.Future[ByteStream]"
     inward: "asyncio.Queue[Frame]" = field(default_factory=asyncio.Queue)
@@ -59,7 +59,7 @@ class _Stream:
 
 @dataclass(slots=True)
 class Tunnel:
-    """One tunnel for as long as it stands."""
+    """One tunnel while it is open."""
 
     host: Host
     context: TaskContext
@@ -73,7 +73,7 @@ class Tunnel:
     exit_code: int | None = None
 
     async def serve(self) -> None:
-        """Serve streams until the relay hangs up, or is silent for too long."""
+        """Serve streams until the relay closes the connection, or is idle for too long."""
         try:
             while True:
                 async with asyncio.timeout(self.arguments.idle_seconds if not self.streams else None):
@@ -96,7 +96,7 @@ class Tunnel:
             return
         stream = self.streams.get(frame.stream)
         if stream is None:
-            return  # it has ended on this side a moment ago
+            return  # it has just ended on this side
         if frame.kind == ROOM:
             stream.room += int.from_bytes(frame.data)
             stream.has_room.set()
@@ -106,10 +106,10 @@ class Tunnel:
         elif frame.kind in (DATA, END, RESIZE, SIGNAL):
             stream.queued += len(frame.data)
             if stream.queued > 2 * WINDOW:
-                raise FrameRefused("the relay sends more than there is room for")
+                raise FrameRefused("the relay sends more than its window allows")
             stream.inward.put_nowait(frame)
         else:
-            raise FrameRefused(f"the relay sends no {frame.kind!r}")
+            raise FrameRefused(f"the relay must not send {frame.kind!r}")
 
     def _open(self, frame: Frame) -> None:
         if frame.stream in self.streams or len(self.streams) >= STREAMS_MAX:
@@ -134,7 +134,7 @@ class Tunnel:
             problem = {"code": failure.code, "detail": failure.detail[:500]}
             await self._send(FAILURE, number, json.dumps(problem).encode())
         except (OSError, ExceptionGroup) as error:
-            log.info("a stream ended: %s", error)
+            log.info("closing a stream that failed: %s", error)
             await self._send(CLOSE, number)
         finally:
             self.streams.pop(number, None)
@@ -162,7 +162,7 @@ class Tunnel:
         arguments, owner = self.arguments, self.context.owner
         if arguments.argv is not None:
             if self.opened > 1:
-                raise HostFailure("refused", "a tunnel for a command carries that command once")
+                raise HostFailure("refused", "a tunnel for a command carries that command only once")
             spec = ProcessSpec(arguments.argv, arguments.environment, arguments.user, arguments.directory)
             if not arguments.terminal:
                 return await self.host.open_piped(owner, spec)
@@ -170,7 +170,7 @@ class Tunnel:
         try:
             port = int(json.loads(request)["port"])
         except (ValueError, KeyError, TypeError) as error:
-            raise HostFailure("refused", "a stream names its port") from error
+            raise HostFailure("refused", "a stream must name its port") from error
         if port not in arguments.ports:
             raise HostFailure("refused", f"this tunnel is not for port {port}")
         return await self.host.dial(owner.allocation_id, port)
@@ -213,7 +213,7 @@ class Tunnel:
 async def _control(target: ByteStream, frame: Frame) -> None:
     command: CommandStream = target  # type: ignore[assignment]  # a connection is asked for its method first
     if not hasattr(command, "resize"):
-        raise HostFailure("refused", "a connection has no window and takes no signal")
+        raise HostFailure("refused", "a connection has no window size and accepts no signals")
     try:
         message = json.loads(frame.data)
         if frame.kind == RESIZE:
@@ -221,14 +221,14 @@ async def _control(target: ByteStream, frame: Frame) -> None:
         elif int(message["signal"]) in SIGNALS:
             await command.signal(int(message["signal"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise HostFailure("refused", "a control frame cannot be read") from error
+        raise HostFailure("refused", "a control frame is malformed") from error
 
 
 async def dial(url: str, tunnel_id: str, authorization: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to the platform's relay and switch to frames."""
     parts = urlsplit(url)
     if parts.hostname is None:
-        raise HostFailure("refused", "the relay's address has no host")
+        raise HostFailure("refused", "the relay's URL has no host")
     secure = ssl.create_default_context() if parts.scheme == "https" else None
     port = parts.port or (443 if secure else 80)
     reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=secure, limit=2 * FRAME_MAX)
@@ -242,12 +242,12 @@ async def dial(url: str, tunnel_id: str, authorization: str) -> tuple[asyncio.St
     if not head.startswith(b"HTTP/1.1 101 "):
         writer.close()
         problem = head.partition(b"\r\n")[0].decode("ascii", "replace")
-        raise HostFailure("refused", f"the relay answered {problem}")
+        raise HostFailure("refused", f"the relay responded with {problem}")
     return reader, writer
 
 
 def tunnel_handlers(authorization: Callable[[], Awaitable[str]]) -> dict[str, TaskHandler]:
-    """The family `tunnel.open`; `authorization` is how this node says who it is."""
+    """The handler of `tunnel.open`; `authorization` returns this node's Authorization header."""
 
     async def open_tunnel(host: Host, context: TaskContext, arguments: task_arguments.TunnelOpen) -> ResultFields:
         try:

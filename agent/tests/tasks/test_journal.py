@@ -20,7 +20,7 @@ def test_a_journal_of_a_newer_agent_is_refused_and_not_changed(tmp_path: Path) -
         database.execute("PRAGMA user_version = 7")
     database.close()
     before = path.read_bytes()
-    with pytest.raises(JournalUnreadable, match="version 7, this agent writes version 1"):
+    with pytest.raises(JournalUnreadable, match="version 7, but this agent writes version 1"):
         Journal(path)
     assert path.read_bytes() == before
 

@@ -195,7 +195,7 @@ async def test_a_relay_that_sends_more_than_there_is_room_for_is_cut_off() -> No
         await relay.open(1, 1)
         for _ in range(4 * WINDOW // FRAME_MAX):
             relay.writer.write(packed(DATA, 1, b"x" * FRAME_MAX))
-        assert await failure_of(task) == "host_error: the tunnel broke: the relay sends more than there is room for"
+        assert await failure_of(task) == "host_error: the tunnel broke: the relay sends more than its window allows"
         host.others[0].close()
 
 
@@ -228,7 +228,7 @@ async def test_a_tunnel_that_nobody_uses_ends_by_itself() -> None:
 
 async def test_a_relay_that_refuses_is_told_as_it_said() -> None:
     async with tunnel(SimulatedHost(), "403 Forbidden", ports=(1,)) as (_, task):
-        assert await failure_of(task) == "refused: the relay answered HTTP/1.1 403 Forbidden"
+        assert await failure_of(task) == "refused: the relay responded with HTTP/1.1 403 Forbidden"
 
 
 async def test_a_relay_that_is_not_there_is_told() -> None:

@@ -1,10 +1,9 @@
-"""What bounds a sandbox: control groups where the machine has them, and what can be done without them otherwise.
+"""Resource limits of a sandbox: control groups where the machine has them, and weaker substitutes elsewhere.
 
-Three kinds of machine are told apart: one hierarchy with the controllers in it (v2), a hierarchy per controller (v1,
-also when a v2 without controllers is mounted beside them), and none. Groups are made below the agent's own group (v1)
-or below the hierarchy's root (v2, where a group with processes may have no groups with controllers below it), and
-named by the agent's label and the allocation. What is in force, and by what, is said of each limit; what is not is
-said as well.
+Three kinds of machines are distinguished: a unified hierarchy with controllers (v2), a hierarchy per controller (v1,
+also if a v2 without controllers is mounted beside them), and none. Groups are created below the agent's own group (v1)
+or below the root of the hierarchy (v2, where a group with processes may have no child groups with controllers), and are
+named by the agent's label and the allocation. For each limit the result says what enforces it, or that nothing does.
 """
 
 import contextlib
@@ -42,14 +41,13 @@ _WITHOUT_CGROUP: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CgroupHierarchies:
-    """Which controller can be used where: its directory, below which our groups are made."""
+    """Which controllers can be used, and the directory below which our groups are created."""
 
     version: int  # 2, 1, or 0 for none
     parents: Mapping[str, Path]
 
 
 def detect() -> CgroupHierarchies:
-    """What this machine has."""
     with contextlib.suppress(OSError):
         controllers = (V2 / "cgroup.controllers").read_text().split()
         usable: dict[str, Path] = {name: V2 for name in ("memory", "pids", "cpu") if name in controllers}
@@ -69,7 +67,7 @@ def detect() -> CgroupHierarchies:
 
 
 def plan(hierarchies: CgroupHierarchies, label: str, allocation_id: str) -> tuple[str, ...]:
-    """The groups that a sandbox will have; they are recorded before they are made."""
+    """The groups that a sandbox will have; they are recorded before they are created."""
     return tuple(
         dict.fromkeys(str(parent / f"mooring-{label}" / allocation_id) for parent in hierarchies.parents.values())
     )
@@ -78,7 +76,7 @@ def plan(hierarchies: CgroupHierarchies, label: str, allocation_id: str) -> tupl
 def create(
     hierarchies: CgroupHierarchies, groups: tuple[str, ...], spec: SandboxSpec, devices: tuple[str, ...]
 ) -> dict[str, str]:
-    """Make the groups and set their limits; what is in force, and by what."""
+    """Create the groups and set their limits; returns what enforces each limit."""
     limits: dict[str, str] = dict(_WITHOUT_CGROUP)
     for name, parent in hierarchies.parents.items():
         group = next(Path(each) for each in groups if Path(each).is_relative_to(parent))
@@ -126,7 +124,7 @@ def _set_v1_memory(group: Path, size: int) -> None:
     try:
         limit.write_text(str(size))
     except OSError as problem:
-        # Lowering goes the other way round: the limit with swap may not be below the one without.
+        # Lowering works in the opposite order: the limit with swap may not be below the one without.
         if problem.errno != errno.EINVAL:
             raise
     with contextlib.suppress(FileNotFoundError):
@@ -135,7 +133,7 @@ def _set_v1_memory(group: Path, size: int) -> None:
 
 
 def remove(groups: tuple[str, ...]) -> None:
-    """Take the groups away, those that were made within first; and the agent's own when nobody is in it any more."""
+    """Remove the groups, children first, and the agent's own group when it is empty."""
     for each in groups:
         group = Path(each)
         for directory, _, _ in os.walk(group, topdown=False):
@@ -145,7 +143,7 @@ def remove(groups: tuple[str, ...]) -> None:
 
 
 def _remove_group(group: Path, attempts: int = 100) -> None:
-    """A group whose last process was killed is busy for as long as the kernel needs to let it go."""
+    """Remove one group. It stays busy for a moment after its last process was killed."""
     for _ in range(attempts):
         try:
             group.rmdir()
@@ -160,7 +158,7 @@ def _remove_group(group: Path, attempts: int = 100) -> None:
 
 
 def members(groups: tuple[str, ...]) -> list[int]:
-    """The processes that are in the groups now."""
+    """The processes that are in these groups."""
     hierarchies: set[int] = set()
     for each in groups:
         for directory, _, _ in os.walk(each):
@@ -170,5 +168,4 @@ def members(groups: tuple[str, ...]) -> list[int]:
 
 
 def existing(groups: tuple[str, ...]) -> list[str]:
-    """Which of the groups are still there."""
     return [each for each in groups if os.path.isdir(each)]

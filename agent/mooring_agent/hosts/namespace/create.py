@@ -1,8 +1,7 @@
-"""Making a sandbox: a list of steps, each of which may be done again.
+"""Creating a sandbox: a list of idempotent steps.
 
-The steps are data, so that a test can stop after each of them. Whatever a step is about to give out or make is in the
-sandbox's record before; so whoever comes after a crash does the list again from the start and ends where it would
-have ended.
+The steps are data, so that a test can stop after each of them. Everything that a step allocates or creates is in the
+sandbox's record first, so that after a crash the next agent runs the whole list again and reaches the same state.
 """
 
 import logging
@@ -35,8 +34,8 @@ class Machine:
 
     store: SandboxStore
     hierarchies: CgroupHierarchies
-    network_lock: threading.Lock  # one change of the project networks at a time
-    disk_bytes: int = sandbox_disk.DISK_BYTES  # what a sandbox may write; 0 for no bound
+    network_lock: threading.Lock  # serializes changes of the project networks
+    disk_bytes: int = sandbox_disk.DISK_BYTES  # how much a sandbox may write; 0 for no limit
     address: str = LOOPBACK  # where other machines reach this one
 
 
@@ -44,7 +43,7 @@ Step = Callable[[Machine, SandboxRecord], SandboxRecord]
 
 
 def allocate_uids(machine: Machine, record: SandboxRecord) -> SandboxRecord:
-    """Users of its own, unless it is bounded by capabilities alone."""
+    """Give the sandbox a uid range of its own, unless capabilities alone confine it."""
     if record.spec.isolation == "bounded" or record.first_uid is not None:
         return record
     holder = machine.store.sandbox(record.spec.allocation_id)
@@ -52,7 +51,7 @@ def allocate_uids(machine: Machine, record: SandboxRecord) -> SandboxRecord:
 
 
 def plan_resources(machine: Machine, record: SandboxRecord) -> SandboxRecord:
-    """Which link and which groups it will have."""
+    """Record the names of its network link and control groups."""
     if record.link:
         return record
     allocation_id = record.spec.allocation_id
@@ -61,10 +60,10 @@ def plan_resources(machine: Machine, record: SandboxRecord) -> SandboxRecord:
 
 
 def create_disk(machine: Machine, record: SandboxRecord) -> SandboxRecord:
-    """A disk of its own, where this machine can have one; anew, if nobody lives on it."""
+    """Create a disk of its own where this machine supports it, from scratch unless the sandbox is alive."""
     if _init(machine, record) is not None:
         return record
-    reason = sandbox_disk.unavailable_reason() if machine.disk_bytes else "the agent was told to set no bound"
+    reason = sandbox_disk.unavailable_reason() if machine.disk_bytes else "the agent is configured without a disk limit"
     if reason:
         return machine.store.save(replace(record, disk=f"not enforced: {reason}", has_disk=False))
     record = machine.store.save(replace(record, disk=sandbox_disk.describe(machine.disk_bytes), has_disk=True))
@@ -73,14 +72,13 @@ def create_disk(machine: Machine, record: SandboxRecord) -> SandboxRecord:
 
 
 def build_root_filesystem(machine: Machine, record: SandboxRecord) -> SandboxRecord:
-    """Its own files; anew, if nobody lives in them."""
+    """Build its root file system, from scratch unless the sandbox is alive."""
     if _init(machine, record) is None:
         root_filesystem.build(machine.store.root(record.spec.allocation_id), record.spec, record.first_uid)
     return record
 
 
 def create_cgroups(machine: Machine, record: SandboxRecord) -> SandboxRecord:
-    """Its limits."""
     rules = init_process.device_rules(init_process.devices(record.spec.devices))
     limits = cgroups.create(machine.hierarchies, record.cgroups, record.spec, rules)
     limits["disk"] = record.disk
@@ -91,18 +89,18 @@ def create_cgroups(machine: Machine, record: SandboxRecord) -> SandboxRecord:
 
 
 def spawn_init(machine: Machine, record: SandboxRecord) -> SandboxRecord:
-    """Its namespaces and its init."""
-    # Two first members of a project would each make a network of their own.
+    """Create its namespaces and its init."""
+    # Otherwise the first two members of a project would each create a network.
     with machine.network_lock:
         init_process.ensure_sandbox_init(machine.store, record)
     return record
 
 
 def attach_veth(machine: Machine, record: SandboxRecord) -> SandboxRecord:
-    """Its cable to the project's network."""
+    """Connect it to the project's network."""
     init = _init(machine, record)
     if init is None:
-        raise HostFailure("interrupted", "the sandbox's init ended while it was made")
+        raise HostFailure("interrupted", "the sandbox's init ended while the sandbox was created")
     if record.spec.network.machine:
         return record
     with machine.network_lock:
@@ -112,13 +110,12 @@ def attach_veth(machine: Machine, record: SandboxRecord) -> SandboxRecord:
 
 
 def publish_host_entries(machine: Machine, record: SandboxRecord) -> SandboxRecord:
-    """The members of its project on this machine learn its name, and it theirs."""
+    """Make the project's members on this machine resolve its name, and it theirs."""
     update_host_entries(machine, record.spec.network.name)
     return record
 
 
 def mark_standing(machine: Machine, record: SandboxRecord) -> SandboxRecord:
-    """From now on it stands."""
     return machine.store.save(replace(record, status="standing"))
 
 
@@ -136,14 +133,14 @@ STEPS: tuple[Step, ...] = (
 
 
 def record_intent(machine: Machine, spec: SandboxSpec) -> SandboxRecord:
-    """Write down that it is wanted; nothing of it was there before. On the machine's network it has its address."""
+    """Record that the sandbox is wanted, before anything of it exists. On the machine's network it has that address."""
     if spec.network.machine:
         spec = replace(spec, network=replace(spec.network, address=machine.address))
     return machine.store.save(SandboxRecord(spec=spec, status="creating"))
 
 
 def run_steps(machine: Machine, record: SandboxRecord, steps: tuple[Step, ...]) -> SandboxRecord:
-    """Do the steps, whichever of them were done before."""
+    """Run the steps, regardless of which of them ran before."""
     for step in steps:
         try:
             record = step(machine, record)
@@ -153,15 +150,14 @@ def run_steps(machine: Machine, record: SandboxRecord, steps: tuple[Step, ...]) 
 
 
 def facts(record: SandboxRecord) -> SandboxFacts:
-    """How a sandbox that stands is told."""
     return SandboxFacts(record.spec.isolation, record.spec.network.address, dict(record.limits))
 
 
 def update_host_entries(machine: Machine, name: str) -> dict[str, HostFailure]:
-    """Let every sandbox of a project's network on this machine know the others, and what names its task gave it.
+    """Update /etc/hosts of every sandbox in a project's network on this machine.
 
-    One whose tenant made something else of its /etc/hosts keeps that, which is no reason for others not to stand; who
-    did is answered.
+    A sandbox whose tenant replaced /etc/hosts by something else keeps that, and does not hold up the others; the
+    failures are returned by allocation.
     """
     refused: dict[str, HostFailure] = {}
     with machine.network_lock:
@@ -175,10 +171,12 @@ def update_host_entries(machine: Machine, name: str) -> dict[str, HostFailure]:
             try:
                 owner_files.write_hosts(record, init, (*peers, *record.spec.peers))
             except HostFailure as failure:
-                log.warning("%s does not take its project's names: %s", record.spec.allocation_id, failure)
+                log.warning(
+                    "cannot update /etc/hosts of %s: %s; leaving it as it is", record.spec.allocation_id, failure
+                )
                 refused[record.spec.allocation_id] = failure
-            except OSError as problem:  # it ended a moment ago
-                log.info("%s was not told its project's names: %s", record.spec.allocation_id, problem)
+            except OSError as problem:  # it has just ended
+                log.info("skipped /etc/hosts of %s, which has just ended: %s", record.spec.allocation_id, problem)
     return refused
 
 

@@ -1,8 +1,7 @@
-"""Taking a sandbox, or one owner of it, away, and looking whether it is gone.
+"""Destroying a sandbox, or one owner of it, and verifying that nothing is left.
 
-The record stays until a look found nothing: what could not be taken away is named, and the next try begins with what
-the record says. While a look goes on the namespaces are held open, since the kernel would give their numbers to
-others at once.
+The record stays until an inspection finds nothing: what could not be removed is reported, and the next try starts from
+the record. During an inspection the namespaces are held open, because the kernel would reuse their numbers at once.
 """
 
 import contextlib
@@ -57,13 +56,13 @@ class NamespaceTeardown:
             init_process.wait_for_spawn(store.owner(owner))
         self.inits = [init for owner in store.owners(self.allocation_id) if (init := store.load_init(owner))]
         self.parts = [store.owner(each) for each in store.owners(self.allocation_id) if each.label != SANDBOX]
-        # First: whoever is still alive afterwards keeps its namespace numbers for good.
+        # First, so that the namespace numbers of inits that are still alive cannot be reused.
         self.guard = namespace_processes.NamespaceGuard(self.inits)
         self.namespaces = own_namespaces(store, record, self.inits)
         self.sockets: frozenset[int] = frozenset()
 
     def traces(self) -> SandboxTraces:
-        """What to look for, from the record."""
+        """What to look for, according to the record."""
         store = self.machine.store
         directory = store.sandbox(self.allocation_id)
         return SandboxTraces(
@@ -83,22 +82,20 @@ class NamespaceTeardown:
         )
 
     def inspect(self) -> MachineSnapshot:
-        """One look."""
         return inspect.inspect_machine(self.traces(), self.guard)
 
 
 def mark_destroying(work: NamespaceTeardown) -> None:
-    """From now on it is not to stand again."""
+    """Record that the sandbox must not be recovered any more."""
     work.record = work.machine.store.save(replace(work.record, status="destroying"))
 
 
 def inspect_before(work: NamespaceTeardown) -> None:
-    """What there is."""
     work.before, work.sockets = inspect.inspect_with_sockets(work.traces(), work.guard)
 
 
 def kill_all(work: NamespaceTeardown) -> None:
-    """The inits, with whom the kernel kills all that is in their pid namespaces; then whoever else was found."""
+    """Kill the inits, with which the kernel kills everything in their pid namespaces; then whatever else is found."""
     store = work.machine.store
     living = [init for init in work.inits if namespace_processes.is_alive(init)]
     namespace_processes.kill((init.pid, init.start) for init in living)
@@ -109,19 +106,19 @@ def kill_all(work: NamespaceTeardown) -> None:
         namespace_processes.kill((each.pid, each.start) for each in strangers)
     owner = sandbox_owner(work.allocation_id)
     if living or store.killed_at(owner) is None:
-        # An earlier try may have killed them: since then the kernel has given their namespaces' numbers to others.
+        # An earlier try may have killed them, and the kernel may have reused their namespace numbers since.
         store.note_killed(owner, proc.ticks_now())
 
 
 def detach_veth(work: NamespaceTeardown) -> None:
-    """Its cable, by the end that can be reached: its own while we hold its network, the project's while that stands."""
+    """Remove its veth pair by the end that can be reached: its own network or the project's."""
     with work.machine.network_lock:
         for kind, number in work.namespaces:
             path = work.guard.path(kind, number) if kind == "net" else None
             if path is not None:
                 project_network.remove_link(path, "eth0")
         store, name = work.machine.store, work.record.spec.network.name
-        for _ in range(DETACH_TRIES_MAX):  # until it is seen to be gone, whichever of the members ends meanwhile
+        for _ in range(DETACH_TRIES_MAX):  # repeated until it is gone, because members of the project may end meanwhile
             if not init_process.run_in_project_network(
                 store, name, lambda at: project_network.remove_link(at, work.record.link), False
             ):
@@ -129,17 +126,16 @@ def detach_veth(work: NamespaceTeardown) -> None:
 
 
 def remove_host_entry(work: NamespaceTeardown) -> None:
-    """The members of its project that stand on forget its name."""
+    """Make the remaining members of the project forget its name."""
     update_host_entries(work.machine, work.record.spec.network.name)
 
 
 def remove_cgroups(work: NamespaceTeardown) -> None:
-    """Its groups."""
     cgroups.remove(work.record.cgroups)
 
 
 def remove_files(work: NamespaceTeardown) -> None:
-    """What is mounted below its directory, and everything that it wrote."""
+    """Unmount what is below its directory, and remove everything that it wrote."""
     store = work.machine.store
     directory = store.sandbox(work.allocation_id)
     unmount_below(directory)
@@ -151,12 +147,12 @@ def remove_files(work: NamespaceTeardown) -> None:
 
 
 def inspect_after(work: NamespaceTeardown) -> None:
-    """What is left; what is known of its init stays until then, since it says what to look for."""
+    """Inspect what is left. The init's record is kept until then, because it says what to look for."""
     work.after = work.inspect()
 
 
 def remove_record(work: NamespaceTeardown) -> None:
-    """Only what is proven gone is forgotten."""
+    """Forget the sandbox only if it is proven to be gone."""
     if work.after is None or work.after.resources or work.after.not_looked:
         return
     store = work.machine.store
@@ -180,7 +176,7 @@ STEPS: tuple[Step, ...] = (
 
 
 def destroy(machine: Machine, record: SandboxRecord, steps: tuple[Step, ...]) -> TeardownReport:
-    """Do the steps, whichever of them were done before; what was found, and what is left."""
+    """Run the steps, regardless of which of them ran before; returns what was found and what is left."""
     work = NamespaceTeardown(machine, record)
     try:
         for step in steps:
@@ -194,7 +190,6 @@ def destroy(machine: Machine, record: SandboxRecord, steps: tuple[Step, ...]) ->
 
 
 def teardown_report(before: MachineSnapshot, after: MachineSnapshot) -> TeardownReport:
-    """A teardown as the receipt tells it."""
     remaining = tuple(dict.fromkeys(after.resources))
     found = tuple(dict.fromkeys(before.resources))
     left = set(remaining)
@@ -212,12 +207,11 @@ def teardown_report(before: MachineSnapshot, after: MachineSnapshot) -> Teardown
 def own_namespaces(
     store: SandboxStore, record: SandboxRecord, inits: Sequence[InitProcess]
 ) -> frozenset[tuple[str, int]]:
-    """The namespaces of these inits without those that are the machine's, and without those of another start of the
-    machine.
+    """The namespaces of these inits, without the machine's and without those of an earlier boot.
 
-    The kernel gives the number of a namespace to another when it is gone, and whoever has it then may be anybody's, of
-    another agent too. So the numbers of an init that somebody killed count only where one of the sandbox's own
-    processes, by its users or its groups, is in that namespace, and no younger init of ours has it.
+    The kernel reuses the number of a namespace that is gone, so it may belong to anybody by now, even to another agent.
+    The numbers of an init that was killed by others therefore count only if one of the sandbox's own processes, by uid
+    or control group, is in that namespace, and no younger init of ours has it.
     """
     machine = set(namespace_processes.own_namespaces().items())
     boot = proc.boot_id()
@@ -231,7 +225,7 @@ def own_namespaces(
 
 
 def _of_processes(record: SandboxRecord) -> set[tuple[str, int]]:
-    """The namespaces of the processes that are this sandbox's, whatever namespaces they are in."""
+    """The namespaces of this sandbox's processes, whichever they are in."""
     grouped = set(cgroups.members(record.cgroups))
     first = record.first_uid
     own = [
@@ -243,7 +237,7 @@ def _of_processes(record: SandboxRecord) -> set[tuple[str, int]]:
 
 
 def _of_younger(store: SandboxStore, dead: InitProcess) -> set[tuple[str, int]]:
-    """The namespaces of everything that this agent made later, and that lives."""
+    """The namespaces of everything alive that this agent created later."""
     owners = [owner for each in store.allocations() for owner in store.owners(each)]
     recorded = [init for owner in owners if (init := store.load_init(owner)) is not None]
     younger = [init for init in recorded if init.start > dead.start and namespace_processes.is_alive(init)]
@@ -251,7 +245,7 @@ def _of_younger(store: SandboxStore, dead: InitProcess) -> set[tuple[str, int]]:
 
 
 def unmount_below(directory: Path) -> list[str]:
-    """Take away what is mounted below a directory in the machine's own view, the newest first."""
+    """Unmount everything below a directory in the machine's own mount namespace, newest first."""
     store = [mount.target for mount in proc.mounts() if mount.target.startswith(f"{directory}/")]
     for place in reversed(store):
         with contextlib.suppress(FileNotFoundError):
@@ -260,7 +254,7 @@ def unmount_below(directory: Path) -> list[str]:
 
 
 def destroy_unknown(machine: Machine, allocation_id: str) -> TeardownReport:
-    """There is no record: look for what would be there by its names."""
+    """Destroy a sandbox without a record: look for what would be there by its names."""
     directory = machine.store.sandbox(allocation_id)
     root_filesystem.remove(directory)
     uid_ranges.release(machine.store.registry, directory)
@@ -281,7 +275,7 @@ def destroy_unknown(machine: Machine, allocation_id: str) -> TeardownReport:
 
 
 def close_owner(machine: Machine, record: SandboxRecord, owner: Owner) -> TeardownReport:
-    """Kill, remove and look for everything of one owner; the sandbox and the others in it go on."""
+    """Kill and remove everything of one owner, then inspect; the sandbox and its other owners are not affected."""
     store = machine.store
     directory = store.owner(owner)
     init_process.wait_for_spawn(directory)
@@ -320,7 +314,7 @@ def close_owner(machine: Machine, record: SandboxRecord, owner: Owner) -> Teardo
 
 
 def _inspect_owner(machine: Machine, owner: Owner, snapshot: MachineSnapshot, held: frozenset[int]) -> None:
-    """What an owner has in the sandbox that it shares: sockets by who had them open, files by who had them written."""
+    """Inspect an owner's share of the sandbox: sockets by the process that had them open, files by their record."""
     sandbox = init_process.find_living(machine.store, sandbox_owner(owner.allocation_id))
     if sandbox is None:
         return

@@ -1,8 +1,7 @@
 """The namespace host, as the agent sees it.
 
-What changes the machine is done in threads, one thing at a time per allocation; what happens inside of a sandbox is
-asked of the supervisor of the owner it concerns. The host keeps nothing in memory that it could not find again on
-disk.
+Changes of the machine run in threads, one at a time per allocation; what happens inside a sandbox is requested from the
+supervisor of the owner concerned. The host keeps nothing in memory that it could not find again on disk.
 """
 
 import asyncio
@@ -56,7 +55,7 @@ _DEFAULT_REGISTRY: Final = Path("/var/lib/mooring-agent/uid-ranges")
 
 
 class NamespaceHost(SupervisedPrograms):
-    """Sandboxes of namespaces on this machine, of one agent."""
+    """The namespace sandboxes of one agent on this machine."""
 
     kind: contract.HostKind = "namespace"
 
@@ -66,7 +65,7 @@ class NamespaceHost(SupervisedPrograms):
     ) -> None:  # fmt: skip
         label = hashlib.sha256(f"{node_id}\n{directory}".encode()).hexdigest()[:12]
         if disk_bytes and disk_bytes < sandbox_disk.DISK_BYTES_MIN:
-            raise ValueError(f"a sandbox's disk has at least {sandbox_disk.DISK_BYTES_MIN} bytes")
+            raise ValueError(f"a sandbox's disk needs at least {sandbox_disk.DISK_BYTES_MIN} bytes")
         store = SandboxStore(directory.absolute(), label, registry)
         self.machine = Machine(store, cgroups.detect(), threading.Lock(), disk_bytes, address)
         self.store.make()
@@ -77,7 +76,6 @@ class NamespaceHost(SupervisedPrograms):
 
     @property
     def store(self) -> SandboxStore:
-        """Where its records are."""
         return self.machine.store
 
     def network_path(self, allocation_id: str) -> str:
@@ -85,15 +83,14 @@ class NamespaceHost(SupervisedPrograms):
         return f"/proc/{self._init(allocation_id).pid}/ns/net"
 
     def uid_base(self, allocation_id: str) -> int | None:
-        """Where the sandbox's range of users begins; none for one that has no range of its own."""
+        """The first uid of the sandbox's range; none if it has no range of its own."""
         return self._record(allocation_id).first_uid
 
     def spec_of(self, allocation_id: str) -> SandboxSpec:
-        """What the sandbox was made with."""
         return self._record(allocation_id).spec
 
     def device_paths(self, allocation_id: str) -> tuple[str, ...]:
-        """The machine's devices that are the sandbox's; a simulated one is none of them."""
+        """The device files of the machine that belong to the sandbox; simulated GPUs have none."""
         nodes = init_process.devices(self._record(allocation_id).spec.devices)
         return tuple(node["source"] for node in nodes if node["source"])
 
@@ -103,19 +100,19 @@ class NamespaceHost(SupervisedPrograms):
     def _record(self, allocation_id: str) -> SandboxRecord:
         record = self.store.load(allocation_id)
         if record is None or record.status == "destroying":
-            raise HostFailure("not_found", f"there is no sandbox of {allocation_id}")
+            raise HostFailure("not_found", f"{allocation_id} has no sandbox here")
         return record
 
     def _init(self, allocation_id: str) -> InitProcess:
         init = init_process.find_living(self.store, sandbox_owner(allocation_id))
         if init is None:
-            raise HostFailure("not_found", f"the sandbox of {allocation_id} does not stand")
+            raise HostFailure("not_found", f"the sandbox of {allocation_id} is not running")
         return init
 
     # --- sandboxes ---
 
     async def recover(self) -> Sequence[str]:
-        """After a start of the agent: complete what was begun, remove what never was, and say what stands."""
+        """After a start of the agent: complete what was begun, remove what never existed, return what is running."""
         standing = []
         for allocation_id in self.store.allocations():
             async with self._lock(allocation_id):
@@ -134,7 +131,7 @@ class NamespaceHost(SupervisedPrograms):
             sweep.remove_unrecorded(self.machine, allocation_id)
             return False
         if record.status == "creating":
-            # One that cannot be completed stays as it is: whoever asks for it again is told why.
+            # A sandbox that cannot be completed stays as it is; the next request for it reports why.
             with contextlib.suppress(HostFailure):
                 record = create.run_steps(self.machine, record, self.create_steps)
         return (
@@ -143,7 +140,7 @@ class NamespaceHost(SupervisedPrograms):
         )
 
     async def create(self, spec: SandboxSpec) -> SandboxFacts:
-        """Make the sandbox, or answer how it stands already; a half made one is completed."""
+        """Create the sandbox, or return the state of an existing one; a partly created one is completed."""
         _check(spec)
         async with self._lock(spec.allocation_id):
             return await _in_thread(self._create, spec)
@@ -156,12 +153,12 @@ class NamespaceHost(SupervisedPrograms):
             raise HostFailure("refused", f"the sandbox of {spec.allocation_id} is being destroyed")
         if record.status == "standing":
             if init_process.find_living(self.store, sandbox_owner(spec.allocation_id)) is None:
-                raise HostFailure("interrupted", "the sandbox ended with its machine; it has to be destroyed first")
+                raise HostFailure("interrupted", "the sandbox ended with the machine's last boot; destroy it first")
             return create.facts(record)
         return create.facts(create.run_steps(self.machine, record, self.create_steps))
 
     async def set_peers(self, allocation_id: str, peers: Sequence[Peer]) -> None:
-        """Let the sandbox know these names beside those of its project on this machine, and forget others."""
+        """Set the names that this sandbox resolves in addition to those of its project on this machine."""
 
         def change() -> None:
             record = self._record(allocation_id)
@@ -175,20 +172,20 @@ class NamespaceHost(SupervisedPrograms):
             await _in_thread(change)
 
     async def write_files(self, owner: Owner, files: Sequence[FileSpec]) -> int:
-        """Write files below the sandbox's root and remember whose they are; how many."""
+        """Write files below the sandbox's root and record their owner; returns how many."""
         async with self._lock(owner.allocation_id):
             return await _in_thread(owner_files.write, self.store, self._record(owner.allocation_id), owner, files)
 
     # --- reaching in ---
 
     async def dial(self, allocation_id: str, port: int) -> SocketStream:
-        """Connect to a port inside of the sandbox's own network, and nowhere else."""
+        """Connect to a port inside the sandbox's own network, and nowhere else."""
         if not 0 < port < 65536:
-            raise HostFailure("refused", "a port is 1 to 65535")
+            raise HostFailure("refused", "a port must be 1 to 65535")
         record, init = self._record(allocation_id), self._init(allocation_id)
         namespace = f"/proc/{init.pid}/ns/net"
         if record.spec.network.machine and port not in await _in_thread(self._own_ports, allocation_id):
-            raise HostFailure("not_found", f"nothing in the sandbox takes connections on port {port}")
+            raise HostFailure("not_found", f"nothing in the sandbox accepts connections on port {port}")
         addresses = [record.spec.network.address] if record.spec.network.address else []
         for address in (LOOPBACK, *addresses, "::1"):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -199,24 +196,24 @@ class NamespaceHost(SupervisedPrograms):
                 stream = await _connect(connection, address, port)
                 self._open_streams.setdefault(allocation_id, weakref.WeakSet()).add(stream)
                 return stream
-        raise HostFailure("not_found", f"nothing in the sandbox takes connections on port {port}")
+        raise HostFailure("not_found", f"nothing in the sandbox accepts connections on port {port}")
 
     def _own_ports(self, allocation_id: str) -> set[int]:
-        """The ports that processes of the sandbox listen on, where its network is the machine's."""
+        """The ports that the sandbox's processes listen on, where it uses the machine's network."""
         number = self._init(allocation_id).namespaces["uts"]
         inside = [each for each in namespace_processes.survey() if each.namespaces.get("uts") == number]
         inodes = proc.socket_inodes([each.pid for each in inside])
         return {each.port for each in proc.sockets("/proc/self/net") if each.port and each.inode in inodes}
 
     async def _close_streams(self, allocation_id: str) -> None:
-        """Our own connections into a sandbox would keep its network alive."""
+        """Close our own connections into a sandbox, which would keep its network alive."""
         for stream in list(self._open_streams.pop(allocation_id, ())):
             await stream.close()
 
     # --- teardown ---
 
     async def close_owner(self, owner: Owner) -> TeardownReport:
-        """Kill, remove and look for everything of one owner; the others go on."""
+        """Kill and remove everything of one owner, then inspect; other owners are not affected."""
         if not owner.label:
             return await self.destroy(owner.allocation_id)
         async with self._lock(owner.allocation_id):
@@ -226,7 +223,7 @@ class NamespaceHost(SupervisedPrograms):
             return await _in_thread(destroy.close_owner, self.machine, record, owner)
 
     async def destroy(self, allocation_id: str) -> TeardownReport:
-        """Kill, remove and look for everything of the allocation."""
+        """Kill and remove everything of the allocation, then inspect."""
         async with self._lock(allocation_id):
             await self._close_streams(allocation_id)
             record = self.store.load(allocation_id)
@@ -242,7 +239,7 @@ class NamespaceHost(SupervisedPrograms):
             record = self.store.load(allocation_id)
             if allocation_id not in known:
                 found = await self.destroy(allocation_id)
-                # What of it is still there is held by somebody of the machine whom we do not know.
+                # What is still there is held by a process of the machine that is not ours.
                 held = [contract.Stray(each, "foreign", allocation_id) for each in found.remaining]
                 strays += [contract.Stray(resource, "reaped", allocation_id), *held]
             elif record is not None and record.status == "creating" and not self._lock(allocation_id).locked():
@@ -253,7 +250,7 @@ class NamespaceHost(SupervisedPrograms):
 
 
 async def _in_thread(action: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """In a thread that is waited for to its end, also by whoever is cancelled: the lock must not be let go before."""
+    """Run in a thread and wait for its end even if the caller is cancelled: the lock must be held until then."""
     work = asyncio.ensure_future(asyncio.to_thread(action, *arguments, **named))
     try:
         return await asyncio.shield(work)
@@ -274,19 +271,19 @@ async def _connect(connection: socket.socket, address: str, port: int) -> Socket
 
 
 def _check(spec: SandboxSpec) -> None:
-    """Refuse what the machine would misunderstand."""
+    """Refuse specifications that cannot be applied."""
     if os.geteuid() != 0:
-        raise HostFailure("permission_denied", "only root makes namespaces with a range of users")
+        raise HostFailure("permission_denied", "only root can create namespaces with a uid range")
     if spec.isolation not in ("user_namespace", "bounded"):
-        raise HostFailure("refused", f"this host has no isolation {spec.isolation!r}")
+        raise HostFailure("refused", f"this host does not support the isolation {spec.isolation!r}")
     if not _HOSTNAME.fullmatch(spec.hostname):
-        raise HostFailure("refused", f"{spec.hostname!r} is no host name")
+        raise HostFailure("refused", f"{spec.hostname!r} is not a host name")
     if spec.cpus <= 0 or spec.memory_bytes <= 0 or spec.pids <= 0:
-        raise HostFailure("refused", "limits are above zero")
+        raise HostFailure("refused", "limits must be above zero")
     if not spec.network.machine:
         try:
             inside = ipaddress.ip_address(spec.network.address) in ipaddress.ip_network(spec.network.subnet)
         except ValueError as problem:
             raise HostFailure("refused", str(problem)) from problem
         if not inside or not spec.network.name:
-            raise HostFailure("refused", "the address is outside of the project's network")
+            raise HostFailure("refused", "the address is outside the project's network")

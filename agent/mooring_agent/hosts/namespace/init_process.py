@@ -1,4 +1,4 @@
-"""Starting the program that makes a sandbox or an owner's part of one, and finding again what it made."""
+"""Spawning the init of a sandbox or of an owner in it, and finding it again later."""
 
 import fcntl
 import json
@@ -20,8 +20,8 @@ from mooring_agent.supervisor.supervisor_client import SOCKET_NAME
 
 T = TypeVar("T")
 
-SIMULATED_MAJOR: Final = 241  # one of the numbers that are for local use: no driver answers there
-PROJECT_DESCRIPTOR: Final = 3  # the first that the init of a sandbox keeps beside its standard files
+SIMULATED_MAJOR: Final = 241  # a number for local use: no driver answers behind it
+PROJECT_DESCRIPTOR: Final = 3  # the first descriptor that a sandbox's init keeps besides its standard streams
 _SPAWN_SECONDS: Final = 120.0
 _TRIES_MAX: Final = 5
 _OPEN_FILES: Final = 16_384
@@ -32,9 +32,10 @@ _BOOTSTRAP: Final = (
 
 
 def ensure_sandbox_init(store: SandboxStore, record: SandboxRecord) -> InitProcess:
-    """The init of a sandbox: the one that lives, or a new one.
+    """The init of a sandbox: the living one, or a new one.
 
-    The member whose network is to be entered may end while the maker starts: then another's is, or a new one is made.
+    The member whose network is to be joined may end while the spawner starts; then another member's is used, or a new
+    network is created.
     """
     owner = sandbox_owner(record.spec.allocation_id)
     for _ in range(_TRIES_MAX):
@@ -46,11 +47,11 @@ def ensure_sandbox_init(store: SandboxStore, record: SandboxRecord) -> InitProce
         except HostFailure:
             if not plan["project_network"] or os.path.exists(plan["project_network"]):
                 raise
-    raise HostFailure("interrupted", "the members of its project ended while the sandbox was made")
+    raise HostFailure("interrupted", "the other members of the project ended while the sandbox was created")
 
 
 def sandbox_plan(store: SandboxStore, record: SandboxRecord) -> dict[str, Any]:
-    """What the maker of a sandbox is told."""
+    """The input of the sandbox spawner."""
     spec = record.spec
     return {
         **_shared_plan(store, record, sandbox_owner(spec.allocation_id)),
@@ -67,7 +68,7 @@ def sandbox_plan(store: SandboxStore, record: SandboxRecord) -> dict[str, Any]:
 
 
 def _disk_plan(store: SandboxStore, record: SandboxRecord) -> dict[str, str] | None:
-    """The sandbox's own disk, and by which programs it is mounted and filled; none where it has none."""
+    """The sandbox's disk and the programs that mount and fill it; none if it has no disk of its own."""
     if not record.has_disk:
         return None
     image = store.disk(record.spec.allocation_id)
@@ -78,10 +79,10 @@ def _disk_plan(store: SandboxStore, record: SandboxRecord) -> dict[str, str] | N
 
 
 def ensure_owner_init(store: SandboxStore, record: SandboxRecord, owner: Owner) -> InitProcess:
-    """The init of an owner, with a supervisor at its socket: the one that lives, or a new one."""
+    """The init of an owner, with a supervisor at its socket: the living one, or a new one."""
     sandbox = find_living(store, sandbox_owner(owner.allocation_id))
     if sandbox is None:
-        raise HostFailure("not_found", f"the sandbox of {owner.allocation_id} does not stand")
+        raise HostFailure("not_found", f"the sandbox of {owner.allocation_id} is not running")
     found = find_living(store, owner)
     if found is not None:
         return found
@@ -95,15 +96,15 @@ def ensure_owner_init(store: SandboxStore, record: SandboxRecord, owner: Owner) 
 
 
 def find_living(store: SandboxStore, owner: Owner) -> InitProcess | None:
-    """The recorded init, if it lives."""
+    """The recorded init, if it is alive."""
     init = store.load_init(owner)
     return init if init is not None and namespace_processes.is_alive(init) else None
 
 
 def find_project_network(store: SandboxStore, name: str) -> str | None:
-    """Where the network namespace of a project can be entered: the init of each member has it open.
+    """A path to a project's network namespace, which the init of each member holds open.
 
-    One that was killed has it open no more, and is there until the last process of its sandbox is gone.
+    An init that was killed no longer holds it, but exists until the last process of its sandbox is gone.
     """
     for allocation_id in store.allocations():
         record = store.load(allocation_id)
@@ -116,9 +117,9 @@ def find_project_network(store: SandboxStore, name: str) -> str | None:
 
 
 def run_in_project_network(store: SandboxStore, name: str, action: Callable[[str], T], otherwise: T) -> T:
-    """Do something in a project's network; `otherwise` where it is gone with its last member.
+    """Run an action in a project's network; returns `otherwise` if the network is gone with its last member.
 
-    The member by which it is entered may end meanwhile, since sandboxes end side by side: then another's way is taken.
+    Sandboxes end concurrently, so the member by which it is entered may end meanwhile; then another one is used.
     """
     while (path := find_project_network(store, name)) is not None:
         try:
@@ -130,7 +131,7 @@ def run_in_project_network(store: SandboxStore, name: str, action: Callable[[str
 
 
 def wait_for_spawn(directory: Path) -> None:
-    """If a birth is going on here, by an agent that was killed, wait until it is over."""
+    """If an agent that was killed left a spawn in progress here, wait until it is over."""
     try:
         descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -142,7 +143,7 @@ def wait_for_spawn(directory: Path) -> None:
 
 
 def devices(wanted: tuple[Device, ...]) -> list[dict[str, Any]]:
-    """The nodes in the sandbox's /dev for its GPUs; what they share is there if one of them is real."""
+    """The device nodes of a sandbox's GPUs; the shared nodes are added if one of them is real."""
     nodes: list[dict[str, Any]] = []
     for device in wanted:
         name = f"nvidia{device.index}"
@@ -160,7 +161,7 @@ def devices(wanted: tuple[Device, ...]) -> list[dict[str, Any]]:
 
 
 def device_rules(nodes: list[dict[str, Any]]) -> tuple[str, ...]:
-    """The same for a control group of devices."""
+    """The same devices as rules of a devices control group."""
     rules = []
     for node in nodes:
         number = os.stat(node["source"]).st_rdev if node["source"] else os.makedev(node["major"], node["minor"])
@@ -202,12 +203,12 @@ def _spawn_init(store: SandboxStore, owner: Owner, module: str, plan: dict[str, 
             cwd="/",
         )
     except (OSError, subprocess.TimeoutExpired) as problem:
-        raise HostFailure("host_error", f"the sandbox could not be made: {problem}") from problem
+        raise HostFailure("host_error", f"the sandbox could not be created: {problem}") from problem
     try:
         answer = json.loads(done.stdout)
     except ValueError:
         message = done.stderr.decode(errors="replace").strip()[-500:]
-        answer = {"problem": message or f"its maker ended with {done.returncode}"}
+        answer = {"problem": message or f"its spawner ended with {done.returncode}"}
     if "problem" in answer:
-        raise HostFailure("host_error", f"the sandbox could not be made: {answer['problem']}")
+        raise HostFailure("host_error", f"the sandbox could not be created: {answer['problem']}")
     return msgspec.convert(answer, InitProcess)

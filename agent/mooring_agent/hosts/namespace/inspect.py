@@ -1,8 +1,8 @@
-"""Looking at the machine: what of a sandbox, or of one owner in it, is there now.
+"""Inspecting the machine: what exists of a sandbox, or of one owner in it.
 
-A look believes no record: it reads the kernel's own tables. What it knows to look for (`Traces`) comes from the
-records that were written before anything was made: numbers of namespaces, a range of users, a directory, a link,
-groups.
+An inspection trusts no record about the present: it reads the kernel's own tables. What it searches for
+(`SandboxTraces`) comes from records that were written before anything was created: namespace numbers, a uid range, a
+directory, a link, control groups.
 """
 
 import contextlib
@@ -36,16 +36,14 @@ _TEMPORARY: Final = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 
 @dataclass(frozen=True, slots=True)
 class SandboxTraces:
-    """What to look for."""
-
     allocation_id: str
-    label: str | None  # none for the whole sandbox
+    label: str | None  # none means the whole sandbox
     directory: Path
-    namespaces: frozenset[tuple[str, int]]  # its own alone, none that it shares
+    namespaces: frozenset[tuple[str, int]]  # only its own, none that it shares
     files: tuple[Path, ...]
     first_uid: int | None = None
     link: str = ""
-    project_links: Callable[[], list[str]] = list  # in the network where its cable ends
+    project_links: Callable[[], list[str]] = list  # of the network where its veth pair ends
     cgroups: tuple[str, ...] = ()
     killed_at: int | None = None
     sockets: frozenset[int] = frozenset()  # inodes that its processes had open
@@ -53,7 +51,7 @@ class SandboxTraces:
 
 @dataclass(slots=True)
 class MachineSnapshot:
-    """The result of one look."""
+    """The result of one inspection."""
 
     resources: list[Resource] = field(default_factory=list)
     looked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
@@ -61,20 +59,19 @@ class MachineSnapshot:
     processes: list[NamespaceProcess] = field(default_factory=list)
 
     def add(self, kind: str, names: Iterable[str]) -> None:
-        """Found."""
         self.resources += [Resource(kind, name) for name in names]
 
 
 def inspect_machine(traces: SandboxTraces, guard: NamespaceGuard) -> MachineSnapshot:
-    """One look at everything that this host makes; of containers their own family knows."""
+    """Inspect everything that this host creates; containers are inspected by their own tasks."""
     return _inspect(traces, guard, namespace_processes.survey())
 
 
 def inspect_with_sockets(traces: SandboxTraces, guard: NamespaceGuard) -> tuple[MachineSnapshot, frozenset[int]]:
-    """A look, and the sockets that the processes which it finds have open.
+    """Inspect, and also return the sockets that the found processes have open.
 
-    In a network that is not its own only whoever has a socket open says whose it is: what was found here is what
-    later looks are told to look for.
+    In a shared network only the process that holds a socket shows whose it is, so later inspections search for the
+    sockets found here.
     """
     processes = namespace_processes.survey()
     held = proc.socket_inodes([each.pid for each in _select_processes(traces, processes)])
@@ -96,7 +93,7 @@ def _inspect(traces: SandboxTraces, guard: NamespaceGuard, processes: list[Names
 
 
 def processes_of(traces: SandboxTraces) -> list[NamespaceProcess]:
-    """The processes alone, for who does something about them: a whole look goes through all that anybody has open."""
+    """Only the processes; a full inspection reads everything that any process has open."""
     return _select_processes(traces, namespace_processes.survey())
 
 
@@ -109,7 +106,7 @@ def _select_processes(traces: SandboxTraces, processes: list[NamespaceProcess]) 
         in_range = traces.first_uid is not None and traces.first_uid <= each.uid < traces.first_uid + UIDS
         inside = not traces.namespaces.isdisjoint(each.namespaces.items())
         if traces.killed_at is not None and each.start > traces.killed_at:
-            inside = False  # it has a number that was given again
+            inside = False  # its namespace number was reused
         if in_range or inside or each.pid in grouped:
             found.append(each)
     return found
@@ -118,7 +115,7 @@ def _select_processes(traces: SandboxTraces, processes: list[NamespaceProcess]) 
 def _inspect_namespaces(
     traces: SandboxTraces, snapshot: MachineSnapshot, processes: list[NamespaceProcess], guard: NamespaceGuard
 ) -> None:
-    """A namespace lives as long as a process is in it, has it open, or a mount holds it."""
+    """A namespace lives as long as a process is in it or has it open, or a mount holds it."""
     found: set[tuple[str, int]] = set()
     for each in processes:
         snapshot.looked["namespaces"] += len(each.namespaces)
@@ -126,7 +123,7 @@ def _inspect_namespaces(
         found.update(item for item in each.namespaces.items() if ours and item in traces.namespaces)
     own_descriptors = set(guard.held.values())
     if not guard.held and traces.killed_at is not None:
-        # After a crash nothing keeps the numbers from being given again: what is held open now may be anybody's.
+        # After a crash nothing kept the numbers from being reused: what is held open now may be anybody's.
         snapshot.add("namespaces", (f"{kind}:[{number}]" for kind, number in sorted(found)))
         return
     for pid in {each.pid for each in processes}:
@@ -146,20 +143,19 @@ def _inspect_namespaces(
 
 
 def _all_mounts(processes: list[NamespaceProcess]) -> Iterator[proc.Mount]:
-    """The mounts of every mount namespace of the machine."""
     known: set[int] = set()
     for each in processes:
         number = each.namespaces.get("mnt")
         if number is None or number in known:
             continue
         found = proc.mounts(each.pid)
-        if found:  # of a process that just ended there are none; another one may show the same namespace
+        if found:  # empty if the process has just ended; another one may show the same namespace
             known.add(number)
             yield from found
 
 
 def _inspect_mounts(traces: SandboxTraces, snapshot: MachineSnapshot, processes: list[NamespaceProcess]) -> None:
-    """Everything that shows a file of the sandbox somewhere, lies in one, or is mounted below its directory."""
+    """Mounts that show a file of the sandbox, are on its disk, or are below its directory."""
     found = set()
     disks = _disks_below(traces.directory)
     for mount in _all_mounts(processes):
@@ -170,7 +166,7 @@ def _inspect_mounts(traces: SandboxTraces, snapshot: MachineSnapshot, processes:
 
 
 def _disks_below(directory: Path) -> set[str]:
-    """The numbers of the loop devices that show a file below the directory."""
+    """The device numbers of the loop devices whose file is below the directory."""
     found = set()
     for device in Path("/sys/block").glob("loop*"):
         with contextlib.suppress(OSError):
@@ -221,7 +217,7 @@ def _inspect_sockets(traces: SandboxTraces, snapshot: MachineSnapshot, guard: Na
         inside = project_network.run_inside(path, lambda: list(proc.sockets()))
         snapshot.looked["sockets"] += len(inside)
         snapshot.looked["ports"] += sum(each.port is not None for each in inside)
-        # A socket that nothing has open any more is the kernel's, and ends with its namespace.
+        # A socket that nobody has open belongs to the kernel, and ends with its namespace.
         ours += [each for each in inside if each.inode]
     snapshot.add("sockets", (each.name for each in ours))
     snapshot.add("ports", sorted({f"{each.table} {each.port}" for each in ours if each.port is not None}))
@@ -234,7 +230,7 @@ def _inspect_cgroups(traces: SandboxTraces, snapshot: MachineSnapshot) -> None:
 
 def _inspect_files(traces: SandboxTraces, snapshot: MachineSnapshot) -> None:
     snapshot.looked["files"] = len(traces.files)
-    # A tenant reads this: where the agent keeps its things is not his to know.
+    # Tenants read this, and the agent's paths are none of their business.
     state = traces.directory.parent if traces.label is None else traces.directory.parents[2]
     snapshot.add("files", (str(each.relative_to(state)) for each in traces.files if os.path.lexists(each)))
     if traces.first_uid is not None and traces.label is None:

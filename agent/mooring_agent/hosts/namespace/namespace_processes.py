@@ -1,8 +1,8 @@
-"""The machine's processes as /proc shows them: who is in which namespace, who holds which, and how to end one for sure.
+"""Processes by their namespaces, and how to kill one for certain.
 
-The kernel numbers namespaces and gives a number again when a namespace is gone. So a number alone proves nothing
-after a sandbox was killed: while a look goes on the host holds its namespaces open (`Guard`), and after a crash in
-between only processes that began before the kill count.
+The kernel reuses the number of a namespace that is gone, so a number alone proves nothing after a sandbox was killed.
+During an inspection the host holds its namespaces open (`NamespaceGuard`); if a crash came between, only processes that
+started before the kill count.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _KILL_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class NamespaceProcess:
-    """One process (or thread that went its own way) as it was seen."""
+    """A process, or a thread in namespaces of its own, at the time of a survey."""
 
     pid: int
     start: int
@@ -61,7 +61,7 @@ def survey() -> list[NamespaceProcess]:
 
 
 def is_alive(init: InitProcess) -> bool:
-    """Whether this very process lives: the number may be somebody else's by now, or the machine was started anew."""
+    """Whether exactly this process is alive: its pid may have been reused, or the machine rebooted."""
     if init.boot != proc.boot_id():
         return False
     process = read(init.pid)
@@ -69,7 +69,7 @@ def is_alive(init: InitProcess) -> bool:
 
 
 def kill(wanted: Iterable[tuple[int, int]]) -> list[int]:
-    """Kill these (pid, beginning) and wait until they are gone; those that are not after a long while are returned."""
+    """Kill these (pid, start) and wait until they are gone; returns the pids that are not after a long wait."""
     handles: dict[int, int] = {}
     try:
         for pid, start in wanted:
@@ -102,7 +102,7 @@ def _wait(handles: dict[int, int]) -> list[int]:
 
 
 class NamespaceGuard:
-    """Holds namespaces open, so that their numbers cannot become somebody else's while one looks for them."""
+    """Holds namespaces open, so that their numbers are not reused during an inspection."""
 
     def __init__(self, inits: Iterable[InitProcess]) -> None:
         self.held: dict[tuple[str, int], int] = {}
@@ -118,12 +118,11 @@ class NamespaceGuard:
                         os.close(descriptor)
 
     def path(self, kind: str, number: int) -> str | None:
-        """Where a held namespace can be entered."""
+        """A path by which a held namespace can be entered."""
         descriptor = self.held.get((kind, number))
         return None if descriptor is None else f"/proc/{os.getpid()}/fd/{descriptor}"
 
     def close(self) -> None:
-        """Let go."""
         for descriptor in self.held.values():
             os.close(descriptor)
         self.held = {}

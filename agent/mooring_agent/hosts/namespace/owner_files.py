@@ -1,4 +1,4 @@
-"""Files that are written into a sandbox for an owner, and taken away with it."""
+"""Files written into a sandbox for an owner, and removed with it."""
 
 import errno
 import os
@@ -22,12 +22,12 @@ TOTAL_MAX_BYTES = 64 * 1_048_576
 
 
 def open_root(init: InitProcess) -> int:
-    """The sandbox's root as its own mounts show it; what is mounted read-only there is read-only for us too."""
+    """Open the sandbox's root through its own mounts, so that what is read-only there is read-only for us too."""
     return os.open(f"/proc/{init.pid}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def write(store: SandboxStore, record: SandboxRecord, owner: Owner, files: Sequence[FileSpec]) -> int:
-    """Write them all, or refuse before the first is written if one of them is odd; how many."""
+    """Write all files, or refuse before the first one if any is not acceptable; returns how many."""
     if len(files) > safe_paths.FILES_MAX or sum(len(each.content) for each in files) > TOTAL_MAX_BYTES:
         raise HostFailure("too_large", f"at most {safe_paths.FILES_MAX} files and {TOTAL_MAX_BYTES} bytes at once")
     paths = [safe_paths.parse_path(each.path) for each in files]
@@ -35,7 +35,7 @@ def write(store: SandboxStore, record: SandboxRecord, owner: Owner, files: Seque
         safe_paths.check_file(each.content, each.mode)
     init = init_process.find_living(store, sandbox_owner(owner.allocation_id))
     if init is None:
-        raise HostFailure("not_found", f"the sandbox of {owner.allocation_id} does not stand")
+        raise HostFailure("not_found", f"the sandbox of {owner.allocation_id} is not running")
     root = open_root(init)
     try:
         users = {each.user: _user(root, each.user) for each in files}
@@ -57,17 +57,17 @@ def _write_one(root: int, file: FileSpec, parts: safe_paths.AgentParts) -> None:
         else:
             safe_paths.write_file(root, parts, file.content, file.mode)
     except OSError as problem:
-        # Such as below /usr, /proc or /sys, which are not the sandbox's to change.
+        # For example below /usr, /proc or /sys, which belong to the machine.
         code = "capacity" if problem.errno in (errno.ENOSPC, errno.EDQUOT) else "permission_denied"
         raise HostFailure(code, f"{file.path}: {problem.strerror}") from problem
 
 
 def _user(root: int, name: str) -> User:
-    """By the sandbox's own accounts, which are its tenant's to change."""
+    """Look up a user in the sandbox's own accounts, which its tenant may change."""
     try:
         directory = syscalls.open_below(root, "etc", os.O_RDONLY | os.O_DIRECTORY)
     except OSError as problem:
-        raise HostFailure("path_refused", "the sandbox's /etc is no directory") from problem
+        raise HostFailure("path_refused", "the sandbox's /etc is not a directory") from problem
     try:
         user = find_user(name, f"/proc/self/fd/{directory}")
     except UnknownUserError as problem:
@@ -75,16 +75,16 @@ def _user(root: int, name: str) -> User:
     finally:
         os.close(directory)
     if user.uid >= UIDS or user.gid >= UIDS:
-        raise HostFailure("permission_denied", f"the user {name} is outside of the sandbox's range")
+        raise HostFailure("permission_denied", f"the user {name} is outside the sandbox's uid range")
     return user
 
 
 def _chown(root: int, path: str, user: User, first_uid: int) -> None:
-    """Let what was just written belong to its user; what was put in its place meanwhile is left alone."""
+    """Give what was just written to its user; something else that was put in its place meanwhile is left alone."""
     try:
         descriptor = syscalls.open_below(root, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as problem:
-        raise HostFailure("path_refused", f"/{path} was taken away while it was written") from problem
+        raise HostFailure("path_refused", f"/{path} was removed while it was written") from problem
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
@@ -95,7 +95,7 @@ def _chown(root: int, path: str, user: User, first_uid: int) -> None:
 
 
 def remaining(store: SandboxStore, owner: Owner) -> tuple[list[str], int]:
-    """Which of an owner's files are there, and how many were looked for; what others use by now is theirs."""
+    """Which of an owner's files still exist, and how many were checked; those that others use by now do not count."""
     names = store.load_files(owner)
     init = init_process.find_living(store, sandbox_owner(owner.allocation_id))
     if init is None or not names:
@@ -110,7 +110,7 @@ def remaining(store: SandboxStore, owner: Owner) -> tuple[list[str], int]:
 
 
 def remove(store: SandboxStore, owner: Owner) -> None:
-    """Take an owner's files away; a directory that others use by now stays."""
+    """Remove an owner's files; a directory that others use by now stays."""
     names = store.load_files(owner)
     init = init_process.find_living(store, sandbox_owner(owner.allocation_id))
     if init is None or not names:
@@ -118,7 +118,7 @@ def remove(store: SandboxStore, owner: Owner) -> None:
     others = _of_others(store, owner)
     root = open_root(init)
     try:
-        # The deepest first, so that a directory is empty when its turn comes.
+        # Deepest first, so that directories are empty when their turn comes.
         for name in sorted(names, key=lambda each: each.count("/"), reverse=True):
             parts = safe_paths.parse_path(name)
             if not _is_used(name, others):
@@ -128,7 +128,7 @@ def remove(store: SandboxStore, owner: Owner) -> None:
 
 
 def _of_others(store: SandboxStore, owner: Owner) -> set[str]:
-    """What was written into the sandbox for anybody else."""
+    """Paths that were written for other owners."""
     owners = [each for each in store.owners(owner.allocation_id) if each != owner]
     return {name for each in owners for name in store.load_files(each)}
 
@@ -138,17 +138,17 @@ def _is_used(name: str, others: set[str]) -> bool:
 
 
 def write_hosts(record: SandboxRecord, init: InitProcess, peers: Sequence[Peer]) -> None:
-    """Rewrite /etc/hosts in place, so that whoever has it open or shown elsewhere sees the new names."""
+    """Rewrite /etc/hosts in place, so that everybody who has it open or mounted sees the new names."""
     root = open_root(init)
     try:
         descriptor = syscalls.open_below(root, "etc/hosts", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as problem:
         os.close(root)
-        raise HostFailure("path_refused", "the sandbox's /etc/hosts is no plain file") from problem
+        raise HostFailure("path_refused", "the sandbox's /etc/hosts is not a regular file") from problem
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > 1 << 20:
-            raise HostFailure("path_refused", "the sandbox's /etc/hosts is no plain file, or too long")
+            raise HostFailure("path_refused", "the sandbox's /etc/hosts is not a regular file, or too long")
         current = os.pread(descriptor, 1 << 20, 0).decode(errors="replace")
         text = root_filesystem.hosts_file(current, record.spec, peers).encode()
         os.pwrite(descriptor, text, 0)

@@ -1,9 +1,8 @@
-"""Project networks: a bridge in a network namespace of its own per project, never in the machine's.
+"""Project networks: per project a bridge in a network namespace of its own, never in the machine's.
 
-The namespace is held open by the init of each member, so it needs no process and no mount of its own, stands when the
-agent does not, and is gone with its last member. Nothing in it has an address: it carries packets between the members
-of one project, knows no route and meets no other network. A member's cable has one end there and the other, `eth0`,
-in the sandbox.
+Each member's init holds the namespace open, so it needs no process and no mount, survives the agent, and is gone with
+its last member. Nothing in it has an address: it forwards packets between the members of one project, has no routes,
+and is connected to no other network. A member's veth pair has one end there and the other, `eth0`, in the sandbox.
 """
 
 import contextlib
@@ -25,13 +24,12 @@ _TOOL_SECONDS: Final = 60.0
 
 
 def link_name(allocation_id: str) -> str:
-    """The project's end of a sandbox's cable; names of links are short."""
+    """The project's end of a sandbox's veth pair; interface names must be short."""
     return "m" + hashlib.sha256(allocation_id.encode()).hexdigest()[:12]
 
 
 def run_inside(namespace: str, action: Callable[[], T]) -> T:
-    """Do something in a network namespace, in a thread that ends with it, so that nothing else of this process is
-    there."""
+    """Run an action in a network namespace, in a thread of its own so that the rest of this process stays outside."""
     outcome: list[T] = []
     problems: list[OSError] = []
 
@@ -71,12 +69,11 @@ def _ip(namespace: str, lines: list[str]) -> None:
 
 
 def list_links(namespace: str) -> list[str]:
-    """The names of the links in a network namespace."""
     return run_inside(namespace, proc.network_links)
 
 
 def attach(namespace: str, network: Network, link: str, pid: int) -> None:
-    """Connect the sandbox whose init this is to its project's network and give it its address.
+    """Connect a sandbox, by its init, to the project's network and set its address.
 
     What a crash left half done is done again from the start.
     """
@@ -96,10 +93,10 @@ def attach(namespace: str, network: Network, link: str, pid: int) -> None:
 
 
 def remove_link(namespace: str, link: str) -> bool:
-    """Take a cable away, by either of its ends; whether there was one."""
+    """Remove a veth pair by either end; returns whether it existed."""
     if link not in list_links(namespace):
         return False
     with contextlib.suppress(HostFailure):
-        # The kernel may take it away first, with one of the namespaces that it is in.
+        # The kernel may be faster, if one of the two namespaces is just ending.
         _ip(namespace, [f"link del {link}"])
     return True

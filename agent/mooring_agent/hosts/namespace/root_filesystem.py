@@ -1,7 +1,8 @@
-"""The sandbox's own root directory: made on disk, owned by its range of users, and removed whole.
+"""The sandbox's root directory: built on disk, owned by its uid range, removed as a whole.
 
-Of the machine's /etc only what programs of /usr need to start is in it, copied or shown read-only; accounts are the
-system's own (below 1000) and one ordinary user, `app`. Nothing of the machine's /home, /root, /var, /opt or /srv is.
+It contains only the part of the machine's /etc that programs in /usr need, copied or mounted read-only. Its accounts
+are the system's (below 1000) and one ordinary user, `app`. Nothing of the machine's /home, /root, /var, /opt or /srv is
+in it.
 """
 
 import contextlib
@@ -63,7 +64,7 @@ _ADDRESS: Final = re.compile(r"[0-9a-fA-F.:]{2,45}")
 
 
 def binds() -> list[tuple[str, str]]:
-    """What of the machine is shown read-only, as (where it is, where it is seen)."""
+    """What is mounted read-only from the machine, as (source, target)."""
     shown = [("/usr", "/usr")]
     shown += [
         (f"/{name}", f"/{name}") for name in _TOP_LINKS if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")
@@ -73,7 +74,7 @@ def binds() -> list[tuple[str, str]]:
 
 
 def build(root: Path, spec: SandboxSpec, first_uid: int | None) -> None:
-    """Make the root anew; what a crash left of it is removed first."""
+    """Build the root from scratch; what a crash left of it is removed first."""
     remove(root)
     root.mkdir(mode=0o755)
     for name, mode in _DIRECTORIES.items():
@@ -104,7 +105,7 @@ def build(root: Path, spec: SandboxSpec, first_uid: int | None) -> None:
 
 
 def chown_tree(root: Path, uid: int) -> None:
-    """Let everything below belong to the sandbox's root."""
+    """Give everything below to the sandbox's root user."""
     os.lchown(root, uid, uid)
     for directory, names, files in os.walk(root):
         for name in (*names, *files):
@@ -123,7 +124,7 @@ def _etc_files(spec: SandboxSpec) -> dict[str, str]:
         "shadow": "".join(f"{name}:*:19000:0:99999:7:::\n" for name in names),
         "hostname": f"{spec.hostname}\n",
         "hosts": hosts_file("", spec, spec.peers),
-        # No name server is reachable from a project network; an empty file makes a look-up fail at once.
+        # No name server is reachable from a project network; an empty file makes look-ups fail at once.
         "resolv.conf": "",
         "profile": "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n",
         "fstab": "",
@@ -132,7 +133,7 @@ def _etc_files(spec: SandboxSpec) -> dict[str, str]:
 
 
 def _system_accounts(path: str, number: int) -> list[list[str]]:
-    """The machine's accounts below 1000, without root, and nobody: packages in /usr expect theirs."""
+    """The machine's accounts below 1000 except root, and nobody: packages in /usr expect theirs."""
     found = []
     for line in Path(path).read_text(errors="replace").splitlines():
         fields = line.split(":")
@@ -144,7 +145,7 @@ def _system_accounts(path: str, number: int) -> list[list[str]]:
 
 
 def hosts_file(current: str, spec: SandboxSpec, peers: Sequence[Peer]) -> str:
-    """The text of /etc/hosts: what somebody in the sandbox added stays, the project's names are ours."""
+    """The text of /etc/hosts: lines that somebody in the sandbox added stay, the block of project names is ours."""
     kept: list[str] = []
     inside = False
     for line in current.splitlines():
@@ -165,10 +166,10 @@ def hosts_file(current: str, spec: SandboxSpec, peers: Sequence[Peer]) -> str:
 
 
 def remove(root: Path) -> int:
-    """Remove a directory that a tenant filled, however deep it is; how many things were in it.
+    """Remove a directory that a tenant filled, however deep; returns how many entries were removed.
 
-    A directory that is not empty is moved up to the top before it is emptied, so no path and no pile of open
-    directories ever grows with what a tenant made, and no link is ever followed.
+    A directory that is not empty is moved to the top before it is emptied, so neither paths nor the number of open
+    directories grow with what a tenant made, and no link is followed.
     """
     try:
         top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -189,7 +190,7 @@ def remove(root: Path) -> int:
 
 
 def _empty(top: int, name: str, moved: int) -> int:
-    """Remove one thing of the top directory; directories within it that are not empty come up beside it."""
+    """Remove one entry of the top directory; non-empty directories inside are moved up beside it."""
     if not stat.S_ISDIR(os.lstat(name, dir_fd=top).st_mode):
         os.unlink(name, dir_fd=top)
         return 1
@@ -224,7 +225,7 @@ def _free_name(top: int, number: int) -> str:
 
 
 def find_owned_below(directories: Iterable[str], first_uid: int, count: int, depth: int = 3) -> tuple[list[str], int]:
-    """Things near the top of these directories that belong to a range of users, and how many things were looked at."""
+    """Entries near the top of these directories that belong to a uid range, and how many were examined."""
     found, looked = [], 0
     pending = [(directory, 0) for directory in directories]
     while pending:

@@ -1,12 +1,12 @@
-"""What bounds a sandbox's files: a disk of its own, which is a sparse file with a file system in it.
+"""The disk limit of a sandbox: a sparse file with a file system in it.
 
-Everything that a sandbox writes outside of memory goes there, so whoever fills it fills his own and nobody else's: he
-is told that there is no space left, and the agent and the other sandboxes go on. The file is as large as what was
-written, never larger than its bound, and what is removed in it is given back. It is mounted only in the sandbox's own
-view, by the program that makes the sandbox: the machine's view has no mount, and the loop device ends with the view.
+Everything a sandbox writes outside memory goes there. A tenant who fills it gets "no space left", and the agent and
+other sandboxes are not affected. The file grows with what is written, never beyond its limit, and shrinks when files
+are deleted. It is mounted only in the sandbox's own mount namespace, by the program that spawns the sandbox: the
+machine's namespace has no mount, and the loop device ends with the sandbox.
 
-It has no journal: after a crash of the machine a sandbox does not stand again, and is removed.
-Bounds are not reserved: all together may be more than the machine's disk has.
+The file system has no journal: after a crash of the machine a sandbox is not recovered, but removed. Limits are not
+reserved: together they may exceed the machine's disk.
 """
 
 import os
@@ -28,15 +28,15 @@ _TRIED_BYTES: Final = 4 << 20
 
 
 def find_program(name: str) -> str:
-    """Where a program is; empty where it is not there."""
+    """The path of a program, or empty."""
     return shutil.which(name, path=_PATH) or ""
 
 
 @cache
 def unavailable_reason() -> str:
-    """Why this machine can give no sandbox a disk of its own; empty if it can, which is tried once."""
+    """Why this machine cannot give sandboxes a disk of their own; empty if it can, which is tried once."""
     if missing := [name for name in ("mkfs.ext4", "mount", "cp", "unshare") if not find_program(name)]:
-        return f"{' and '.join(missing)} cannot be found"
+        return f"missing programs: {', '.join(missing)}"
     if not os.path.exists("/dev/loop-control"):
         return "this machine has no loop devices"
     with tempfile.TemporaryDirectory(prefix="mooring-disk-") as directory:
@@ -56,11 +56,11 @@ def unavailable_reason() -> str:
             str(target),
         ]
         done = _run(words)
-    return "" if done.returncode == 0 else f"this machine mounts no files: {_last(done.stderr)}"
+    return "" if done.returncode == 0 else f"this machine cannot mount a file: {_last(done.stderr)}"
 
 
 def create(image: Path, size: int) -> None:
-    """Make it anew, empty."""
+    """Create an empty disk, replacing an existing one."""
     image.unlink(missing_ok=True)
     descriptor = os.open(image, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -75,7 +75,7 @@ def create(image: Path, size: int) -> None:
 
 
 def describe(size: int) -> str:
-    """The bound, as the facts of a sandbox say it."""
+    """The limit, in the facts of a sandbox."""
     return f"a disk of its own of {size} bytes"
 
 
@@ -92,4 +92,4 @@ def _run(words: list[str]) -> "subprocess.CompletedProcess[str]":
 
 def _last(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[-1][:200] if lines else "it did not say why"
+    return lines[-1][:200] if lines else "it gave no reason"

@@ -1,4 +1,4 @@
-"""The part of the host that asks supervisors: runs, services, commands, logs."""
+"""The part of the host that talks to supervisors: runs, services, commands, logs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,11 +35,10 @@ LAST_LINES = 50
 
 
 class SupervisedPrograms:
-    """Everything that is asked of an owner's supervisor; one is made when an owner first starts something."""
+    """Requests to an owner's supervisor, which is spawned when the owner first starts something."""
 
     @property
     def store(self) -> SandboxStore:
-        """Where the records are."""
         raise NotImplementedError
 
     def _record(self, allocation_id: str) -> SandboxRecord:
@@ -49,18 +48,18 @@ class SupervisedPrograms:
         raise NotImplementedError
 
     async def _supervisor(self, owner: Owner) -> SupervisorClient:
-        """Of this owner; made if there is none."""
+        """The owner's supervisor, spawned if there is none."""
         async with self._lock(owner.allocation_id):
             record = self._record(owner.allocation_id)
             await asyncio.to_thread(init_process.ensure_owner_init, self.store, record, owner)
         return SupervisorClient(self.store.owner(owner))
 
     def _existing_supervisor(self, owner: Owner) -> SupervisorClient | None:
-        """Of this owner, if it lives."""
+        """The owner's supervisor, if it is alive."""
         return SupervisorClient(self.store.owner(owner)) if init_process.find_living(self.store, owner) else None
 
     async def run(self, owner: Owner, key: str, process: ProcessSpec, timeout_seconds: float) -> int:
-        """Run a program to its end under `key`; its exit code. Asked again for a known key, it re-attaches."""
+        """Run a program to its end under `key` and return its exit code; a known key is re-attached to."""
         try:
             client = await self._supervisor(owner)
             await client.start_run(owner.label, key, _program_spec(process), timeout_seconds)
@@ -70,10 +69,10 @@ class SupervisedPrograms:
         if state.reason == "exited" and state.exit_code is not None:
             return state.exit_code
         code = {"lost": "interrupted"}.get(state.reason or "", state.reason or "host_error")
-        raise HostFailure(code, f"the program was ended: {state.reason}", state.exit_code)
+        raise HostFailure(code, f"the program was stopped: {state.reason}", state.exit_code)
 
     async def find_run(self, owner: Owner, key: str) -> Literal["running", "ended", "absent"]:
-        """Whether a program that was started under `key` can still be found."""
+        """Whether a program that was started under `key` still exists."""
         client = self._existing_supervisor(owner)
         if client is None:
             return "absent"
@@ -99,12 +98,12 @@ class SupervisedPrograms:
         except SupervisorRefusal as problem:
             _raise_host_failure(problem)
         if remaining:
-            raise HostFailure("host_error", f"{len(remaining)} processes could not be ended")
+            raise HostFailure("host_error", f"{len(remaining)} processes could not be killed")
 
     async def start_service(
         self, owner: Owner, name: str, process: ProcessSpec, restart: RestartPolicy
     ) -> ServiceState:
-        """Start a supervised program, or answer how the one of this name stands."""
+        """Start a supervised program, or return the state of the one with this name."""
         policy = {"policy": restart.policy, "backoff_seconds": restart.backoff_seconds, "limit": restart.limit}
         try:
             client = await self._supervisor(owner)
@@ -114,7 +113,7 @@ class SupervisedPrograms:
         return self._service_state(owner, name, state)
 
     async def stop_service(self, owner: Owner, name: str, kill: Literal["main", "owner"], grace_seconds: float) -> bool:
-        """Stop it: the main process alone, or all that the owner runs; whether it ran."""
+        """Stop the main process, or everything that the owner runs; returns whether it was running."""
         client = self._existing_supervisor(owner)
         if client is None:
             return False
@@ -125,11 +124,10 @@ class SupervisedPrograms:
         except (SupervisorGone, SupervisorRefusal) as problem:
             _raise_host_failure(problem)
         if remaining:
-            raise HostFailure("host_error", f"{len(remaining)} processes could not be ended")
+            raise HostFailure("host_error", f"{len(remaining)} processes could not be killed")
         return name in ran
 
     async def inspect_service(self, owner: Owner, name: str) -> ServiceState:
-        """How it stands."""
         client = self._existing_supervisor(owner)
         if client is None:
             return ServiceState(name, "absent")
@@ -142,17 +140,17 @@ class SupervisedPrograms:
         return self._service_state(owner, name, state)
 
     async def read_log(self, owner: Owner, key: str, offset: int) -> AsyncIterator[bytes]:
-        """The output of a run or a service from an offset to what is there now."""
+        """The output of a run or service, from an offset to its current end."""
         pieces = segmented_log.read_log(str(self._log_directory(owner, key)), offset)
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             yield piece
 
     async def read_log_part(self, owner: Owner, key: str, request: LogRequest) -> LogPart | None:
-        """A bounded part of such a log; none where there is no log of this key."""
+        """A bounded part of a log; none if there is no log with this key."""
         return await asyncio.to_thread(read_service_log, str(self._log_directory(owner, key)), request)
 
     async def read_output(self, owner: Owner, key: str) -> tuple[bytes, bool] | None:
-        """What a run wrote to its standard output alone, as far as it was asked for."""
+        """The captured standard output of a run."""
         return await asyncio.to_thread(read_capture, str(self._log_directory(owner, key)))
 
     async def open_command(self, owner: Owner, process: ProcessSpec, columns: int, rows: int) -> CommandStream:
@@ -173,7 +171,7 @@ class SupervisedPrograms:
 
     def _log_directory(self, owner: Owner, key: str) -> Path:
         if not is_name(key):
-            raise HostFailure("path_refused", f"{key!r} is no name of a program")
+            raise HostFailure("path_refused", f"{key!r} is not the name of a program")
         return self.store.owner(owner) / "data" / directory_of(owner.label) / "logs" / key
 
     def _service_state(self, owner: Owner, name: str, state: ProgramState | None) -> ServiceState:

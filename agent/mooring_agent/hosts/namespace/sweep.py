@@ -1,7 +1,7 @@
-"""Comparing the machine with what the platform knows: what is ours and unknown is reaped, what is not ours is named.
+"""Comparing the machine with what the platform knows: what is ours and unknown is reaped, what is not ours is reported.
 
-Ours is what is below our state directory, carries our label, or has users of a range that was given out to us.
-Everything else that looks like a sandbox belongs to another agent; it is named and never touched.
+Ours is what is below our state directory, carries our label, or has uids of a range allocated to us. Everything else
+that looks like a sandbox belongs to another agent; it is reported and never touched.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from mooring_agent.hosts.namespace.sandbox_records import UIDS
 
 
 def sweep_unrecorded(machine: Machine) -> list[Stray]:
-    """What is ours and belongs to no sandbox that has a record."""
+    """Reap what is ours and belongs to no recorded sandbox."""
     recorded = set(machine.store.allocations())
     return [
         *_unknown_cgroups(machine, recorded),
@@ -58,7 +58,7 @@ def _unknown_cgroups(machine: Machine, recorded: Collection[str]) -> list[Stray]
 
 
 def _unknown_processes(machine: Machine) -> list[Stray]:
-    """Processes with users of a range that is given out: ours without a sandbox are killed, others' are theirs."""
+    """Processes with uids of an allocated range: ours without a sandbox are killed, those of other agents reported."""
     holders = uid_ranges.allocated(machine.store.registry)
     found: list[Stray] = []
     foreign_holders: set[str] = set()
@@ -78,7 +78,7 @@ def _unknown_processes(machine: Machine) -> list[Stray]:
 
 
 def _unknown_links(machine: Machine, recorded: Collection[str]) -> list[Stray]:
-    """Cables in the projects' networks that lead to no sandbox."""
+    """Links in the project networks that lead to no sandbox."""
     records = [record for each in recorded if (record := machine.store.load(each)) is not None]
     found = []
     with machine.network_lock:
@@ -86,7 +86,7 @@ def _unknown_links(machine: Machine, recorded: Collection[str]) -> list[Stray]:
             found_links = init_process.run_in_project_network(
                 machine.store, name, project_network.list_links, list[str]()
             )
-            # Read after the links: a sandbox has its record before it has a cable.
+            # Read after the links: a sandbox has its record before it has a link.
             wanted = {project_network.link_name(each) for each in machine.store.allocations()}
             for link in found_links:
                 if link not in wanted and link not in ("lo", project_network.BRIDGE):
@@ -97,7 +97,7 @@ def _unknown_links(machine: Machine, recorded: Collection[str]) -> list[Stray]:
 
 
 def _unused_ranges(machine: Machine) -> list[Stray]:
-    """A range whose sandbox is gone is given back."""
+    """Release ranges whose sandbox is gone."""
     found = []
     for first, holder in uid_ranges.allocated(machine.store.registry).items():
         place = Path(holder)
@@ -108,7 +108,7 @@ def _unused_ranges(machine: Machine) -> list[Stray]:
 
 
 def remove_unrecorded(machine: Machine, allocation_id: str) -> None:
-    """A directory without a record: its sandbox was never begun, or is proven gone."""
+    """Remove a directory without a record: its sandbox was never begun, or is proven to be gone."""
     directory = machine.store.sandbox(allocation_id)
     root_filesystem.remove(directory)
     uid_ranges.release(machine.store.registry, directory)

@@ -1,8 +1,8 @@
-"""Ranges of users: each sandbox has 65,536 of its own, which no other sandbox and no account of the machine has.
+"""Uid ranges: each sandbox has 65,536 uids that no other sandbox and no account of the machine has.
 
-Several agents share a machine, so the ranges are given out in one directory of the machine: a file per range, named
-by its first number, saying which sandbox's directory holds it. Whatever already uses a range without being in that
-directory (accounts, subordinate ranges of other programs, user namespaces that stand) is passed over.
+Several agents may share a machine, so ranges are allocated in one directory of the machine: a file per range, named by
+its first uid, containing the directory of the sandbox that holds it. Ranges that are used without being registered
+there (accounts, subordinate ranges of other programs, existing user namespaces) are skipped.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def _locked(registry: Path) -> Iterator[None]:
 
 
 def allocated(registry: Path) -> dict[int, str]:
-    """Every range that is given out, and to which directory."""
+    """Every allocated range and the directory that holds it."""
     ranges: dict[int, str] = {}
     with contextlib.suppress(FileNotFoundError):
         for each in registry.iterdir():
@@ -43,7 +43,7 @@ def allocated(registry: Path) -> dict[int, str]:
 
 
 def claim(registry: Path, holder: Path) -> int:
-    """The first number of a range for this holder: the one that it has, or a free one."""
+    """The first uid of this holder's range: the one it has, or a free one."""
     with _locked(registry):
         allocated_ranges = allocated(registry)
         for first, holder_path in allocated_ranges.items():
@@ -54,11 +54,11 @@ def claim(registry: Path, holder: Path) -> int:
             if first not in used:
                 _write(registry / str(first), str(holder))
                 return first
-    raise HostFailure("capacity", "every range of users on this machine is given out")
+    raise HostFailure("capacity", "all uid ranges of this machine are in use")
 
 
 def release(registry: Path, holder: Path) -> None:
-    """Give back what this holder has."""
+    """Release the holder's range."""
     with _locked(registry):
         for first, holder_path in allocated(registry).items():
             if holder_path == str(holder):
@@ -67,7 +67,7 @@ def release(registry: Path, holder: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    # The content goes in before the name does: a range that is given out always says to whom.
+    # The content is written before the name exists: an allocated range always has a holder.
     draft = path.with_name(f".{path.name}")
     with draft.open("w") as file:
         file.write(text)
@@ -78,7 +78,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _used() -> Iterator[int]:
-    """Numbers that something of the machine uses: a number of each block of 65,536 that is touched."""
+    """Uids that the machine uses: at least one of each block of 65,536 that is touched."""
     for name in ("/etc/passwd", "/etc/group"):
         for fields in _lines(name):
             yield from (int(each) for each in fields[2:4] if each.isdigit())
@@ -88,7 +88,7 @@ def _used() -> Iterator[int]:
                 yield from _blocks(int(fields[1]), int(fields[2]))
     for pid in proc.pids():
         for first, count in proc.uid_map(pid):
-            if count < END:  # the machine's own map names every user there is
+            if count < END:  # the machine's own map covers all uids
                 yield from _blocks(first, count)
 
 

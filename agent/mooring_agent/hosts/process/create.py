@@ -1,4 +1,4 @@
-"""Making a sandbox of the process host: a list of steps, each of which may be done again.
+"""Creating a sandbox of the process host: a list of idempotent steps.
 
 The steps are data, so that a test can kill the agent after each of them.
 """
@@ -17,16 +17,16 @@ from mooring_agent.supervisor.program_runner import is_name
 
 @dataclass(slots=True)
 class Creation:
-    """One sandbox that is made; its record, which says that it is wanted, is on disk already."""
+    """One sandbox being created; its record, which says that it is wanted, is already on disk."""
 
     sandbox: SandboxDirectory
     spec: SandboxSpec
     record: ProcessSandboxRecord
-    ensure_supervisor: Callable[[SandboxDirectory], Awaitable[object]]  # start its supervisor, unless it stands
+    ensure_supervisor: Callable[[SandboxDirectory], Awaitable[object]]  # starts its supervisor unless it is running
 
     @property
     def is_ready(self) -> bool:
-        """Whether an earlier making came to its end."""
+        """Whether an earlier creation was completed."""
         return self.record.phase == "ready"
 
 
@@ -34,26 +34,22 @@ Step = Callable[[Creation], Awaitable[None]]
 
 
 async def make_directories(work: Creation) -> None:
-    """Its root, and its supervisor's directory."""
     if not work.is_ready:
         await asyncio.to_thread(work.sandbox.make_directories)
 
 
 async def write_hosts_file(work: Creation) -> None:
-    """The names that it was told."""
     if not work.is_ready:
         await asyncio.to_thread(OwnedFiles(work.sandbox).write, "", [hosts_file(work.spec.peers)])
 
 
 async def mark_ready(work: Creation) -> None:
-    """From now on it stands."""
     if not work.is_ready:
         work.record = replace(work.record, phase="ready")
         work.sandbox.write(work.record)
 
 
 async def start_supervisor(work: Creation) -> None:
-    """Who runs its programs."""
     await work.ensure_supervisor(work.sandbox)
 
 
@@ -61,13 +57,13 @@ STEPS: tuple[Step, ...] = (make_directories, write_hosts_file, mark_ready, start
 
 
 def hosts_file(peers: Sequence[Peer]) -> FileSpec:
-    """The names of a project, as /etc/hosts has them."""
+    """The /etc/hosts of a sandbox."""
     for peer in peers:
         if not is_name(peer.name):
-            raise HostFailure("refused", "no name of a peer")
+            raise HostFailure("refused", "not a valid peer name")
         try:
             ipaddress.ip_address(peer.address)
         except ValueError:
-            raise HostFailure("refused", "no address of a peer") from None
+            raise HostFailure("refused", "not a valid peer address") from None
     lines = [f"{peer.address} {peer.name}\n" for peer in (Peer("localhost", LOOPBACK), *peers)]
     return FileSpec("/etc/hosts", "".join(lines).encode())

@@ -1,4 +1,4 @@
-"""Take a sandbox or one of its owners away, and look whether it is gone."""
+"""Destroying a sandbox or one of its owners, and verifying that nothing is left."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ _ROUND_SECONDS: Final = 0.02
 
 
 async def scope_of(sandbox: SandboxDirectory, label: str | None, paths: Sequence[Path] = ()) -> InspectionScope:
-    """A sandbox or one of its owners, with the supervisors that answer for it."""
+    """The inspection scope of a sandbox or of one of its owners, with the supervisors that respond."""
     pids: list[int] = []
     status = await _unless_gone(SupervisorClient(sandbox.supervisor).status())
     if status is not None:
@@ -39,7 +39,7 @@ async def scope_of(sandbox: SandboxDirectory, label: str | None, paths: Sequence
 
 
 async def close_owner(sandbox: SandboxDirectory, label: str) -> TeardownReport:
-    """Kill, remove and look for everything of one owner."""
+    """Kill and remove everything of one owner, then inspect."""
     files = OwnedFiles(sandbox)
     written = await asyncio.to_thread(files.of, label)
     paths = [sandbox.root / path for path in written] + [sandbox.owner_directory(label)]
@@ -67,40 +67,38 @@ Step = Callable[[Teardown], Awaitable[None]]
 
 
 async def mark_destroying(work: Teardown) -> None:
-    """From now on it is not to stand again."""
+    """Record that the sandbox must not be recovered any more."""
     record = work.sandbox.read()
     if record is not None:
         work.sandbox.write(replace(record, phase="destroying"))
 
 
 async def shut_down(work: Teardown) -> None:
-    """Its supervisor ends what it runs, and itself."""
+    """Ask its supervisor to stop what it runs, and itself."""
     await _unless_gone(SupervisorClient(work.sandbox.supervisor).shut_down())
 
 
 async def kill_remaining(work: Teardown) -> None:
-    """Whoever is left, because the supervisor is gone itself."""
+    """Kill what is left if the supervisor itself is gone."""
     await _kill(work.scope, work.before)
 
 
 async def remove_cgroups(work: Teardown) -> None:
-    """Control groups that its programs had made for themselves."""
+    """Remove the control groups that its programs created for themselves."""
     await asyncio.to_thread(inspect.remove_cgroups, work.before.held["cgroups"])
 
 
 async def remove_files(work: Teardown) -> None:
-    """Its root and its supervisor's directory."""
     for name in ("root", "supervisor"):
         await asyncio.to_thread(_remove, work.sandbox.directory, name)
 
 
 async def remove_record(work: Teardown) -> None:
-    """The record goes last, so that a crash leaves a sandbox that is still known to be going."""
+    """Remove the record last, so that after a crash the sandbox is still known to be going."""
     await asyncio.to_thread(_remove, work.sandbox.directory.parent, work.sandbox.directory.name)
 
 
 async def inspect_after(work: Teardown) -> None:
-    """What is left."""
     work.after = await _inspect_until_clean(work.scope, work.before)
 
 
@@ -116,7 +114,7 @@ STEPS: tuple[Step, ...] = (
 
 
 async def destroy(sandbox: SandboxDirectory, steps: tuple[Step, ...] = STEPS) -> TeardownReport:
-    """Kill, remove and look for everything of an allocation."""
+    """Kill and remove everything of an allocation, then inspect."""
     paths = await asyncio.to_thread(_top_paths, sandbox)
     scope = await scope_of(sandbox, None, paths)
     work = Teardown(sandbox, scope, await asyncio.to_thread(inspect.inspect_sandbox, scope))
@@ -128,7 +126,7 @@ async def destroy(sandbox: SandboxDirectory, steps: tuple[Step, ...] = STEPS) ->
 async def sweep(
     sandboxes: Path, node_id: str, known: Collection[str], reap: Callable[[str], Awaitable[TeardownReport]]
 ) -> list[Stray]:
-    """Reap sandboxes and processes of ours that the platform does not know, and name what is not ours."""
+    """Reap sandboxes and processes of ours that the platform does not know, and report what is not ours."""
     strays: list[Stray] = []
     for entry in await asyncio.to_thread(_entries, sandboxes):
         if entry.name in known:
@@ -138,8 +136,10 @@ async def sweep(
             continue
         report = await reap(entry.name)
         if report.remaining:
-            # It still stands, so the next sweep comes back to it.
-            log.error("%d things of %s could not be reaped", len(report.remaining), entry.name)
+            # It still exists, so the next sweep tries again.
+            log.error(
+                "could not reap %d resources of %s; the next sweep tries again", len(report.remaining), entry.name
+            )
             continue
         resources = [
             Resource("files", entry.name),
@@ -163,13 +163,13 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
 
 
 def _marked_processes() -> list[proc.Process]:
-    """The living processes that carry the mark of some sandbox."""
+    """The living processes that carry the mark of any sandbox."""
     table = proc.processes().values()
     return [each for each in table if not each.ended and SANDBOX_VARIABLE in proc.environment(each.pid)]
 
 
 def _top_paths(sandbox: SandboxDirectory) -> list[Path]:
-    """What is in a sandbox's directory and at the top of its root: the things that a receipt lists."""
+    """The entries of a sandbox's directory and of its root: the paths that a receipt lists."""
     found = [sandbox.directory] if sandbox.directory.is_dir() else []
     for directory in (sandbox.directory, sandbox.root):
         if directory.is_dir():
@@ -191,18 +191,18 @@ def _remove(parent: Path, name: str) -> None:
 
 
 async def _unless_gone(request: Awaitable[Response]) -> Response | None:
-    """A supervisor that is gone or stuck cannot help; what is left of it is found and killed without it."""
+    """The supervisor's response; none if it is gone or stuck. Its processes are then found and killed without it."""
     try:
         return await request
     except SupervisorGone:
         return None
     except SupervisorRefusal as refusal:
-        log.warning("the supervisor did not help: %s", refusal)
+        log.warning("the supervisor did not respond: %s; killing its processes without it", refusal)
         return None
 
 
 async def _kill(scope: InspectionScope, before: SandboxSnapshot) -> None:
-    """What the supervisor did not end because it is gone itself; looked for again as long as there is some."""
+    """Kill what the supervisor could not, repeating as long as something is found."""
     found = before.processes
     for _ in range(_ROUNDS_MAX):
         found = await asyncio.to_thread(lambda known: inspect.find_processes(scope, proc.processes(), known), found)
@@ -214,7 +214,7 @@ async def _kill(scope: InspectionScope, before: SandboxSnapshot) -> None:
 
 
 async def _inspect_until_clean(scope: InspectionScope, before: SandboxSnapshot) -> SandboxSnapshot:
-    """A socket or a namespace goes a moment after the last process that held it, so what is seen is looked at again."""
+    """Inspect again while something is left: sockets and namespaces go a moment after their last process."""
     for _ in range(_ROUNDS_MAX):
         after = await asyncio.to_thread(inspect.inspect_sandbox, scope, before)
         if not after.resources:

@@ -1,4 +1,4 @@
-"""The process host; what it promises is in the package's own text."""
+"""The process host; the package's docstring says what it promises."""
 
 import asyncio
 import os
@@ -67,7 +67,7 @@ class ProcessHost:
         self._sandboxes.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def recover(self) -> Sequence[str]:
-        """After a start of the agent: find what stands, and start a supervisor that is not there any more."""
+        """After a start of the agent: find the sandboxes and restart supervisors that are gone."""
         found = []
         for sandbox, record in self._records():
             if record.phase == "ready":
@@ -76,7 +76,7 @@ class ProcessHost:
         return found
 
     async def create(self, spec: SandboxSpec) -> SandboxFacts:
-        """Make the sandbox, or answer how it stands already."""
+        """Create the sandbox, or return the state of an existing one."""
         sandbox = self._sandbox(spec.allocation_id)
         async with self._create_lock:
             self._check_capacity(spec)
@@ -89,17 +89,17 @@ class ProcessHost:
         return SandboxFacts("none", LOOPBACK, limits)
 
     async def set_peers(self, allocation_id: str, peers: Sequence[Peer]) -> None:
-        """Write the names to etc/hosts below the root; programs here ask the machine's resolver all the same."""
+        """Write the names to etc/hosts below the root; programs here still use the machine's resolver."""
         await self.write_files(Owner(allocation_id), [create.hosts_file(peers)])
 
     async def write_files(self, owner: Owner, files: Sequence[FileSpec]) -> int:
-        """Write files below the sandbox's root and remember whose they are; how many."""
+        """Write files below the sandbox's root and record their owner; returns how many."""
         async with self._lock(owner.allocation_id):
             sandbox = self._require_sandbox(owner)
             return await asyncio.to_thread(OwnedFiles(sandbox).write, owner.label, files)
 
     async def run(self, owner: Owner, key: str, process: ProcessSpec, timeout_seconds: float) -> int:
-        """Run a program to its end under `key`; its exit code. Asked again for a known key, it re-attaches."""
+        """Run a program to its end under `key` and return its exit code; a known key is re-attached to."""
         sandbox = self._require_sandbox(owner)
         client = await self._ensure_supervisor(sandbox)
         state = await _ask(client.start_run(owner.label, key, _program_spec(sandbox, process), timeout_seconds))
@@ -108,7 +108,7 @@ class ProcessHost:
         return _exit_code(state, timeout_seconds)
 
     async def find_run(self, owner: Owner, key: str) -> Literal["running", "ended", "absent"]:
-        """Whether a program that was started under `key` can still be found."""
+        """Whether a program that was started under `key` still exists."""
         client = await self._ensure_supervisor(self._require_sandbox(owner))
         state = await _ask(client.find_run(owner.label, key))
         if state is None or state.reason == "lost":
@@ -119,12 +119,12 @@ class ProcessHost:
         """Kill that program and what it started."""
         client = await self._ensure_supervisor(self._require_sandbox(owner))
         if left := await _ask(client.cancel_run(owner.label, key)):
-            raise HostFailure("host_error", f"{len(left)} processes could not be ended")
+            raise HostFailure("host_error", f"{len(left)} processes could not be killed")
 
     async def start_service(
         self, owner: Owner, name: str, process: ProcessSpec, restart: RestartPolicy
     ) -> ServiceState:
-        """Start a supervised program, or answer how the one of this name stands."""
+        """Start a supervised program, or return the state of the one with this name."""
         sandbox = self._require_sandbox(owner)
         client = await self._ensure_supervisor(sandbox)
         policy = {"policy": restart.policy, "backoff_seconds": restart.backoff_seconds, "limit": restart.limit}
@@ -132,17 +132,16 @@ class ProcessHost:
         return _service_state(name, state, ())
 
     async def stop_service(self, owner: Owner, name: str, kill: Literal["main", "owner"], grace_seconds: float) -> bool:
-        """Stop it: the main process alone, or all that the owner runs; whether it ran."""
+        """Stop the main process, or everything that the owner runs; returns whether it was running."""
         client = await self._ensure_supervisor(self._require_sandbox(owner))
         if kill == "main":
             return await _ask(client.stop_service(owner.label, name, grace_seconds))
         ran, left = await _ask(client.kill(owner.label, grace_seconds))
         if left:
-            raise HostFailure("host_error", f"{len(left)} processes could not be ended")
+            raise HostFailure("host_error", f"{len(left)} processes could not be killed")
         return name in ran
 
     async def inspect_service(self, owner: Owner, name: str) -> ServiceState:
-        """How it stands."""
         sandbox = self._require_sandbox(owner)
         client = await self._ensure_supervisor(sandbox)
         state = await _ask(client.inspect(owner.label, name))
@@ -153,17 +152,17 @@ class ProcessHost:
         )
 
     async def read_log(self, owner: Owner, key: str, offset: int) -> AsyncIterator[bytes]:
-        """The output of a run or a service from an offset to what is there now."""
+        """The output of a run or service, from an offset to its current end."""
         for piece in segmented_log.read_log(self._require_sandbox(owner).log(owner, key), offset):
             yield piece
             await asyncio.sleep(0)
 
     async def read_log_part(self, owner: Owner, key: str, request: LogRequest) -> LogPart | None:
-        """A bounded part of such a log; none where there is no log of this key."""
+        """A bounded part of a log; none if there is no log with this key."""
         return await asyncio.to_thread(read_service_log, self._require_sandbox(owner).log(owner, key), request)
 
     async def read_output(self, owner: Owner, key: str) -> tuple[bytes, bool] | None:
-        """What a run wrote to its standard output alone, as far as it was asked for."""
+        """The captured standard output of a run."""
         return await asyncio.to_thread(read_capture, self._require_sandbox(owner).log(owner, key))
 
     async def dial(self, allocation_id: str, port: int) -> ByteStream:
@@ -184,12 +183,12 @@ class ProcessHost:
         return stream_of(await _ask(client.open_piped(owner.label, _program_spec(sandbox, process))))
 
     async def close_owner(self, owner: Owner) -> TeardownReport:
-        """Kill, remove and look for everything of one owner; the others go on."""
+        """Kill and remove everything of one owner, then inspect; other owners are not affected."""
         async with self._lock(owner.allocation_id):
             return await destroy.close_owner(self._require_sandbox(owner), owner.label)
 
     async def destroy(self, allocation_id: str) -> TeardownReport:
-        """Kill, remove and look for everything of the allocation; of one that is gone there is nothing."""
+        """Kill and remove everything of the allocation, then inspect; nothing is found if it is already gone."""
         async with self._lock(allocation_id):
             found = await destroy.destroy(self._sandbox(allocation_id), self.destroy_steps)
         self._locks.pop(allocation_id, None)
@@ -202,7 +201,7 @@ class ProcessHost:
 
     def _sandbox(self, allocation_id: str) -> SandboxDirectory:
         if not is_name(allocation_id):
-            raise HostFailure("path_refused", "no id of an allocation")
+            raise HostFailure("path_refused", "not an allocation id")
         return SandboxDirectory(self._sandboxes / allocation_id, self._node_id)
 
     def _require_sandbox(self, owner: Owner) -> SandboxDirectory:
@@ -211,7 +210,7 @@ class ProcessHost:
         if record is None or record.phase != "ready":
             raise HostFailure("not_found", f"{owner.allocation_id} has no sandbox here")
         if owner.label and not is_name(owner.label):
-            raise HostFailure("path_refused", "no label of an owner")
+            raise HostFailure("path_refused", "not an owner label")
         return sandbox
 
     def _records(self) -> list[tuple[SandboxDirectory, ProcessSandboxRecord]]:
@@ -221,15 +220,17 @@ class ProcessHost:
         return [(each, record) for each in sandboxes if (record := each.read()) is not None]
 
     def _check_capacity(self, spec: SandboxSpec) -> None:
-        """Without isolation only one project's sandboxes may stand side by side."""
+        """Without isolation, only sandboxes of one project may exist side by side."""
         for sandbox, record in self._records():
             if record.project_id != spec.project_id:
-                raise HostFailure("capacity", "the process host has no isolation and takes one project only")
+                raise HostFailure(
+                    "capacity", "the process host has no isolation and accepts only one project at a time"
+                )
             if sandbox.allocation_id == spec.allocation_id and record.phase == "destroying":
                 raise HostFailure("refused", f"{spec.allocation_id} is being destroyed")
 
     async def _ensure_supervisor(self, sandbox: SandboxDirectory) -> SupervisorClient:
-        """The sandbox's supervisor, started anew if it is gone (then what it ran is lost, and is told so)."""
+        """A client of the sandbox's supervisor, which is restarted if it is gone; what it ran is then lost."""
         client = SupervisorClient(sandbox.supervisor)
         try:
             await client.status()
@@ -238,7 +239,7 @@ class ProcessHost:
             async with self._start_lock:
                 await self._start_supervisor(sandbox)
         except SupervisorRefusal as refusal:
-            raise HostFailure("host_error", "the sandbox's supervisor does not answer") from refusal
+            raise HostFailure("host_error", "the sandbox's supervisor does not respond") from refusal
         return client
 
     async def _start_supervisor(self, sandbox: SandboxDirectory) -> None:
@@ -257,7 +258,7 @@ class ProcessHost:
 
 
 async def _ask(request: Awaitable[Response]) -> Response:
-    """A supervisor's answer; what it refuses is the host's failure."""
+    """A supervisor's response; its refusal becomes a host failure."""
     try:
         return await request
     except SupervisorRefusal as refusal:
@@ -276,9 +277,9 @@ def _exit_code(state: ProgramState, timeout_seconds: float) -> int:
     if state.reason == "exited" and state.exit_code is not None:
         return state.exit_code
     details = {
-        "timed_out": f"it did not end in {timeout_seconds:g} seconds",
+        "timed_out": f"it did not end within {timeout_seconds:g} seconds",
         "cancelled": "it was cancelled",
-        "lost": "it is not there any more, and nobody saw how it ended",
+        "lost": "it is gone, and its exit code is unknown",
     }
     code = "interrupted" if state.reason == "lost" else state.reason or "host_error"
     raise HostFailure(code, details.get(state.reason or "", "it could not be started"), state.exit_code)

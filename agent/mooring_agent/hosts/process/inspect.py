@@ -1,4 +1,4 @@
-"""Look for everything that belongs to a sandbox or to one of its owners, before a teardown and after it."""
+"""Finding everything that belongs to a sandbox or to one of its owners, before and after a teardown."""
 
 import contextlib
 import os
@@ -29,18 +29,18 @@ KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class InspectionScope:
-    """What is to be looked for: a sandbox, or one owner in it, whose supervisors are known."""
+    """What to look for: a sandbox, or one owner in it, whose supervisors are known."""
 
     sandbox: SandboxDirectory
-    label: str | None  # none is the whole sandbox
+    label: str | None  # none means the whole sandbox
     supervisors: frozenset[proc.Process]
     paths: tuple[Path, ...]
-    origin: frozenset[str]  # the namespaces and control groups of the agent that had started the supervisor
+    origin: frozenset[str]  # the namespaces and control groups of the agent that started the supervisor
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxSnapshot:
-    """What was seen: things by their kind and a key that stands for this very thing, and how much was examined."""
+    """What was found: resources by their kind and a key that identifies each, and how much was examined."""
 
     resources: Mapping[tuple[str, str], Resource]
     processes: tuple[proc.Process, ...]
@@ -51,12 +51,12 @@ class SandboxSnapshot:
 def find_processes(
     scope: InspectionScope, table: dict[int, proc.Process], known: Iterable[proc.Process] = ()
 ) -> tuple[proc.Process, ...]:
-    """The living ones, by the tree, by the mark in the environment, and supervisors of the sandbox by their title.
+    """The living processes, by tree, by the mark in the environment, and supervisors by their title.
 
-    One that is `known` to be of it counts as long as it lives: who dies loses its environment a while before its end.
+    A `known` process counts as long as it lives: a dying one loses its environment a while before it is gone.
     """
     sandbox = scope.sandbox
-    # By its start too: its number may be somebody else's by now.
+    # Compared by start time too, because pids are reused.
     roots = {
         each.pid
         for each in (*scope.supervisors, *known)
@@ -73,7 +73,7 @@ def find_processes(
 
 
 def inspect_sandbox(scope: InspectionScope, before: SandboxSnapshot | None = None) -> SandboxSnapshot:
-    """Look at everything. Afterwards (`before` is given) also whether anybody at all holds what was seen before."""
+    """Inspect everything. With `before`, also whether any process still holds what was found then."""
     table = proc.processes()
     found = find_processes(scope, table, () if before is None else before.processes)
     resources = {
@@ -108,7 +108,7 @@ def inspect_sandbox(scope: InspectionScope, before: SandboxSnapshot | None = Non
 
 
 def compare(before: SandboxSnapshot, after: SandboxSnapshot) -> TeardownReport:
-    """What was found, what is gone, and what is left: also what nobody had seen before."""
+    """What was found, what is gone, and what is left, including what was not there before."""
     found = list(before.resources.values())
     removed = [resource for key, resource in before.resources.items() if key not in after.resources]
     looked = {kind: max(before.examined[kind], after.examined[kind]) for kind in KINDS}
@@ -124,26 +124,26 @@ def compare(before: SandboxSnapshot, after: SandboxSnapshot) -> TeardownReport:
 def _own_groups(
     read: Callable[[int], set[str]], scope: InspectionScope, found: tuple[proc.Process, ...]
 ) -> frozenset[str]:
-    """The namespaces or control groups that processes made for themselves: those that no agent of ours was in."""
+    """The namespaces or control groups that processes created for themselves: those that no agent of ours was in."""
     ours = read(os.getpid()) | scope.origin
     return frozenset(name for each in found for name in read(each.pid) if name not in ours)
 
 
 def _in_use(kind: str, table: dict[int, proc.Process]) -> tuple[set[str], int]:
-    """What anybody that we may see is in, and how many were examined."""
+    """What any visible process is in, and how many were examined."""
     read = proc.namespaces if kind == "namespaces" else proc.cgroups
     names = [name for pid, process in table.items() if not process.ended for name in read(pid)]
     return set(names), len(names)
 
 
 def _empty_cgroups(held: frozenset[str]) -> set[str]:
-    """Control groups that nobody is in any more and that are still there, as directories."""
+    """Control groups without processes whose directories still exist."""
     places = {name: proc.cgroup_directory(name) for name in held}
     return {name for name, place in places.items() if place is not None and os.path.isdir(place)}
 
 
 def remove_cgroups(held: frozenset[str]) -> None:
-    """Take away the groups that programs had made and were in, the deepest first; one that others are in stays."""
+    """Remove the groups that programs created, deepest first; one that other processes are in stays."""
     places = [place for name in held if (place := proc.cgroup_directory(name)) is not None]
     for place in sorted(places, key=lambda each: each.count("/"), reverse=True):
         with contextlib.suppress(OSError):
@@ -153,7 +153,7 @@ def remove_cgroups(held: frozenset[str]) -> None:
 def _inspect_sockets(
     held: frozenset[str], resources: dict[tuple[str, str], Resource], examined: dict[str, int]
 ) -> None:
-    """Sockets live as long as somebody holds them: those that were held and are still in the machine's tables."""
+    """Sockets live as long as a process holds them: those that were held and are still in the kernel's tables."""
     sockets = list(proc.sockets("/proc/self/net"))
     named = [each for each in sockets if each.path]
     ports = [each for each in sockets if each.port is not None and each.protocol in ("tcp", "udp")]

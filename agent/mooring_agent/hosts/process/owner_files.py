@@ -1,7 +1,8 @@
-"""Which owner wrote which file of a sandbox, and its removal.
+"""Which owner wrote which file of a sandbox, and how files are removed.
 
-The table is on the disk before a file is, so that no crash leaves one that nobody knows. A directory belongs to whom it
-was first made for, with all that programs put into it; where another owner has files in it, it passes to that one.
+The table is saved before a file is written, so that a crash leaves no file without an owner. A directory belongs to the
+owner it was first created for, with everything programs put into it; if another owner has files in it, it passes to
+that owner.
 """
 
 import json
@@ -26,9 +27,9 @@ class OwnedFiles:
         self._table = sandbox.directory / "files.json"
 
     def write(self, label: str, files: Sequence[FileSpec]) -> int:
-        """Write them all, or refuse before the first if one is not allowed; how many."""
+        """Write all files, or refuse before the first one if any is not allowed; returns how many."""
         if len(files) > safe_paths.FILES_MAX:
-            raise HostFailure("too_large", f"at most {safe_paths.FILES_MAX} files are written at once")
+            raise HostFailure("too_large", f"at most {safe_paths.FILES_MAX} files can be written at once")
         wanted = [(safe_paths.parse_path(_plain(each)), each) for each in files]
         for _, file in wanted:
             safe_paths.check_file(file.content, file.mode)
@@ -37,7 +38,7 @@ class OwnedFiles:
             for parts, file in wanted:
                 self._claim(root, owners, (label, parts, file))
             if len(owners) > OWNED_MAX:
-                raise HostFailure("capacity", f"a sandbox has at most {OWNED_MAX} files of its tasks")
+                raise HostFailure("capacity", f"a sandbox can have at most {OWNED_MAX} files written by tasks")
             replace_json(self._table, owners)
             for parts, file in wanted:
                 if file.directory:
@@ -47,7 +48,7 @@ class OwnedFiles:
         return len(wanted)
 
     def of(self, label: str) -> tuple[str, ...]:
-        """The paths that are an owner's and nobody else's, and are there."""
+        """The existing paths that belong to this owner only."""
         with self._open_root() as root:
             owners = self._read()
             heirs = _heirs(owners, label)
@@ -55,7 +56,9 @@ class OwnedFiles:
             return tuple(path for path in mine if safe_paths.exists(root, _parts(path)))
 
     def remove(self, label: str) -> int:
-        """Take an owner's files away, and its directories unless another owner has files in them; how many things."""
+        """Remove an owner's files, and its directories unless another owner has files in them; returns how many
+        entries.
+        """
         removed = 0
         with self._open_root() as root:
             owners = self._read()
@@ -102,13 +105,13 @@ class OwnedFiles:
 
 
 def _heirs(owners: dict[str, str], label: str) -> dict[str, str]:
-    """The directories in which others than this owner have something, and who."""
+    """The directories that contain files of other owners, and whose."""
     others = [(path, owner) for path, owner in owners.items() if owner != label]
     return {above: owner for path, owner in others for above in accumulate(_parts(path)[:-1], "{}/{}".format)}
 
 
 def _plain(file: FileSpec) -> str:
-    """A directory may be spelled with a slash at its end."""
+    """The path without the trailing slash that a directory may have."""
     return file.path.removesuffix("/") if file.directory else file.path
 
 

@@ -1,4 +1,4 @@
-"""One sandbox on the disk: its record, its root and its supervisor's directory."""
+"""One sandbox on disk: its record, its root and its supervisor's directory."""
 
 import json
 import os
@@ -19,7 +19,7 @@ Phase = Literal["making", "ready", "destroying"]
 
 @dataclass(frozen=True, slots=True)
 class ProcessSandboxRecord:
-    """What has to be known again after a crash."""
+    """What must be known again after a crash."""
 
     allocation_id: str
     tenant_id: str
@@ -31,19 +31,19 @@ class ProcessSandboxRecord:
 
 @dataclass(frozen=True, slots=True)
 class SandboxDirectory:
-    """Where the parts of a sandbox are, and how its processes are marked."""
+    """The paths of a sandbox, and how its processes are marked."""
 
     directory: Path
     node_id: str
 
     @property
     def allocation_id(self) -> str:
-        """The directory is named by it."""
+        """The name of the directory."""
         return self.directory.name
 
     @property
     def root(self) -> Path:
-        """What the tenant's paths count from."""
+        """The directory that the tenant's paths are relative to."""
         return self.directory / "root"
 
     @property
@@ -53,12 +53,11 @@ class SandboxDirectory:
 
     @property
     def mark(self) -> str:
-        """The value by which its processes are found in the environment, and its supervisors by their title."""
+        """Identifies its processes by their environment, and its supervisors by their title."""
         return f"{self.node_id}/{self.allocation_id}"
 
     @property
     def title(self) -> str:
-        """What `ps` shows of its supervisors."""
         return f"mooring-init {self.mark}"
 
     def owner_directory(self, label: str) -> Path:
@@ -68,16 +67,16 @@ class SandboxDirectory:
     def log(self, owner: Owner, key: str) -> str:
         """The directory of one program's output."""
         if not is_name(key):
-            raise HostFailure("path_refused", "no key of a run and no name of a service")
+            raise HostFailure("path_refused", "not the key of a run nor the name of a service")
         return str(self.owner_directory(owner.label) / "logs" / key)
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
-        """A program's variables: those of the place, then those that were asked for."""
+        """A program's environment: the sandbox's variables, overridden by the requested ones."""
         place = {"HOME": str(self.root), "TMPDIR": str(self.root / "tmp"), ROOT_VARIABLE: str(self.root)}
         return {**place, **given}
 
     def read(self) -> ProcessSandboxRecord | None:
-        """The record, if the sandbox was at least begun."""
+        """The record, if the creation was begun."""
         try:
             fields = json.loads((self.directory / "record.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -85,24 +84,22 @@ class SandboxDirectory:
         return ProcessSandboxRecord(**{**fields, "origin": tuple(fields["origin"])})
 
     def begin(self, spec: SandboxSpec) -> ProcessSandboxRecord:
-        """Write down that it is being made, before anything else of it is there."""
+        """Record that the sandbox is being created, before anything else of it exists."""
         record = ProcessSandboxRecord(spec.allocation_id, spec.tenant_id, spec.project_id, spec.hostname, "making")
         self.directory.mkdir(mode=0o700, exist_ok=True)
         self.write(record)
         return record
 
     def make_directories(self) -> None:
-        """Its root and its supervisor's directory."""
         for directory in (self.root, self.root / "tmp", self.supervisor):
             directory.mkdir(mode=0o700, exist_ok=True)
 
     def write(self, record: ProcessSandboxRecord) -> None:
-        """Replace the record."""
         replace_json(self.directory / "record.json", asdict(record))
 
 
 def replace_json(path: Path, content: Any) -> None:
-    """Write a file whole or not at all, and to the disk."""
+    """Replace a JSON file atomically and durably."""
     new = path.with_name(path.name + ".new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -86,7 +86,7 @@ async def test_the_disk_is_in_the_sandboxs_view_alone(small: NamespaceHost) -> N
 async def test_a_host_without_a_bound_says_so(tmp_path: Path) -> None:
     host = NamespaceHost(tmp_path / "state", "nod_test", disk_bytes=0)
     facts = await host.create(spec_of("alc_1"))
-    assert facts.limits["disk"] == "not enforced: the agent was told to set no bound"
+    assert facts.limits["disk"] == "not enforced: the agent is configured without a disk limit"
     assert (await host.destroy("alc_1")).clean
     with pytest.raises(ValueError, match="at least"):
         NamespaceHost(tmp_path / "state", "nod_test", disk_bytes=sandbox_disk.DISK_BYTES_MIN - 1)
