@@ -144,9 +144,14 @@ class Simulation:
                 await backoff.wait()
         host = SimulatedHost(_faults_of(fleet.faults, number))
         return AgentParts(
-            identity, keys, host, Journal(":memory:"), partial(simulated_inventory, fleet.gpus), time.time,
+            identity,
+            keys,
+            host,
+            Journal(":memory:"),
+            partial(simulated_inventory, fleet.gpus),
+            time.time,
             transport=transport,
-        )  # fmt: skip
+        )
 
     async def _one_time_token(self) -> str:
         try:

@@ -36,9 +36,15 @@ async def test_a_sandbox_that_is_made_during_a_sweep_is_not_reaped_by_it_but_by_
         return []
 
     parts = AgentParts(
-        Identity("http://platform.example", NODE, AUDIENCE, ()), make_keys(), host, journal, dict, time.time,
-        transport=httpx.MockTransport(knows_nothing), sweeps=(meanwhile,),
-    )  # fmt: skip
+        Identity("http://platform.example", NODE, AUDIENCE, ()),
+        make_keys(),
+        host,
+        journal,
+        dict,
+        time.time,
+        transport=httpx.MockTransport(knows_nothing),
+        sweeps=(meanwhile,),
+    )
     agent = Agent(parts)
     await agent.sweep()
     assert made == [ALLOCATION]

@@ -75,7 +75,9 @@ class BlobCache:
                 return True
             self._make_room(size or 0)
             partial = self._partial / _hex(digest)
-            await self._download(digest, size, source, (report_progress, no_progress_seconds))
+            await self._download(
+                digest, size, source, report_progress=report_progress, no_progress_seconds=no_progress_seconds
+            )
             os.replace(partial, place)
             sync_directory(self._blobs)
             return False
@@ -104,9 +106,14 @@ class BlobCache:
             raise HostFailure("too_large", f"{wanted} bytes are needed and {free} are free on this machine's disk")
 
     async def _download(
-        self, digest: str, size: int | None, source: BlobSource, manner: tuple[ProgressCallback, float]
+        self,
+        digest: str,
+        size: int | None,
+        source: BlobSource,
+        *,
+        report_progress: ProgressCallback,
+        no_progress_seconds: float,
     ) -> None:
-        report_progress, no_progress_seconds = manner
         partial = self._partial / _hex(digest)
         digest_so_far, offset = await asyncio.to_thread(_hash_existing, partial)
         if size is not None and offset > size:

@@ -269,21 +269,30 @@ class ContainerTasks:
 
     def _create_options(self, context: TaskContext, arguments: task_arguments.ContainerLaunch) -> list[str]:
         owner = context.owner
-        options = [
-            "--name", self._name(owner, arguments.name), "--pull=never", "--read-only", "--cap-drop", "ALL",
-            "--security-opt", "no-new-privileges", "--user", arguments.user, "--pids-limit", str(arguments.pids),
-            "--memory", str(arguments.memory_bytes), "--cpus", f"{arguments.cpus:g}", "--no-hosts", "--init",
-            "--network", f"ns:{self.sandboxes.network_path(owner.allocation_id)}", "--restart", "no",
-            # What an image declares would be left behind: anonymous volumes, and health-check timers on the machine.
-            "--image-volume", "tmpfs", "--no-healthcheck",
-        ]  # fmt: skip
+        # What an image declares would be left behind: anonymous volumes, and health-check timers on the machine.
+        options = ["--pull=never", "--read-only", "--no-hosts", "--init", "--image-volume=tmpfs", "--no-healthcheck"]
+        values = {
+            "--name": self._name(owner, arguments.name),
+            "--cap-drop": "ALL",
+            "--security-opt": "no-new-privileges",
+            "--user": arguments.user,
+            "--pids-limit": str(arguments.pids),
+            "--memory": str(arguments.memory_bytes),
+            "--cpus": f"{arguments.cpus:g}",
+            "--network": f"ns:{self.sandboxes.network_path(owner.allocation_id)}",
+            "--restart": "no",
+        }
+        options += [word for pair in values.items() for word in pair]
         base = self.sandboxes.uid_base(owner.allocation_id)
         if base is not None:
             options += ["--uidmap", f"0:{base}:65536", "--gidmap", f"0:{base}:65536"]
         labels = {
-            NODE: self.node_id, ALLOCATION: owner.allocation_id, OWNER: owner.name, NAME: arguments.name,
+            NODE: self.node_id,
+            ALLOCATION: owner.allocation_id,
+            OWNER: owner.name,
+            NAME: arguments.name,
             TASK: context.task.task_id,
-        }  # fmt: skip
+        }
         options += [option for name, value in labels.items() for option in ("--label", f"{name}={value}")]
         options += [option for name, value in arguments.environment.items() for option in ("--env", f"{name}={value}")]
         options += [

@@ -99,9 +99,13 @@ class ImageStore:
         try:
             _write_layout(layout, self._cache, digest, raw, manifest)
             await self._podman.call(
-                "pull", "--quiet", "--signature-policy", str(self._podman.policy), f"oci:{layout.name}:image",
+                "pull",
+                "--quiet",
+                "--signature-policy",
+                str(self._podman.policy),
+                f"oci:{layout.name}:image",
                 code="image_pull_failed",
-            )  # fmt: skip
+            )
         finally:
             shutil.rmtree(layout)
         got = await self._digest_of(image_id)
@@ -118,8 +122,9 @@ def _select_platform(index: ImageManifest) -> str:
     machine = MACHINES.get(os.uname().machine, os.uname().machine)
     for blob in index.manifests:
         if blob.platform is not None and (blob.platform.get("os"), blob.platform.get("architecture")) == (
-            "linux", machine,
-        ):  # fmt: skip
+            "linux",
+            machine,
+        ):
             return blob.digest
     raise HostFailure("image_pull_failed", f"the index has no image for linux/{machine}")
 
@@ -136,8 +141,10 @@ def _write_layout(layout: Path, cache: BlobCache, digest: str, raw: bytes, manif
             with cache.using(blob.digest) as source:
                 os.link(source, place)
     top = {
-        "mediaType": manifest.media_type, "digest": digest, "size": len(raw),
+        "mediaType": manifest.media_type,
+        "digest": digest,
+        "size": len(raw),
         "annotations": {"org.opencontainers.image.ref.name": "image"},
-    }  # fmt: skip
+    }
     (layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [top]}))
     (layout / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')

@@ -86,8 +86,10 @@ class Podman:
             self.prepare()
         process = await asyncio.create_subprocess_exec(
             "podman",
-            "--root", str(self.directory / "storage"),
-            "--runroot", str(self.run),
+            "--root",
+            str(self.directory / "storage"),
+            "--runroot",
+            str(self.run),
             *words,
             cwd=self.layouts,
             stdin=asyncio.subprocess.DEVNULL if stdin is None else asyncio.subprocess.PIPE,
@@ -98,7 +100,7 @@ class Podman:
                 "HOME": str(self.directory),
                 "CONTAINERS_CONF": str(self._config),
             },
-        )  # fmt: skip
+        )
         try:
             async with asyncio.timeout(SECONDS):
                 output, errors = await process.communicate(stdin)

@@ -196,8 +196,11 @@ async def enrol(
         body["previous_node_id"] = request.previous_node_id
     async with httpx.AsyncClient(timeout=30.0, headers={"User-Agent": USER_AGENT}, transport=transport) as http:
         try:
-            response = await http.post(f"{url.rstrip('/')}/api/v1/agent/enrolments", content=msgspec.json.encode(body),
-                                     headers={"Content-Type": "application/json"})  # fmt: skip
+            response = await http.post(
+                f"{url.rstrip('/')}/api/v1/agent/enrolments",
+                content=msgspec.json.encode(body),
+                headers={"Content-Type": "application/json"},
+            )
         except httpx.HTTPError as error:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
         enrolled = read_response(response, EnrolmentResponse)

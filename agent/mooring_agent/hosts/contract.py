@@ -11,9 +11,22 @@ purpose.
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 HostKind = Literal["namespace", "process", "simulated"]
+RESOURCE_KINDS: Final = (
+    "processes",
+    "namespaces",
+    "mounts",
+    "links",
+    "sockets",
+    "ports",
+    "cgroups",
+    "files",
+    "containers",
+    "secrets",
+)
+"""What a teardown inspects and a receipt lists."""
 Isolation = Literal["user_namespace", "bounded", "none", "simulated"]
 
 

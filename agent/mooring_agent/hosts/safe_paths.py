@@ -23,7 +23,7 @@ FILE_MAX_BYTES: Final = 16 * 1_048_576
 FILES_MAX: Final = 1000
 MODE_MAX: Final = 0o777
 
-AgentParts = tuple[str, ...]
+PathParts = tuple[str, ...]
 
 _ODD_CATEGORIES: Final = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,7 +32,7 @@ _PLACE: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TEMPORARY: Final = ".mooring-"
 
 
-def parse_path(path: str) -> AgentParts:
+def parse_path(path: str) -> PathParts:
     """The components of a path below the root; refused if it is not plain."""
     parts = tuple(path.removeprefix("/").split("/"))
     if "\ufffd" in path or any(unicodedata.category(letter) in _ODD_CATEGORIES for letter in path):
@@ -55,7 +55,7 @@ def check_file(content: bytes, mode: int) -> None:
         raise HostFailure("permission_denied", "a mode must be 0 to 0777: no set-user, set-group or sticky bit")
 
 
-def missing_directories(root: int, parts: AgentParts) -> list[AgentParts]:
+def missing_directories(root: int, parts: PathParts) -> list[PathParts]:
     """The missing directories above this path, topmost first."""
     current = os.dup(root)
     try:
@@ -71,7 +71,7 @@ def missing_directories(root: int, parts: AgentParts) -> list[AgentParts]:
         os.close(current)
 
 
-def write_file(root: int, parts: AgentParts, content: bytes, mode: int) -> None:
+def write_file(root: int, parts: PathParts, content: bytes, mode: int) -> None:
     """Write a file atomically, creating the directories above it."""
     parent = _open_parent(root, parts)
     temporary = _TEMPORARY + secrets.token_hex(8)
@@ -90,7 +90,7 @@ def write_file(root: int, parts: AgentParts, content: bytes, mode: int) -> None:
         os.close(parent)
 
 
-def make_directory(root: int, parts: AgentParts, mode: int) -> None:
+def make_directory(root: int, parts: PathParts, mode: int) -> None:
     """Create a directory, or set the mode of an existing one."""
     parent = _open_parent(root, parts)
     try:
@@ -107,7 +107,7 @@ def make_directory(root: int, parts: AgentParts, mode: int) -> None:
         os.close(parent)
 
 
-def exists(root: int, parts: AgentParts) -> bool:
+def exists(root: int, parts: PathParts) -> bool:
     """Whether anything exists at this path; links are not followed."""
     try:
         parent = _walk(root, parts[:-1])
@@ -122,7 +122,7 @@ def exists(root: int, parts: AgentParts) -> bool:
     return True
 
 
-def remove(root: int, parts: AgentParts) -> int:
+def remove(root: int, parts: PathParts) -> int:
     """Remove what is there, a directory with its contents; returns how many entries were removed."""
     try:
         parent = _walk(root, parts[:-1])
@@ -134,7 +134,7 @@ def remove(root: int, parts: AgentParts) -> int:
         os.close(parent)
 
 
-def remove_empty(root: int, parts: AgentParts) -> bool:
+def remove_empty(root: int, parts: PathParts) -> bool:
     """Remove a directory if it is empty; returns whether it was removed."""
     try:
         parent = _walk(root, parts[:-1])
@@ -205,7 +205,7 @@ def _check_replaceable(parent: int, name: str) -> None:
         raise HostFailure("path_refused", f"{name} exists and is not a regular file")
 
 
-def _open_parent(root: int, parts: AgentParts) -> int:
+def _open_parent(root: int, parts: PathParts) -> int:
     """Open the directory above, creating what is missing."""
     current = os.dup(root)
     try:
@@ -224,7 +224,7 @@ def _open_parent(root: int, parts: AgentParts) -> int:
     return current
 
 
-def _walk(root: int, parts: AgentParts) -> int:
+def _walk(root: int, parts: PathParts) -> int:
     current = os.dup(root)
     try:
         for part in parts:

@@ -38,8 +38,12 @@ def _try_namespaces() -> None:
     """Root of a container often has no right to create namespaces."""
     probe = subprocess.run(
         ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "/bin/true"],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=PROBE_SECONDS,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PROBE_SECONDS,
+    )
     if probe.returncode != 0:
         raise ValueError(
             f"root cannot create namespaces on this machine ({probe.stderr.strip()[:200]}): it may be a container; "

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mooring_agent.hosts.contract import (
+    RESOURCE_KINDS,
     ByteStream,
     CommandStream,
     FileSpec,
@@ -30,7 +31,6 @@ from mooring_agent.hosts.contract import (
     Stray,
     TeardownReport,
 )
-from mooring_agent.tasks.receipts import KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,4 +210,4 @@ class SimulatedHost:
 
     def _teardown_report(self, found: tuple[Resource, ...], remaining: tuple[Resource, ...]) -> TeardownReport:
         removed = tuple(resource for resource in found if resource not in remaining)
-        return TeardownReport(found, removed, remaining, dict.fromkeys(KINDS, len(found)))
+        return TeardownReport(found, removed, remaining, dict.fromkeys(RESOURCE_KINDS, len(found)))

@@ -9,11 +9,19 @@ import os
 import signal
 import stat
 import subprocess
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from mooring_agent.kernel import syscalls
 from mooring_agent.kernel.syscalls import hide_from_tracing, take_title
 from mooring_agent.sandbox_init.spawner import QUIET, InitSpawner, run
+
+
+class _DeviceNode(NamedTuple):
+    """A GPU of the sandbox in its /dev."""
+
+    name: str
+    number: int
+    is_simulated: bool
 
 
 class SandboxSpawner(InitSpawner):
@@ -48,7 +56,7 @@ class SandboxSpawner(InitSpawner):
         syscalls.bind(root, root, syscalls.MS_NODEV | syscalls.MS_NOSUID)
         for source, target in plan["binds"]:
             syscalls.bind(source, root + target, syscalls.MS_RDONLY | syscalls.MS_NODEV | syscalls.MS_NOSUID)
-        devices = [(item, os.stat(item["source"]).st_rdev if item["source"] else 0) for item in plan["devices"]]
+        devices = [_device_node(item) for item in plan["devices"]]
         self._mount_devices(root, devices)
         owner = self.first_uid or 0
         syscalls.mount(
@@ -82,7 +90,7 @@ class SandboxSpawner(InitSpawner):
         os.close(before)
         return [made]
 
-    def _mount_devices(self, root: str, devices: list[tuple[dict[str, Any], int]]) -> None:
+    def _mount_devices(self, root: str, devices: list[_DeviceNode]) -> None:
         """Mount a /dev with the harmless devices, its own pseudo-terminals and the sandbox's GPUs."""
         owner = self.first_uid or 0
         dev = root + "/dev"
@@ -92,11 +100,10 @@ class SandboxSpawner(InitSpawner):
         for name, minor in (("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)):
             os.mknod(f"{dev}/{name}", stat.S_IFCHR | 0o666, os.makedev(1, minor))
         os.mknod(f"{dev}/tty", stat.S_IFCHR | 0o666, os.makedev(5, 0))
-        for item, number in devices:
-            number = number or os.makedev(item["major"], item["minor"])
-            os.mknod(f"{dev}/{item['name']}", stat.S_IFCHR | 0o666, number)
-            os.chown(f"{dev}/{item['name']}", owner, owner)
-        simulated = [item["name"] for item, _ in devices if not item["source"]]
+        for device in devices:
+            os.mknod(f"{dev}/{device.name}", stat.S_IFCHR | 0o666, device.number)
+            os.chown(f"{dev}/{device.name}", owner, owner)
+        simulated = [device.name for device in devices if device.is_simulated]
         if simulated:
             with open(f"{dev}/simulated-gpus", "w") as file:
                 file.write("".join(f"{name}\n" for name in simulated))
@@ -159,6 +166,12 @@ class SandboxSpawner(InitSpawner):
             except ChildProcessError:
                 pass
             signal.sigwait({signal.SIGCHLD})
+
+
+def _device_node(item: dict[str, Any]) -> _DeviceNode:
+    if item["source"]:
+        return _DeviceNode(item["name"], os.stat(item["source"]).st_rdev, is_simulated=False)
+    return _DeviceNode(item["name"], os.makedev(item["major"], item["minor"]), is_simulated=True)
 
 
 def _run(*words: str) -> None:

@@ -9,7 +9,7 @@ import os
 import signal
 import struct
 import termios
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mooring_agent.kernel import process_tree
 from mooring_agent.supervisor import spawn
@@ -22,6 +22,13 @@ SIZE_MAX: Final = 4096
 _HANG_UP_SECONDS: Final = 3.0
 
 
+class TerminalSize(NamedTuple):
+    """The size of a terminal, in characters."""
+
+    columns: int
+    rows: int
+
+
 class InteractiveCommands:
     """The commands of one owner."""
 
@@ -29,7 +36,7 @@ class InteractiveCommands:
         self._programs = programs
         self._count = 0
 
-    def open(self, spec: SpawnSpec, size: tuple[int, int] | None, reply: Reply) -> None:
+    def open(self, spec: SpawnSpec, size: TerminalSize | None, reply: Reply) -> None:
         """Start a command with a terminal of this size or with three pipes.
 
         The first reply carries our ends of them, the second one the exit code.
@@ -43,10 +50,10 @@ class InteractiveCommands:
         else:
             self._open_terminal(spec, size, reply)
 
-    def _open_terminal(self, spec: SpawnSpec, size: tuple[int, int], reply: Reply) -> None:
+    def _open_terminal(self, spec: SpawnSpec, size: TerminalSize, reply: Reply) -> None:
         master, slave = os.openpty()
         try:
-            _resize(master, *size)
+            _resize(master, size.columns, size.rows)
             pid = spawn.start(spec, self._programs.options, StandardStreams(slave, slave, slave, is_terminal=True))
         except (Refusal, OSError):
             os.close(master)

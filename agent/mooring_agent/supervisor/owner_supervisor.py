@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 from mooring_agent.kernel import process_tree, syscalls
 from mooring_agent.supervisor import packets, program_records
 from mooring_agent.supervisor.event_loop import EventLoop
-from mooring_agent.supervisor.interactive_commands import InteractiveCommands
+from mooring_agent.supervisor.interactive_commands import InteractiveCommands, TerminalSize
 from mooring_agent.supervisor.options import SupervisorOptions
 from mooring_agent.supervisor.program_runner import KEY_VARIABLE, Program, ProgramRunner, ServiceRestartPolicy
 from mooring_agent.supervisor.replies import Reply
@@ -158,7 +158,7 @@ class OwnerSupervisor:
         reply.send_and_close(pids=process_tree.descendants(os.getpid()))
 
     def _open_command(self, message: dict[str, Any], reply: Reply) -> None:
-        size = (message["columns"], message["rows"]) if message.get("terminal", True) else None
+        size = TerminalSize(message["columns"], message["rows"]) if message.get("terminal", True) else None
         self._commands.open(read_spec(message["program"]), size, reply)
 
     def _kill(self, message: dict[str, Any], reply: Reply) -> None:

@@ -80,6 +80,15 @@ class StandardStreams(NamedTuple):
     is_terminal: bool = False  # all three are one terminal, which becomes the controlling terminal
 
 
+class _ChildDescriptors(NamedTuple):
+    """What a new process needs open until exec."""
+
+    input: int
+    output: int
+    errors: int
+    error_writer: int  # reports a failure before exec
+
+
 def start(spec: SpawnSpec, options: SupervisorOptions, streams: StandardStreams) -> int:
     """Start a program and return its pid."""
     user = _find_user(spec, options)
@@ -89,20 +98,20 @@ def start(spec: SpawnSpec, options: SupervisorOptions, streams: StandardStreams)
             "refused", f"{spec.user!r} is root in the sandbox; an interactive command must run as another user"
         )
     standard_input = streams.input if streams.input is not None else _open_stdin(spec.stdin)
-    on_readable, send = os.pipe2(os.O_CLOEXEC)
+    error_reader, error_writer = os.pipe2(os.O_CLOEXEC)
     try:
         pid = os.fork()
         if pid == 0:
-            files = (standard_input, streams.output, streams.errors, send)
-            _exec_program(spec, options, user, files, streams.is_terminal)
+            descriptors = _ChildDescriptors(standard_input, streams.output, streams.errors, error_writer)
+            _exec_program(spec, options, user, descriptors, streams.is_terminal)
     finally:
-        os.close(send)
+        os.close(error_writer)
         if streams.input is None:
             os.close(standard_input)
     try:
-        _wait_for_exec(on_readable, pid, spec.argv[0])
+        _wait_for_exec(error_reader, pid, spec.argv[0])
     finally:
-        os.close(on_readable)
+        os.close(error_reader)
     return pid
 
 
@@ -125,13 +134,13 @@ def _open_stdin(content: bytes) -> int:
     return memory
 
 
-def _wait_for_exec(on_readable: int, pid: int, name: str) -> None:
+def _wait_for_exec(error_reader: int, pid: int, name: str) -> None:
     poll = select.poll()
-    poll.register(on_readable, select.POLLIN)
+    poll.register(error_reader, select.POLLIN)
     if not poll.poll(START_SECONDS * 1000):
         problem = f"{errno.ETIMEDOUT}:it did not start within {START_SECONDS:.0f} seconds"
     else:
-        problem = os.read(on_readable, 4096).decode("utf-8", "replace")
+        problem = os.read(error_reader, 4096).decode("utf-8", "replace")
     if not problem:
         return
     os.kill(pid, signal.SIGKILL)
@@ -142,15 +151,15 @@ def _wait_for_exec(on_readable: int, pid: int, name: str) -> None:
 
 
 def _exec_program(
-    spec: SpawnSpec, options: SupervisorOptions, user: User | None, files: tuple[int, int, int, int], has_terminal: bool
+    spec: SpawnSpec, options: SupervisorOptions, user: User | None, descriptors: _ChildDescriptors, has_terminal: bool
 ) -> NoReturn:
     """In the new process; never returns."""
-    send = files[3]
+    error_writer = descriptors.error_writer
     try:
         os.setsid()
         if has_terminal:
-            fcntl.ioctl(files[0], termios.TIOCSCTTY, 0)
-        send = _place_descriptors(files)
+            fcntl.ioctl(descriptors.input, termios.TIOCSCTTY, 0)
+        error_writer = _place_descriptors(descriptors)
         signal.set_wakeup_fd(-1)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
@@ -163,18 +172,16 @@ def _exec_program(
         syscalls.close_at_exec(3)
         os.execvpe(spec.argv[0], list(spec.argv), _environment(spec, options, user))
     except OSError as error:
-        os.write(send, f"{error.errno or 0}:{error.strerror or error}".encode())
+        os.write(error_writer, f"{error.errno or 0}:{error.strerror or error}".encode())
     except BaseException as error:  # noqa: BLE001 - reported to the supervisor; nobody else could handle it
-        os.write(send, f"0:{error!r}".encode())
+        os.write(error_writer, f"0:{error!r}".encode())
     finally:
         os._exit(127)
 
 
-def _place_descriptors(files: tuple[int, int, int, int]) -> int:
-    """Put the standard streams at 0, 1 and 2, and the error pipe above them, without overwriting one that is still
-    needed.
-    """
-    duplicates = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 10) for each in files]
+def _place_descriptors(descriptors: _ChildDescriptors) -> int:
+    """Put the standard streams at 0, 1 and 2 and the error pipe above them; none is overwritten before its use."""
+    duplicates = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 10) for each in descriptors]
     for target in (0, 1, 2):
         os.dup2(duplicates[target], target)
     return duplicates[3]

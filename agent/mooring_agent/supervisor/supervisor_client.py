@@ -115,9 +115,11 @@ class TerminalCommand:
 class PipedCommand:
     """A command without a terminal. The caller uses its ends of the three pipes, and closes them by `close`."""
 
-    def __init__(self, connection: socket.socket, pipes: tuple[int, int, int]) -> None:
+    def __init__(self, connection: socket.socket, *, input: int, output: int, errors: int) -> None:
         self._connection = connection
-        self.input, self.output, self.errors = pipes
+        self.input = input
+        self.output = output
+        self.errors = errors
 
     def signal(self, number: int) -> None:
         """Send a signal to the command's process group."""
@@ -230,7 +232,7 @@ class SupervisorClient:
         connection, descriptors = await self._open(message | {"terminal": False})
         if len(descriptors) == 1:
             return TerminalCommand(connection, descriptors[0])
-        return PipedCommand(connection, (descriptors[0], descriptors[1], descriptors[2]))
+        return PipedCommand(connection, input=descriptors[0], output=descriptors[1], errors=descriptors[2])
 
     async def _open(self, message: packets.Message) -> tuple[socket.socket, list[int]]:
         connection = _connect(self._directory)

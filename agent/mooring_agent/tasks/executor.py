@@ -21,7 +21,7 @@ from mooring_agent.hosts.contract import Host, HostFailure, Owner
 from mooring_agent.tasks.arguments import Strict, read_arguments
 from mooring_agent.tasks.handlers import HANDLERS, ResultFields, TaskContext, TaskHandler
 from mooring_agent.tasks.journal import Journal, JournalFull
-from mooring_agent.tasks.receipts import RECEIPT_CONTEXT, receipt_body
+from mooring_agent.tasks.receipts import RECEIPT_CONTEXT, ChainedReceipt, receipt_body
 from mooring_agent.tasks.verifier import TaskRefused
 
 UNORDERED_MAX: Final = 256
@@ -294,7 +294,7 @@ class Executor:
             body = receipt_body(task, context.teardown, link, self.host.kind, int(self.now()))
             signature = self.keys.sign(RECEIPT_CONTEXT, body)
             result = msgspec.structs.replace(result, receipt=SignedReceipt(encode(body), encode(signature)))
-            self.journal.record_result(task.task_id, result, self.now(), (link, body, signature))
+            self.journal.record_result(task.task_id, result, self.now(), ChainedReceipt(link, body, signature))
 
     async def _last_lines(self, task: Task) -> tuple[str, ...]:
         tail = b""

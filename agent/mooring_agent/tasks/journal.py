@@ -12,12 +12,12 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from mooring_agent.control_plane.messages import Result, Task
-from mooring_agent.tasks.receipts import FIRST_PREVIOUS, ChainLink, next_link
+from mooring_agent.tasks.receipts import FIRST_PREVIOUS, ChainedReceipt, ChainLink, next_link
 
 BALLAST_BYTES: Final = 16 * 1_048_576
 KEEP_DELIVERED_SECONDS: Final = 86_400.0
@@ -146,10 +146,15 @@ class Journal:
         self._execute(
             "INSERT INTO task VALUES (?, ?, ?, ?, 'intended', ?, NULL, ?, ?)",
             (
-                task.task_id, task.fence, task.owner, task.allocation_id, msgspec.json.encode(task), task.expires_at,
+                task.task_id,
+                task.fence,
+                task.owner,
+                task.allocation_id,
+                msgspec.json.encode(task),
+                task.expires_at,
                 now,
             ),
-        )  # fmt: skip
+        )
 
     def update_fence(self, task_id: str, fence: int, now: float) -> None:
         """The same task was assigned again: report it under the new fence from here on."""
@@ -160,21 +165,17 @@ class Journal:
             (fence, now, task_id, fence),
         )
 
-    def record_result(
-        self, task_id: str, result: Result, now: float, receipt: tuple[ChainLink, bytes, bytes] | None = None
-    ) -> None:
+    def record_result(self, task_id: str, result: Result, now: float, receipt: ChainedReceipt | None = None) -> None:
         """Record the task's result; its receipt, if any, is appended to the chain in the same transaction."""
         self._write(lambda: self._record_result(task_id, result, now, receipt))
 
-    def _record_result(
-        self, task_id: str, result: Result, now: float, receipt: tuple[ChainLink, bytes, bytes] | None
-    ) -> None:
+    def _record_result(self, task_id: str, result: Result, now: float, receipt: ChainedReceipt | None) -> None:
         self._database.execute("BEGIN IMMEDIATE")
         try:
             if receipt is not None:
-                link, body, signature = receipt
                 self._database.execute(
-                    "INSERT INTO receipt VALUES (?, ?, ?, ?)", (link.sequence, task_id, body, signature)
+                    "INSERT INTO receipt VALUES (?, ?, ?, ?)",
+                    (receipt.link.sequence, task_id, receipt.body, receipt.signature),
                 )
             self._database.execute(
                 "UPDATE task SET state = 'ended', result = ?, payload = NULL, changed_at = ? WHERE task_id = ?",
@@ -244,7 +245,7 @@ def _damage_message(path: Path | str, findings: str) -> str:
     )
 
 
-def _read_entry(row: tuple[str, int, str, str, bytes | None, bytes | None]) -> JournalEntry:
+def _read_entry(row: tuple[Any, ...]) -> JournalEntry:
     task_id, fence, owner, state, payload, result = row
     task = None if payload is None else msgspec.structs.replace(_TASK.decode(payload), fence=fence)
     return JournalEntry(task_id, fence, owner, state, task, None if result is None else _RESULT.decode(result))

@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mooring_agent.control_plane.messages import Task
-from mooring_agent.hosts.contract import Resource, TeardownReport
+from mooring_agent.hosts.contract import RESOURCE_KINDS, Resource, TeardownReport
 
 RECEIPT_CONTEXT: Final = b"mooring-receipt-v1\n"
 FIRST_PREVIOUS: Final = "0" * 64
 RESOURCES_MAX: Final = 500
 NAME_MAX: Final = 200
-KINDS: Final = (
-    "processes", "namespaces", "mounts", "links", "sockets", "ports", "cgroups", "files", "containers", "secrets",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +27,17 @@ class ChainLink:
     previous: str
 
 
+@dataclass(frozen=True, slots=True)
+class ChainedReceipt:
+    """A signed receipt at its place in the chain."""
+
+    link: ChainLink
+    body: bytes
+    signature: bytes
+
+
 def receipt_body(task: Task, teardown: TeardownReport, link: ChainLink, host: str, looked_at: int) -> bytes:
-    not_looked = sorted({*teardown.not_looked, *(kind for kind in KINDS if kind not in teardown.looked)})
+    not_looked = sorted({*teardown.not_looked, *(kind for kind in RESOURCE_KINDS if kind not in teardown.looked)})
     listed = [_resource_list(resources) for resources in (teardown.found, teardown.removed, teardown.remaining)]
     body: dict[str, Any] = {
         "v": 1,
@@ -46,7 +52,7 @@ def receipt_body(task: Task, teardown: TeardownReport, link: ChainLink, host: st
         "owner": task.owner,
         "host": host,
         "looked_at": looked_at,
-        "looked": {kind: int(teardown.looked[kind]) for kind in KINDS if kind in teardown.looked},
+        "looked": {kind: int(teardown.looked[kind]) for kind in RESOURCE_KINDS if kind in teardown.looked},
         "not_looked": not_looked,
         "found": listed[0],
         "removed": listed[1],

@@ -38,7 +38,13 @@ _NO_TASK: Final = ""  # key of reports that belong to no task
 
 log = logging.getLogger("mooring.agent")
 
-PendingReport = tuple[dict[str, Any], Callable[[ReportVerdict], None]]
+
+@dataclass(frozen=True, slots=True)
+class PendingReport:
+    """A report to send, and what to do with its verdict."""
+
+    message: dict[str, Any]
+    on_verdict: Callable[[ReportVerdict], None]
 
 
 @dataclass(slots=True)
@@ -119,15 +125,15 @@ class Reporter:
             return False
         self._hold_until.clear()
         batch = _fit_request(
-            [*pressing, *((_result_report(entry), self._on_result_verdict(entry)) for entry in results)]
+            [*pressing, *(PendingReport(_result_report(entry), self._on_result_verdict(entry)) for entry in results)]
         )
         self._has_more_output = self._was_answered = False
-        response = await self.client.report([report for report, _ in batch])
+        response = await self.client.report([report.message for report in batch])
         if len(response.results) != len(batch):
             raise Unreachable(f"{len(batch)} reports got {len(response.results)} verdicts")
         self._was_answered = True
-        for (_, on_verdict), verdict in zip(batch, response.results, strict=True):
-            on_verdict(verdict)
+        for report, verdict in zip(batch, response.results, strict=True):
+            report.on_verdict(verdict)
         return (
             self._has_more_output or bool(self._refusal_reports()) or bool(self._results()) or len(batch) == BATCH_MAX
         )
@@ -152,7 +158,7 @@ class Reporter:
         if self._retry_after.get(_NO_TASK, 0.0) > self.now():
             return []
         self._retry_after.pop(_NO_TASK, None)
-        return [(report, on_verdict(report)) for report in self._refusals[:BATCH_MAX]]
+        return [PendingReport(report, on_verdict(report)) for report in self._refusals[:BATCH_MAX]]
 
     def _progress_reports(self) -> list[PendingReport]:
         reports: list[PendingReport] = []
@@ -162,7 +168,9 @@ class Reporter:
                 tracked_task.progress.done,
             ):
                 continue
-            reports.append((_progress_report(task_id, tracked_task), self._on_progress_verdict(task_id, tracked_task)))
+            reports.append(
+                PendingReport(_progress_report(task_id, tracked_task), self._on_progress_verdict(task_id, tracked_task))
+            )
         return reports
 
     def _on_progress_verdict(self, task_id: str, tracked_task: TrackedTask) -> Callable[[ReportVerdict], None]:
@@ -186,10 +194,13 @@ class Reporter:
             output.is_whole = is_over and len(text) < CHUNK_BYTES
             if text:
                 report = {
-                    "task_id": task_id, "fence": output.fence, "kind": "log", "offset": output.offset,
+                    "task_id": task_id,
+                    "fence": output.fence,
+                    "kind": "log",
+                    "offset": output.offset,
                     "text": encode(text),
-                }  # fmt: skip
-                reports.append((report, self._on_log_verdict(output, len(text), is_over)))
+                }
+                reports.append(PendingReport(report, self._on_log_verdict(output, len(text), is_over)))
             elif is_over:
                 output.ended = True
         return reports
@@ -272,14 +283,14 @@ def _kept_result(entry: JournalEntry) -> Result | None:
 
 def _fit_request(reports: list[PendingReport]) -> list[PendingReport]:
     """As many reports as fit into one request; one that is too large is sent alone, and rejected by the platform."""
-    task_arguments: list[PendingReport] = []
+    batch: list[PendingReport] = []
     size = 0
     for report in reports[:BATCH_MAX]:
-        size += len(msgspec.json.encode(report[0]))
-        if task_arguments and size > BATCH_BYTES:
+        size += len(msgspec.json.encode(report.message))
+        if batch and size > BATCH_BYTES:
             break
-        task_arguments.append(report)
-    return task_arguments
+        batch.append(report)
+    return batch
 
 
 def _progress_report(task_id: str, tracked_task: TrackedTask) -> dict[str, Any]:
@@ -295,9 +306,13 @@ def _result_report(entry: JournalEntry) -> dict[str, Any]:
     if result is None:
         raise ValueError(f"the journal has a finished task without a result: {entry.task_id}")
     report: dict[str, Any] = {
-        "task_id": entry.task_id, "fence": entry.fence, "kind": "result", "outcome": result.outcome,
-        "result": result.result, "last_lines": list(result.last_lines),
-    }  # fmt: skip
+        "task_id": entry.task_id,
+        "fence": entry.fence,
+        "kind": "result",
+        "outcome": result.outcome,
+        "result": result.result,
+        "last_lines": list(result.last_lines),
+    }
     if result.failure is not None:
         report["failure"] = result.failure
     if result.receipt is not None:

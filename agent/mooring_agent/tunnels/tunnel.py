@@ -261,8 +261,10 @@ def tunnel_handlers(authorization: Callable[[], Awaitable[str]]) -> dict[str, Ta
         except (FrameRefused, ConnectionError) as error:
             raise HostFailure("host_error", f"the tunnel broke: {error}") from error
         return {
-            "streams": tunnel.opened, "bytes_in": tunnel.bytes_in, "bytes_out": tunnel.bytes_out,
+            "streams": tunnel.opened,
+            "bytes_in": tunnel.bytes_in,
+            "bytes_out": tunnel.bytes_out,
             "exit_code": tunnel.exit_code,
-        }  # fmt: skip
+        }
 
     return {"tunnel.open": TaskHandler(open_tunnel, is_repeatable=False, unordered=True)}

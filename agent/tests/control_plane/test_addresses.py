@@ -26,7 +26,7 @@ def test_plain_http_to_elsewhere_is_taken_only_when_it_is_meant(url: str) -> Non
 
 @pytest.mark.parametrize("url", ["mooring.example", "ftp://mooring.example", "https://", "http://[::1"])
 def test_what_is_no_address_is_refused_in_any_case(url: str) -> None:
-    with pytest.raises(ValueError, match="is not (a|the) URL"):
+    with pytest.raises(ValueError, match=r"is not (a|the) URL"):
         check_platform_url(url, allow_insecure=True)
 
 

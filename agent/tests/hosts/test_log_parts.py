@@ -154,8 +154,17 @@ def test_a_containers_log_is_never_read_through_a_link(tmp_path: Path) -> None:
 def test_characters_are_not_cut() -> None:
     text = "aé€𝄞".encode()
     assert [trim_partial_character(text[:end]).decode() for end in range(1, len(text) + 1)] == [
-        "a", "a", "aé", "aé", "aé", "aé€", "aé€", "aé€", "aé€", "aé€𝄞",
-    ]  # fmt: skip
+        "a",
+        "a",
+        "aé",
+        "aé",
+        "aé",
+        "aé€",
+        "aé€",
+        "aé€",
+        "aé€",
+        "aé€𝄞",
+    ]
     assert trim_partial_character(b"\x80\x80\x80\x80") == b"\x80\x80\x80\x80"
 
 

@@ -206,8 +206,11 @@ async def test_receipts_are_signed_by_the_node_and_follow_each_other(machine: Ma
         )
         assert body == json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
         assert (told["sequence"], told["previous"], told["clean"], told["host"]) == (
-            sequence, previous, True, "simulated",
-        )  # fmt: skip
+            sequence,
+            previous,
+            True,
+            "simulated",
+        )
         previous = hashlib.sha256(body).hexdigest()
 
 

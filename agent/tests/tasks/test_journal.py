@@ -10,7 +10,7 @@ from mooring_agent.__main__ import archive_journal, main
 from mooring_agent.control_plane.keys import Identity, store_identity
 from mooring_agent.control_plane.messages import Result
 from mooring_agent.tasks.journal import Journal, JournalUnreadable
-from mooring_agent.tasks.receipts import ChainLink
+from mooring_agent.tasks.receipts import ChainedReceipt, ChainLink
 
 
 def test_a_journal_of_a_newer_agent_is_refused_and_not_changed(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_owed_results_come_in_the_order_of_their_receipts(tmp_path: Path) -> Non
     first, second = hand.task("sandbox.destroy"), hand.task("sandbox.destroy")
     for task in (first, second):
         journal.record_intent(task, 1.0)
-    journal.record_result(second.task_id, Result("succeeded"), 2.0, (ChainLink(1, "0" * 64), b"{}", b""))
-    journal.record_result(first.task_id, Result("succeeded"), 2.0, (ChainLink(2, "0" * 64), b"{}", b""))
+    journal.record_result(second.task_id, Result("succeeded"), 2.0, ChainedReceipt(ChainLink(1, "0" * 64), b"{}", b""))
+    journal.record_result(first.task_id, Result("succeeded"), 2.0, ChainedReceipt(ChainLink(2, "0" * 64), b"{}", b""))
     assert [entry.task_id for entry in journal.undelivered()] == [second.task_id, first.task_id]
     journal.close()
 
@@ -63,7 +63,7 @@ def test_a_machine_that_joins_anew_keeps_its_old_journal_beside_a_new_chain(tmp_
     task = Hand().task("sandbox.destroy")
     journal.close_owner(ALLOCATION, 1.0)
     journal.record_intent(task, 1.0)
-    journal.record_result(task.task_id, Result("succeeded"), 2.0, (ChainLink(1, "0" * 64), b"{}", b""))
+    journal.record_result(task.task_id, Result("succeeded"), 2.0, ChainedReceipt(ChainLink(1, "0" * 64), b"{}", b""))
     journal.close()
     archive_journal(tmp_path, "nod_old")
     assert [path.name for path in tmp_path.iterdir()] == ["journal-nod_old.sqlite"]

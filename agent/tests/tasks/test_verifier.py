@@ -97,16 +97,27 @@ def test_what_is_no_task_at_all_is_refused() -> None:
         ("files.write", {"files": [{"path": "/a", "content": "x" * 1_200_000}]}),
         ("files.write", {"files": [{"path": "/a", "content": "", "mode": "99"}]}),
         ("container.launch", {"name": "a", "image": {"registry": "http://r", "repository": "a", "digest": "latest"}}),
-        ("container.launch", {"name": "--privileged", "image": {"registry": "http://r", "repository": "a",
-                                                                 "digest": "sha256:" + "0" * 64}}),
-        ("container.launch", {"name": "a", "user": "0:0", "image": {"registry": "http://r", "repository": "a",
-                                                                     "digest": "sha256:" + "0" * 64}}),
+        (
+            "container.launch",
+            {
+                "name": "--privileged",
+                "image": {"registry": "http://r", "repository": "a", "digest": "sha256:" + "0" * 64},
+            },
+        ),
+        (
+            "container.launch",
+            {
+                "name": "a",
+                "user": "0:0",
+                "image": {"registry": "http://r", "repository": "a", "digest": "sha256:" + "0" * 64},
+            },
+        ),
         ("sandbox.create", {**CREATE, "hostname": "-x"}),
         ("sandbox.create", {**CREATE, "memory_bytes": 1 << 60}),
         ("probe.http", {"port": 0}),
         ("probe.http", {"port": 80, "path": "/\r\nHost: x"}),
     ],
-)  # fmt: skip
+)
 def test_arguments_outside_of_the_family_are_refused_before_anything_is_done(type: str, arguments: object) -> None:
     hand = Hand()
     task = hand.task(type, arguments)  # type: ignore[arg-type]

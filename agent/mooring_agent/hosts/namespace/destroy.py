@@ -98,12 +98,12 @@ def kill_all(work: NamespaceTeardown) -> None:
     """Kill the inits, with which the kernel kills everything in their pid namespaces; then whatever else is found."""
     store = work.machine.store
     living = [init for init in work.inits if namespace_processes.is_alive(init)]
-    namespace_processes.kill((init.pid, init.start) for init in living)
+    namespace_processes.kill(living)
     for _ in range(5):
         strangers = [each for each in inspect.processes_of(work.traces()) if each.pid != os.getpid()]
         if not strangers:
             break
-        namespace_processes.kill((each.pid, each.start) for each in strangers)
+        namespace_processes.kill(strangers)
     owner = sandbox_owner(work.allocation_id)
     if living or store.killed_at(owner) is None:
         # An earlier try may have killed them, and the kernel may have reused their namespace numbers since.
@@ -299,7 +299,7 @@ def close_owner(machine: Machine, record: SandboxRecord, owner: Owner) -> Teardo
         before, held = inspect.inspect_with_sockets(traces(), guard)
         _inspect_owner(machine, owner, before, held)
         living = [each for each in inits if namespace_processes.is_alive(each)]
-        namespace_processes.kill((each.pid, each.start) for each in living)
+        namespace_processes.kill(living)
         if living or store.killed_at(owner) is None:
             store.note_killed(owner, proc.ticks_now())
         owner_files.remove(store, owner)

@@ -60,9 +60,14 @@ class NamespaceHost(SupervisedPrograms):
     kind: contract.HostKind = "namespace"
 
     def __init__(
-        self, directory: Path, node_id: str, registry: Path = _DEFAULT_REGISTRY, *,
-        disk_bytes: int = sandbox_disk.DISK_BYTES, address: str = LOOPBACK,
-    ) -> None:  # fmt: skip
+        self,
+        directory: Path,
+        node_id: str,
+        registry: Path = _DEFAULT_REGISTRY,
+        *,
+        disk_bytes: int = sandbox_disk.DISK_BYTES,
+        address: str = LOOPBACK,
+    ) -> None:
         label = hashlib.sha256(f"{node_id}\n{directory}".encode()).hexdigest()[:12]
         if disk_bytes and disk_bytes < sandbox_disk.DISK_BYTES_MIN:
             raise ValueError(f"a sandbox's disk needs at least {sandbox_disk.DISK_BYTES_MIN} bytes")

@@ -73,9 +73,12 @@ def _disk_plan(store: SandboxStore, record: SandboxRecord) -> dict[str, str] | N
         return None
     image = store.disk(record.spec.allocation_id)
     return {
-        "image": str(image), "place": str(image.with_suffix("")), "options": sandbox_disk.OPTIONS,
-        "mount": sandbox_disk.find_program("mount"), "copy": sandbox_disk.find_program("cp"),
-    }  # fmt: skip
+        "image": str(image),
+        "place": str(image.with_suffix("")),
+        "options": sandbox_disk.OPTIONS,
+        "mount": sandbox_disk.find_program("mount"),
+        "copy": sandbox_disk.find_program("cp"),
+    }
 
 
 def ensure_owner_init(store: SandboxStore, record: SandboxRecord, owner: Owner) -> InitProcess:

@@ -13,24 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from mooring_agent.hosts.contract import Resource
+from mooring_agent.hosts.contract import RESOURCE_KINDS, Resource
 from mooring_agent.hosts.namespace import cgroups, namespace_processes, project_network, root_filesystem
 from mooring_agent.hosts.namespace.namespace_processes import NamespaceGuard, NamespaceProcess
 from mooring_agent.hosts.namespace.sandbox_records import UIDS
 from mooring_agent.kernel import proc
 
-KINDS: Final = (
-    "processes",
-    "namespaces",
-    "mounts",
-    "links",
-    "sockets",
-    "ports",
-    "cgroups",
-    "files",
-    "containers",
-    "secrets",
-)
 _TEMPORARY: Final = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 
 
@@ -54,7 +42,7 @@ class MachineSnapshot:
     """The result of one inspection."""
 
     resources: list[Resource] = field(default_factory=list)
-    looked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    looked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RESOURCE_KINDS, 0))
     not_looked: list[str] = field(default_factory=list)
     processes: list[NamespaceProcess] = field(default_factory=list)
 

@@ -68,16 +68,16 @@ def is_alive(init: InitProcess) -> bool:
     return process is not None and process.start == init.start
 
 
-def kill(wanted: Iterable[tuple[int, int]]) -> list[int]:
-    """Kill these (pid, start) and wait until they are gone; returns the pids that are not after a long wait."""
+def kill(processes: Iterable[InitProcess | NamespaceProcess]) -> list[int]:
+    """Kill these processes and wait until they are gone; returns the pids that are not after a long wait."""
     handles: dict[int, int] = {}
     try:
-        for pid, start in wanted:
+        for process in processes:
             with contextlib.suppress(ProcessLookupError):
-                handle = os.pidfd_open(pid)
-                handles[handle] = pid
-                process = read(pid)
-                if process is None or process.start != start:
+                handle = os.pidfd_open(process.pid)
+                handles[handle] = process.pid
+                current = read(process.pid)
+                if current is None or current.start != process.start:
                     os.close(handle)
                     del handles[handle]
                     continue

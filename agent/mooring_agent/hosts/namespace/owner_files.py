@@ -50,7 +50,7 @@ def write(store: SandboxStore, record: SandboxRecord, owner: Owner, files: Seque
     return len(files)
 
 
-def _write_one(root: int, file: FileSpec, parts: safe_paths.AgentParts) -> None:
+def _write_one(root: int, file: FileSpec, parts: safe_paths.PathParts) -> None:
     try:
         if file.directory:
             safe_paths.make_directory(root, parts, file.mode)

@@ -83,9 +83,14 @@ def _run(words: list[str]) -> "subprocess.CompletedProcess[str]":
     environment = {"PATH": _PATH, "LC_ALL": "C"}
     try:
         return subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=SECONDS,
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SECONDS,
             env=environment,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired as error:
         raise HostFailure("timed_out", f"{words[0]} took more than {SECONDS:.0f} s") from error
 

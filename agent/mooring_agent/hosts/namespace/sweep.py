@@ -46,11 +46,8 @@ def _unknown_cgroups(machine: Machine, recorded: Collection[str]) -> list[Stray]
                 for group in sorted(each for each in agent.iterdir() if each.is_dir() and each.name not in recorded):
                     if machine.store.sandbox(group.name).exists():
                         continue  # it was begun after the records were read
-                    members = (
-                        (each.pid, each.start)
-                        for pid in cgroups.members((str(group),))
-                        if (each := namespace_processes.read(pid))
-                    )
+                    found_pids = cgroups.members((str(group),))
+                    members = [each for pid in found_pids if (each := namespace_processes.read(pid)) is not None]
                     namespace_processes.kill(members)
                     cgroups.remove((str(group),))
                     found.append(Stray(Resource("cgroups", str(group)), "reaped", group.name))
@@ -69,7 +66,7 @@ def _unknown_processes(machine: Machine) -> list[Stray]:
         if Path(holder).parent != machine.store.sandboxes:
             foreign_holders.add(holder)
         elif not os.path.exists(holder):
-            namespace_processes.kill([(each.pid, each.start)])
+            namespace_processes.kill([each])
             found.append(Stray(Resource("processes", f"{each.pid} {each.name}"), "reaped", Path(holder).name))
     return [
         *found,

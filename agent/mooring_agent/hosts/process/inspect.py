@@ -7,24 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from mooring_agent.hosts.contract import Resource, TeardownReport
+from mooring_agent.hosts.contract import RESOURCE_KINDS, Resource, TeardownReport
 from mooring_agent.hosts.process.sandbox_directory import SANDBOX_VARIABLE, SandboxDirectory
 from mooring_agent.kernel import proc, process_tree
 from mooring_agent.supervisor.owner_supervisor import OWNER_VARIABLE
 
 RESOURCES_LISTED_MAX: Final = 1000
-KINDS: Final = (
-    "processes",
-    "namespaces",
-    "mounts",
-    "links",
-    "sockets",
-    "ports",
-    "cgroups",
-    "files",
-    "containers",
-    "secrets",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +67,7 @@ def inspect_sandbox(scope: InspectionScope, before: SandboxSnapshot | None = Non
     resources = {
         ("processes", f"{each.pid}/{each.started}"): Resource("processes", f"{each.pid} {each.name}") for each in found
     }
-    examined = dict.fromkeys(KINDS, 0) | {"processes": len(table)}
+    examined = dict.fromkeys(RESOURCE_KINDS, 0) | {"processes": len(table)}
     held = {
         "namespaces": _own_groups(proc.namespaces, scope, found),
         "cgroups": _own_groups(proc.cgroups, scope, found),
@@ -111,7 +99,7 @@ def compare(before: SandboxSnapshot, after: SandboxSnapshot) -> TeardownReport:
     """What was found, what is gone, and what is left, including what was not there before."""
     found = list(before.resources.values())
     removed = [resource for key, resource in before.resources.items() if key not in after.resources]
-    looked = {kind: max(before.examined[kind], after.examined[kind]) for kind in KINDS}
+    looked = {kind: max(before.examined[kind], after.examined[kind]) for kind in RESOURCE_KINDS}
     return TeardownReport(
         found=tuple(found[:RESOURCES_LISTED_MAX]),
         removed=tuple(removed[:RESOURCES_LISTED_MAX]),

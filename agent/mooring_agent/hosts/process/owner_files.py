@@ -36,7 +36,7 @@ class OwnedFiles:
         with self._open_root() as root:
             owners = self._read()
             for parts, file in wanted:
-                self._claim(root, owners, (label, parts, file))
+                self._claim(root, owners, label=label, parts=parts, file=file)
             if len(owners) > OWNED_MAX:
                 raise HostFailure("capacity", f"a sandbox can have at most {OWNED_MAX} files written by tasks")
             replace_json(self._table, owners)
@@ -73,9 +73,10 @@ class OwnedFiles:
             replace_json(self._table, owners)
         return removed
 
-    def _claim(self, root: int, owners: dict[str, str], request: tuple[str, safe_paths.AgentParts, FileSpec]) -> None:
+    def _claim(
+        self, root: int, owners: dict[str, str], *, label: str, parts: safe_paths.PathParts, file: FileSpec
+    ) -> None:
         """Enter one file and the directories that it needs into the table."""
-        label, parts, file = request
         path = "/".join(parts)
         holder = owners.get(path, label)
         if holder != label and not file.directory:
@@ -115,5 +116,5 @@ def _plain(file: FileSpec) -> str:
     return file.path.removesuffix("/") if file.directory else file.path
 
 
-def _parts(path: str) -> safe_paths.AgentParts:
+def _parts(path: str) -> safe_paths.PathParts:
     return tuple(path.split("/"))

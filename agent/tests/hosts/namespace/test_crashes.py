@@ -146,7 +146,7 @@ async def test_a_sandbox_whose_init_is_gone_does_not_stand_and_can_be_destroyed(
     await host.create(spec_of("alc_1"))
     init = host.store.load_init(sandbox_owner("alc_1"))
     assert init is not None
-    namespace_processes.kill([(init.pid, init.start)])
+    namespace_processes.kill([init])
     assert await host.recover() == []
     assert (await host.destroy("alc_1")).clean
 

@@ -11,6 +11,7 @@ from agent.tests.support.namespace_sandboxes import Inside, namespaces_of, parse
 from agent.tests.support.supervisors import DAEMON
 from mooring_agent.control_plane.addresses import local_address
 from mooring_agent.hosts.contract import (
+    RESOURCE_KINDS,
     FileSpec,
     HostFailure,
     LogPart,
@@ -260,9 +261,7 @@ async def test_what_was_destroyed_is_found_listed_and_gone(host: NamespaceHost) 
     kinds = {resource.kind for resource in seen.found}
     assert kinds >= {"processes", "namespaces", "mounts", "links", "sockets", "ports", "files"}
     assert set(seen.removed) == set(seen.found)
-    assert set(seen.looked) == {
-        "processes", "namespaces", "mounts", "links", "sockets", "ports", "cgroups", "files", "containers", "secrets"
-    }  # fmt: skip
+    assert set(seen.looked) == set(RESOURCE_KINDS)
     held = {item for each in namespace_processes.survey() for item in each.namespaces.items() if item in before}
     # Whoever came since then may have been given the number of one that is gone.
     later = {item for each in namespace_processes.survey() if each.start >= began for item in each.namespaces.items()}

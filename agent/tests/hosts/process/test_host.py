@@ -30,6 +30,7 @@ from agent.tests.support.process_sandboxes import (
 )
 from agent.tests.support.supervisors import DAEMON, daemon_pid, is_alive, kill, until
 from mooring_agent.hosts.contract import (
+    RESOURCE_KINDS,
     FileSpec,
     HostFailure,
     Owner,
@@ -40,7 +41,7 @@ from mooring_agent.hosts.contract import (
     TeardownReport,
 )
 from mooring_agent.hosts.process import ProcessHost, destroy
-from mooring_agent.hosts.process.inspect import KINDS, InspectionScope, find_processes
+from mooring_agent.hosts.process.inspect import InspectionScope, find_processes
 from mooring_agent.hosts.process.sandbox_directory import SandboxDirectory
 from mooring_agent.kernel import proc
 from mooring_agent.supervisor.supervisor_client import SupervisorClient, SupervisorGone
@@ -67,7 +68,7 @@ def kinds(resources: tuple[Resource, ...]) -> set[str]:
 def assert_clean(report: TeardownReport) -> None:
     assert report.remaining == ()
     assert report.clean
-    assert set(report.looked) == set(KINDS)
+    assert set(report.looked) == set(RESOURCE_KINDS)
     assert sorted(map(repr, report.found)) == sorted(map(repr, report.removed))
 
 
