@@ -1,4 +1,4 @@
-"""Log lines of the agent carry the correlation id of the task that they are about."""
+"""Log lines of the agent carry the correlation id of their task."""
 
 import io
 import logging
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.tests.support.fake_platform import CREATE, Hand
+from agent.tests.support.fake_platform import CREATE, FakePlatform
 from mooring_agent.control_plane.keys import make_keys
 from mooring_agent.hosts.simulated import SimulatedHost
 from mooring_agent.log_context import FORMAT, ContextFilter
@@ -32,10 +32,13 @@ async def test_the_lines_of_a_task_have_its_correlation_id_and_nothing_of_its_se
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     try:
-        hand = Hand()
+        fake_platform = FakePlatform()
         journal = Journal(tmp_path / "journal.sqlite")
         executor = Executor(SimulatedHost(), journal, make_keys(), time.time, lambda: None, 4)
-        tasks = [hand.task("sandbox.create", CREATE), hand.task("process.run", {"argv": ["exit-3", "hunter2"]})]
+        tasks = [
+            fake_platform.task("sandbox.create", CREATE),
+            fake_platform.task("process.run", {"argv": ["exit-3", "hunter2"]}),
+        ]
         for task in tasks:
             executor.accept(task)
             await executor.wait_until_idle()

@@ -1,4 +1,4 @@
-"""The cache holds what its digest says, goes on where it was cut off, and never takes away what is used."""
+"""The cache holds what a digest promises, resumes interrupted downloads, and never evicts what is in use."""
 
 import asyncio
 import hashlib
@@ -21,17 +21,16 @@ PART = 65_536
 
 
 def digest_of(content: bytes) -> str:
-    """As a task names it."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def untold(stage: str, done: int, total: int | None, unit: str) -> None:
-    """Nobody listens."""
+def ignore_progress(stage: str, done: int, total: int | None, unit: str) -> None:
+    """Ignore progress."""
 
 
 @dataclass
 class Spring:
-    """A source that sends what it has, once as far as `cut`, and says from where it was asked."""
+    """A source that sends its content, the first time only up to `cut`, and records the requested offsets."""
 
     content: bytes = CONTENT
     cut: int | None = None
@@ -40,7 +39,6 @@ class Spring:
     gate: asyncio.Event | None = None
 
     async def read(self, offset: int) -> AsyncIterator[bytes]:
-        """The bytes from there on."""
         self.asked.append(offset)
         if self.gate is not None:
             await self.gate.wait()
@@ -54,9 +52,9 @@ class Spring:
 
 
 async def failure_of(cache: BlobCache, source: Spring, size: int | None = len(CONTENT), patience: float = 60.0) -> str:
-    """The code that a fetch of the content fails with."""
+    """The code that fetching the content fails with."""
     with pytest.raises(HostFailure) as failed:
-        await cache.fetch(digest_of(CONTENT), size, source, untold, patience)
+        await cache.fetch(digest_of(CONTENT), size, source, ignore_progress, patience)
     assert not cache.has(digest_of(CONTENT))
     return failed.value.code
 
@@ -66,17 +64,17 @@ async def test_a_fetch_that_was_cut_off_goes_on_where_it_ended(tmp_path: Path) -
     assert await failure_of(BlobCache(tmp_path), source) == "image_pull_failed"
     # Another cache on the same directory: the agent was killed in between.
     cache = BlobCache(tmp_path)
-    assert await cache.fetch(digest_of(CONTENT), len(CONTENT), source, untold) is False
+    assert await cache.fetch(digest_of(CONTENT), len(CONTENT), source, ignore_progress) is False
     assert source.asked == [0, 300_000]
     assert cache.path(digest_of(CONTENT)).read_bytes() == CONTENT
-    assert await cache.fetch(digest_of(CONTENT), len(CONTENT), source, untold) is True
+    assert await cache.fetch(digest_of(CONTENT), len(CONTENT), source, ignore_progress) is True
     assert len(source.asked) == 2
 
 
 async def test_what_was_whole_before_it_had_its_place_is_not_asked_for_again(tmp_path: Path) -> None:
     source, cache = Spring(), BlobCache(tmp_path)
     (tmp_path / "partial" / digest_of(CONTENT)[7:]).write_bytes(CONTENT)
-    assert await cache.fetch(digest_of(CONTENT), None, source, untold) is False
+    assert await cache.fetch(digest_of(CONTENT), None, source, ignore_progress) is False
     assert (source.asked, cache.has(digest_of(CONTENT))) == ([], True)
 
 
@@ -85,14 +83,14 @@ async def test_over_http_it_goes_on_whether_the_server_knows_ranges_or_not(tmp_p
     cache = BlobCache(tmp_path)
     (tmp_path / "partial" / digest_of(CONTENT)[7:]).write_bytes(CONTENT[:700_000])
     async with serving(CONTENT, ranges) as (url, asked), httpx.AsyncClient(timeout=180) as http:
-        await cache.fetch(digest_of(CONTENT), len(CONTENT), HttpSource(http, url, private=True), untold)
+        await cache.fetch(digest_of(CONTENT), len(CONTENT), HttpSource(http, url, private=True), ignore_progress)
     assert asked == ["bytes=700000-"]
     assert cache.path(digest_of(CONTENT)).read_bytes() == CONTENT
 
 
 @asynccontextmanager
 async def serving(content: bytes, ranges: bool) -> AsyncIterator[tuple[str, list[str]]]:
-    """A server of one page, and which ranges it was asked for."""
+    """A server of one page, and the ranges that were requested."""
     asked: list[str] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -117,7 +115,7 @@ async def test_other_bytes_than_the_digest_says_are_thrown_away(tmp_path: Path) 
     spoiled[5_000] ^= 1
     assert await failure_of(cache, Spring(bytes(spoiled))) == "digest_mismatch"
     assert list((tmp_path / "partial").iterdir()) == []
-    await cache.fetch(digest_of(CONTENT), len(CONTENT), Spring(), untold)
+    await cache.fetch(digest_of(CONTENT), len(CONTENT), Spring(), ignore_progress)
     assert cache.has(digest_of(CONTENT))
 
 
@@ -141,10 +139,10 @@ async def test_eviction_takes_what_was_used_longest_ago_and_never_what_is_in_use
     cache = BlobCache(tmp_path, limit_bytes=3_000)
     contents = [bytes([number]) * 1_000 for number in range(4)]
     for age, content in enumerate(contents[:3]):
-        await cache.fetch(digest_of(content), 1_000, Spring(content), untold)
+        await cache.fetch(digest_of(content), 1_000, Spring(content), ignore_progress)
         os.utime(cache.path(digest_of(content)), (age, age))
     with cache.using(digest_of(contents[0])):
-        await cache.fetch(digest_of(contents[3]), 1_000, Spring(contents[3]), untold)
+        await cache.fetch(digest_of(contents[3]), 1_000, Spring(contents[3]), ignore_progress)
         assert [cache.has(digest_of(each)) for each in contents] == [True, False, True, True]
     assert cache.evict(3_000) == 3_000
     assert not any(cache.has(digest_of(each)) for each in contents)
@@ -152,7 +150,7 @@ async def test_eviction_takes_what_was_used_longest_ago_and_never_what_is_in_use
 
 async def test_two_that_want_the_same_at_once_fetch_it_once(tmp_path: Path) -> None:
     cache, source = BlobCache(tmp_path), Spring(gate=asyncio.Event())
-    both = [asyncio.create_task(cache.fetch(digest_of(CONTENT), None, source, untold)) for _ in range(2)]
+    both = [asyncio.create_task(cache.fetch(digest_of(CONTENT), None, source, ignore_progress)) for _ in range(2)]
     await asyncio.sleep(0)
     assert source.gate is not None
     source.gate.set()
@@ -163,4 +161,4 @@ async def test_two_that_want_the_same_at_once_fetch_it_once(tmp_path: Path) -> N
 @pytest.mark.parametrize("digest", ["sha256:../../etc/passwd", "sha512:" + "0" * 64, "sha256:" + "G" * 64, "", "x"])
 async def test_what_is_no_digest_becomes_no_path(tmp_path: Path, digest: str) -> None:
     with pytest.raises(HostFailure, match="refused"):
-        await BlobCache(tmp_path).fetch(digest, None, Spring(), untold)
+        await BlobCache(tmp_path).fetch(digest, None, Spring(), ignore_progress)

@@ -1,4 +1,4 @@
-"""What a hostile registry, manifest or task tries on the agent by the addresses and digests that it names."""
+"""Attacks of a hostile registry, manifest or task by the URLs and digests that it names."""
 
 import hashlib
 import json
@@ -21,20 +21,18 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """asyncio is what the agent runs on."""
     return "asyncio"
 
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    """What the agent asks with."""
     async with httpx.AsyncClient(trust_env=False, timeout=180) as client:
         yield client
 
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Iterator[tuple[str, str, Path]]:
-    """A registry whose manifest names a path as a layer's digest: its address, the image's digest, and the path."""
+    """A registry whose manifest names a path as a layer's digest: its URL, the image's digest, and the path."""
     aim = tmp_path / "x"
     layer = {"mediaType": "a", "digest": "sha256:" + str(aim).rjust(64, "/")[-64:], "size": 1_000}
     manifest = json.dumps({"mediaType": MANIFESTS[0], "config": layer, "layers": [layer]}).encode()
@@ -47,8 +45,7 @@ def hostile(tmp_path: Path) -> Iterator[tuple[str, str, Path]]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+        def log_message(self, format: str, *args: object) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -63,7 +60,7 @@ async def test_a_digest_that_is_a_path_is_refused(
     address, digest, aim = hostile
     images = ImageStore(BlobCache(tmp_path / "cache"), Podman(tmp_path / "containers"))
     with pytest.raises(HostFailure, match="not a sha256 digest"):
-        await images.ensure(RegistryRepository(http, address, "a/b", private=True), digest, lambda *told: None)
+        await images.ensure(RegistryRepository(http, address, "a/b", private=True), digest, lambda *progress: None)
     assert not aim.exists()
 
 

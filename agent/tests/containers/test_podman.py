@@ -1,4 +1,4 @@
-"""How podman is told to work: by what the machine has."""
+"""podman's configuration follows what the machine has."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A machine joins by TLS, or over its own loopback; anything else is said and not guessed."""
+"""A machine connects by TLS or over its own loopback; everything else is refused with a reason."""
 
 import socket
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_plain_http_to_elsewhere_is_taken_only_when_it_is_meant(url: str) -> Non
 
 
 @pytest.mark.parametrize("url", ["mooring.example", "ftp://mooring.example", "https://", "http://[::1"])
-def test_what_is_no_address_is_refused_in_any_case(url: str) -> None:
+def test_an_invalid_url_is_always_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"is not (a|the) URL"):
         check_platform_url(url, allow_insecure=True)
 
@@ -33,9 +33,9 @@ def test_what_is_no_address_is_refused_in_any_case(url: str) -> None:
 def test_enrol_says_so_in_a_line_before_it_makes_a_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["enrol", "--url", "http://10.0.0.1:1", "--host", "process", "--state-dir", str(tmp_path / "state")]
     assert main(words) == 1
-    told = capsys.readouterr().err
-    assert "--allow-insecure" in told
-    assert len(told.splitlines()) == 1
+    errors = capsys.readouterr().err
+    assert "--allow-insecure" in errors
+    assert len(errors.splitlines()) == 1
     assert not (tmp_path / "state").exists()
 
 
@@ -59,7 +59,7 @@ def test_a_machine_without_a_network_has_the_loopback(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("text", ["", "mooring.example", "10.0.0", "0.0.0.0", "224.0.0.1", "fe80::1"])
-def test_an_operator_may_give_the_address_and_is_told_what_is_none(text: str) -> None:
+def test_an_operator_may_set_the_address_and_gets_an_error_for_an_invalid_one(text: str) -> None:
     assert check_local_address("10.0.0.5") == "10.0.0.5"
     with pytest.raises(ValueError, match="`--address` must be an"):
         check_local_address(text)

@@ -1,4 +1,4 @@
-"""Parts of logs: bounded, in order, without a byte twice, and told where something is gone."""
+"""Parts of logs: bounded, in order, no byte twice, and gaps are reported."""
 
 import os
 import random
@@ -19,7 +19,7 @@ def entry(number: int, text: bytes, *, ends: bool = True, stream: str = "stdout"
 
 
 def after(offset: int, max_bytes: int, log: str = "") -> LogRequest:
-    """What follows on an offset."""
+    """A request for what follows an offset."""
     return LogRequest(offset, 0, max_bytes, log)
 
 
@@ -83,7 +83,7 @@ def test_the_last_lines_of_a_service_are_whole_and_bounded(tmp_path: Path) -> No
     assert many.content == b"line 998\nline 999\nhalf"
 
 
-def test_a_log_that_is_not_there_is_none(tmp_path: Path) -> None:
+def test_a_missing_log_reads_as_none(tmp_path: Path) -> None:
     assert read_service_log(str(tmp_path / "none"), after(0, 100)) is None
     assert read_container_log(str(tmp_path / "none"), after(0, 100)) is None
 
@@ -116,7 +116,7 @@ def test_an_offset_within_an_entry_gives_the_rest_of_its_text(tmp_path: Path) ->
     assert within.content == b"cdef\nghijkl\n"
 
 
-def test_a_containers_log_that_was_replaced_is_read_from_its_beginning_and_told_so(tmp_path: Path) -> None:
+def test_a_containers_log_that_was_replaced_is_read_from_its_beginning_and_says_so(tmp_path: Path) -> None:
     path = tmp_path / "ctr.log"
     path.write_bytes(b"".join(entry(number, b"old") for number in range(10)))
     old = read_container_log(str(path), after(0, 10_000))

@@ -1,4 +1,4 @@
-"""The tree of processes, in a process of the test's own: what is below it is its alone to kill."""
+"""Process trees, tested in a process of their own: it may kill everything below itself."""
 
 import json
 import subprocess
@@ -24,10 +24,10 @@ def parent_of_many():
         pid = child(lambda: time.sleep(0.001))
         _, status = os.waitpid(pid, 0)
         killed.append(os.WIFSIGNALED(status))
-    os.write(tells, json.dumps(sum(killed)).encode() + b"\\n")
+    os.write(writer, json.dumps(sum(killed)).encode() + b"\\n")
 
 begins, begin = os.pipe()
-heard, tells = os.pipe()
+reader, writer = os.pipe()
 spared = child(parent_of_many)
 stranger = child(lambda: time.sleep(1000))
 seen = {"below": sorted(process_tree.descendants(os.getpid())) == sorted([spared, stranger])}
@@ -38,7 +38,7 @@ _, status = os.waitpid(stranger, 0)
 seen["stranger"] = os.WTERMSIG(status)
 while process_tree.descendants(os.getpid()):  # as long as the spared one lives
     process_tree.kill_below(os.getpid(), {spared})
-seen["killed"] = json.loads(os.read(heard, 100))
+seen["killed"] = json.loads(os.read(reader, 100))
 print(json.dumps(seen))
 """
 

@@ -10,26 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from agent.tests.support.supervisors import NEVER, Standing, is_alive, python, shell, standing, until
+from agent.tests.support.supervisors import NEVER, RunningSupervisor, is_alive, python, running_supervisor, shell, until
 from mooring_agent.hosts.contract import HostFailure
 from mooring_agent.hosts.streams import PipedStream, SocketStream, TerminalStream, stream_of
 from mooring_agent.supervisor.supervisor_client import ProgramSpec, SupervisorRefusal
 
 
 @pytest.fixture
-async def sandbox(tmp_path: Path) -> AsyncIterator[Standing]:
-    """A supervisor that stands for one test."""
-    async with standing(tmp_path) as made:
+async def sandbox(tmp_path: Path) -> AsyncIterator[RunningSupervisor]:
+    """A running supervisor for one test."""
+    async with running_supervisor(tmp_path) as made:
         yield made
 
 
-async def opened(sandbox: Standing, script: str) -> TerminalStream:
+async def opened(sandbox: RunningSupervisor, script: str) -> TerminalStream:
     """A command with a terminal of 80 × 24."""
     return TerminalStream(await sandbox.client.open_command("", shell(script), 80, 24))
 
 
 async def read_until(stream: TerminalStream | PipedStream | SocketStream, wanted: bytes) -> bytes:
-    """Everything up to what is waited for."""
+    """Read up to the expected bytes."""
     seen = b""
     async with asyncio.timeout(180):
         while wanted not in seen:
@@ -40,7 +40,7 @@ async def read_until(stream: TerminalStream | PipedStream | SocketStream, wanted
 
 
 async def read_all(stream: TerminalStream | PipedStream | SocketStream) -> bytes:
-    """Everything to the end."""
+    """Read to the end."""
     seen = b""
     async with asyncio.timeout(180):
         while piece := await stream.receive():
@@ -48,7 +48,7 @@ async def read_all(stream: TerminalStream | PipedStream | SocketStream) -> bytes
     return seen
 
 
-async def test_a_command_has_a_terminal_a_size_and_an_exit_code(sandbox: Standing) -> None:
+async def test_a_command_has_a_terminal_a_size_and_an_exit_code(sandbox: RunningSupervisor) -> None:
     command = await opened(
         sandbox, "tty; stty size; trap 'stty size; exit 6' WINCH; echo ready; while :; do sleep 0.05; done"
     )
@@ -61,7 +61,7 @@ async def test_a_command_has_a_terminal_a_size_and_an_exit_code(sandbox: Standin
     await command.close()
 
 
-async def test_what_is_typed_arrives_and_its_end_too(sandbox: Standing) -> None:
+async def test_what_is_typed_arrives_and_its_end_too(sandbox: RunningSupervisor) -> None:
     command = await opened(sandbox, "stty -echo; echo ready; read line; echo got $line; cat; echo ended")
     await read_until(command, b"ready")
     await command.send(b"hello\n")
@@ -72,7 +72,7 @@ async def test_what_is_typed_arrives_and_its_end_too(sandbox: Standing) -> None:
     await command.close()
 
 
-async def test_a_signal_reaches_the_foreground(sandbox: Standing) -> None:
+async def test_a_signal_reaches_the_foreground(sandbox: RunningSupervisor) -> None:
     command = await opened(sandbox, "trap 'echo heard; exit 3' USR1; echo ready; while :; do sleep 0.05; done")
     await read_until(command, b"ready")
     await command.signal(signal.SIGUSR1)
@@ -81,7 +81,7 @@ async def test_a_signal_reaches_the_foreground(sandbox: Standing) -> None:
     await command.close()
 
 
-async def test_much_output_is_not_lost_at_the_end(sandbox: Standing) -> None:
+async def test_much_output_is_not_lost_at_the_end(sandbox: RunningSupervisor) -> None:
     command = await opened(sandbox, "stty -opost; i=0; while test $i -lt 20000; do echo line $i; i=$((i+1)); done")
     seen = await read_all(command)
     assert seen.splitlines()[-1] == b"line 19999"
@@ -89,7 +89,7 @@ async def test_much_output_is_not_lost_at_the_end(sandbox: Standing) -> None:
     await command.close()
 
 
-async def test_a_command_whose_viewer_goes_is_ended(sandbox: Standing) -> None:
+async def test_a_command_whose_viewer_goes_is_ended(sandbox: RunningSupervisor) -> None:
     terminal = await sandbox.client.open_command(
         "",
         python(
@@ -108,18 +108,18 @@ async def test_a_command_whose_viewer_goes_is_ended(sandbox: Standing) -> None:
         await command.send(b"late")
 
 
-async def test_closing_the_owner_ends_its_commands(sandbox: Standing) -> None:
+async def test_closing_the_owner_ends_its_commands(sandbox: RunningSupervisor) -> None:
     command = await opened(sandbox, "echo ready; exec sleep 1000")
     await read_until(command, b"ready\r\n")
     await sandbox.client.close_owner("")
     assert await read_all(command) == b""
-    with pytest.raises(HostFailure) as told:
+    with pytest.raises(HostFailure) as raised:
         await command.exit_code()
-    assert told.value.code == "interrupted"
+    assert raised.value.code == "interrupted"
     await command.close()
 
 
-async def test_a_command_that_is_not_there_is_refused_and_leaks_nothing(sandbox: Standing) -> None:
+async def test_a_command_that_is_not_there_is_refused_and_leaks_nothing(sandbox: RunningSupervisor) -> None:
     await sandbox.client.list_programs("")
     status = await sandbox.client.status()
     owner = status.owners[""]
@@ -145,13 +145,13 @@ while True:
 """
 
 
-def said(sandbox: Standing) -> str:
+def said(sandbox: RunningSupervisor) -> str:
     """What the echo service has written so far."""
     return "".join(file.read_text() for file in Path(sandbox.log("", "echo")).iterdir())
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "0.0.0.0"])
-async def test_a_port_inside_is_reached_and_bytes_go_both_ways(sandbox: Standing, address: str) -> None:
+async def test_a_port_inside_is_reached_and_bytes_go_both_ways(sandbox: RunningSupervisor, address: str) -> None:
     await sandbox.client.start_service("", "echo", python(ECHO, address), NEVER)
     await until(lambda: said(sandbox).endswith("\n"))
     port = int(said(sandbox))
@@ -169,7 +169,7 @@ async def test_a_port_inside_is_reached_and_bytes_go_both_ways(sandbox: Standing
     assert await stream.receive() == b""
 
 
-async def test_a_port_on_which_nothing_listens_is_refused(sandbox: Standing) -> None:
+async def test_a_port_on_which_nothing_listens_is_refused(sandbox: RunningSupervisor) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # nobody else listens there meanwhile
         with pytest.raises(SupervisorRefusal) as refused:
@@ -180,7 +180,7 @@ async def test_a_port_on_which_nothing_listens_is_refused(sandbox: Standing) -> 
             await sandbox.client.dial(odd)  # type: ignore[arg-type]
 
 
-async def test_closing_a_stream_wakes_its_reader(sandbox: Standing) -> None:
+async def test_closing_a_stream_wakes_its_reader(sandbox: RunningSupervisor) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         stream = SocketStream(await sandbox.client.dial(silent.getsockname()[1]))
         reading = asyncio.create_task(stream.receive())
@@ -189,14 +189,14 @@ async def test_closing_a_stream_wakes_its_reader(sandbox: Standing) -> None:
         assert await reading == b""
 
 
-async def piped(sandbox: Standing, script: str) -> PipedStream:
+async def piped(sandbox: RunningSupervisor, script: str) -> PipedStream:
     """A command without a terminal."""
     stream = stream_of(await sandbox.client.open_piped("", shell(script)))
     assert isinstance(stream, PipedStream)
     return stream
 
 
-async def test_a_command_without_a_terminal_has_its_output_and_its_errors_apart(sandbox: Standing) -> None:
+async def test_a_command_without_a_terminal_has_its_output_and_its_errors_apart(sandbox: RunningSupervisor) -> None:
     command = await piped(sandbox, "tty >&2; cat; echo end; exit 6")
     await command.send(b"a line\n")
     await command.send_end()
@@ -207,7 +207,7 @@ async def test_a_command_without_a_terminal_has_its_output_and_its_errors_apart(
     await command.close()
 
 
-async def test_a_long_input_and_output_pass_through_pipes_whole(sandbox: Standing) -> None:
+async def test_a_long_input_and_output_pass_through_pipes_whole(sandbox: RunningSupervisor) -> None:
     command = await piped(sandbox, "cat")
     data = bytes(range(256)) * 4_000
 
@@ -221,7 +221,7 @@ async def test_a_long_input_and_output_pass_through_pipes_whole(sandbox: Standin
     await command.close()
 
 
-async def test_a_signal_reaches_a_command_without_a_terminal_and_a_hang_up_ends_it(sandbox: Standing) -> None:
+async def test_a_signal_reaches_a_command_without_a_terminal_and_a_hang_up_ends_it(sandbox: RunningSupervisor) -> None:
     command = await piped(sandbox, "trap 'echo caught; exit 7' INT; echo ready; while :; do sleep 0.05; done")
     await read_until(command, b"ready\n")
     await command.signal(signal.SIGINT)

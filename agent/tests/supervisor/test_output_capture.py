@@ -1,4 +1,4 @@
-"""The output of a run that is kept apart: a full disk makes it cut, and says so."""
+"""Captured output is marked as truncated when the disk is full."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from mooring_agent.supervisor.output_capture import OutputCapture, read_capture
 
 
-def test_what_a_full_disk_does_not_take_is_told_as_cut(tmp_path: Path) -> None:
+def test_output_that_a_full_disk_does_not_take_is_marked_as_truncated(tmp_path: Path) -> None:
     capture = OutputCapture(os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY), 100)
     capture.write(b"kept")
     full = os.open("/dev/full", os.O_WRONLY)

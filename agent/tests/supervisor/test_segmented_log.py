@@ -1,4 +1,4 @@
-"""Logs: bounded, and readable from an offset."""
+"""Logs are bounded, and readable from an offset."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from mooring_agent.supervisor.segmented_log import TAIL_SEGMENTS, LogWriter, las
 
 
 def writer(path: Path, segment_bytes: int = 100, head_bytes: int = 200) -> LogWriter:
-    """Writes to a small log."""
+    """A writer of a small log."""
     path.mkdir(exist_ok=True)
     return LogWriter(os.open(path, os.O_RDONLY | os.O_DIRECTORY), segment_bytes, head_bytes)
 

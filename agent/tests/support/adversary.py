@@ -1,8 +1,4 @@
-"""What root in a sandbox tries against the machine and its neighbours; it runs inside, on the standard library alone.
-
-Each attempt is a function. It is denied if it raises `OSError`, or says so itself; whatever it returns is what it
-got. `main` does all of them and prints the outcomes as JSON; the tests read their names from here.
-"""
+"""What root in a sandbox tries against the machine and its neighbours; runs inside, with only the standard library."""
 
 import ctypes
 import errno
@@ -17,19 +13,19 @@ from collections.abc import Callable
 Attempt = Callable[[dict[str, str]], object]
 
 ATTEMPTS: dict[str, Attempt] = {}
-IP_RECVERR = 11  # be told when nobody answers for an address
+IP_RECVERR = 11  # report when no host has an address
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 
 
 def attempt(function: Attempt) -> Attempt:
-    """One more."""
+    """Register an attempt."""
     ATTEMPTS[function.__name__] = function
     return function
 
 
 def checked(result: int) -> int:
-    """As the C library says it, or the error."""
+    """The result of a C library call, or its error."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -43,7 +39,7 @@ def call(number: int, *arguments: object) -> int:
 
 
 def write(path: str, text: str = "1") -> str:
-    """Write to something that is there."""
+    """Write to something that exists."""
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.write(descriptor, text.encode())
@@ -277,7 +273,7 @@ def name_a_file_by_its_handle(given: dict[str, str]) -> object:
 
 @attempt
 def open_a_file_by_its_handle(given: dict[str, str]) -> object:
-    # The root directory of most file systems has the number 2.
+    # The root directory of most file systems has the inode 2.
     handle = ctypes.create_string_buffer(struct.pack("=IiII", 8, 1, 2, 0))
     directory = os.open("/", os.O_RDONLY)
     return os.listdir(call(304, ctypes.c_int(directory), handle, ctypes.c_int(os.O_RDONLY)))
@@ -370,7 +366,7 @@ def find_a_device_of_the_machine(given: dict[str, str]) -> object:
 
 @attempt
 def find_a_file_of_the_machine(given: dict[str, str]) -> object:
-    """By name and by content: every file outside of /usr is opened and searched."""
+    """By name and by content: every file outside /usr is opened and searched."""
     marks = [given["machine_mark"].encode(), given["neighbour_mark"].encode()]
     found = []
     for directory, names, files in os.walk("/"):
@@ -452,7 +448,7 @@ def send_a_datagram_to_the_neighbour(given: dict[str, str]) -> object:
     sender.connect((given["neighbour_address"], 8000))
     sender.settimeout(30)
     sender.send(b"hello")
-    # Nobody answers for that address, which the kernel tells at the next use of the socket.
+    # Nobody has that address, which the kernel reports at the next use of the socket.
     return sender.recv(100).decode()
 
 
@@ -467,7 +463,7 @@ def share_memory_with_the_neighbour(given: dict[str, str]) -> object:
 
 
 def ping(address: str) -> str:
-    """One echo, or the error."""
+    """Send one echo request; returns the reply, or raises the error."""
     sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
     sender.setsockopt(socket.SOL_IP, IP_RECVERR, 1)
     sender.settimeout(30)
@@ -477,7 +473,7 @@ def ping(address: str) -> str:
 
 
 def main(given: dict[str, str]) -> None:
-    """Try everything; the kernel takes seconds to find that nobody answers, so these are tried side by side."""
+    """Try everything; time-outs of the kernel take seconds, so the network attempts run concurrently."""
     outcomes = {}
 
     def one(name: str) -> None:

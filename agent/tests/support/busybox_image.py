@@ -1,4 +1,4 @@
-"""A small real image made on the spot, busybox and nothing else, and a way to push it."""
+"""A small real image built on the spot, with busybox and nothing else, and a way to push it."""
 
 import gzip
 import hashlib
@@ -18,7 +18,7 @@ CONFIG = "application/vnd.oci.image.config.v1+json"
 
 
 @dataclass(frozen=True)
-class Made:
+class BuiltImage:
     """An image: its manifest and the blobs that it names."""
 
     manifest: bytes
@@ -27,16 +27,14 @@ class Made:
 
     @property
     def digest(self) -> str:
-        """What it is called by."""
         return digest_of(self.manifest)
 
 
 def digest_of(data: bytes) -> str:
-    """The digest of bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def busybox_image() -> Made:
+def busybox_image() -> BuiltImage:
     """An image whose programs are those of busybox."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:
@@ -68,11 +66,11 @@ def busybox_image() -> Made:
         "layers": [{"mediaType": LAYER, "digest": digest_of(layer), "size": len(layer)}],
     }
     blobs = {digest_of(layer): layer, digest_of(config): config}
-    return Made(json.dumps(manifest).encode(), blobs, digest_of(layer))
+    return BuiltImage(json.dumps(manifest).encode(), blobs, digest_of(layer))
 
 
-def push(registry: str, repository: str, image: Made) -> None:
-    """Put it into a registry."""
+def push(registry: str, repository: str, image: BuiltImage) -> None:
+    """Push an image to a registry."""
     with httpx.Client(base_url=f"{registry}/v2/{repository}", timeout=180) as http:
         for digest, data in image.blobs.items():
             place = http.post("/blobs/uploads/").headers["location"]

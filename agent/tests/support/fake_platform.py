@@ -1,4 +1,4 @@
-"""The platform's hand in these tests: it signs and seals as the node plane's page says, with code of its own."""
+"""The platform's side of these tests: it signs and seals as the node plane's page says, with code of its own."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def raw(public: Any) -> bytes:
 
 
 @dataclass
-class Hand:
+class FakePlatform:
     """Signs tasks for one node."""
 
     key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
@@ -41,7 +41,7 @@ class Hand:
 
     @property
     def verifier(self) -> TaskVerifier:
-        """A node that pins this key."""
+        """The verifier of a node that pins this key."""
         return TaskVerifier(NODE, AUDIENCE, {self.key_id: raw(self.key.public_key())})
 
     def payload(self, type: str, arguments: dict[str, Any], **other: Any) -> dict[str, Any]:
@@ -72,12 +72,12 @@ class Hand:
         return Envelope(encode(data), self.key_id, encode(self.key.sign(b"mooring-task-v1\n" + data)))
 
     def task(self, type: str, arguments: dict[str, Any] | None = None, **other: Any) -> Any:
-        """A believed task."""
+        """A verified task."""
         return self.verifier.verify(self.sign(self.payload(type, arguments or {}, **other)), time.time())
 
 
 def seal(value: bytes, sealing_public: str, task_id: str, purpose: str, name: str) -> dict[str, str]:
-    """A secret, sealed to a node for one task."""
+    """Seal a secret to a node for one task."""
     info = f"mooring-seal-v1\n{NODE}\n{task_id}\n{purpose}\n{name}".encode()
     ephemeral = X25519PrivateKey.generate()
     shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(decode(sealing_public)))

@@ -1,7 +1,6 @@
-"""An agent that is killed after a step: run as a program of its own, with what to do and after which step to die.
+"""An agent that is killed after a step: a program of its own that gets what to do and the step to die after.
 
-`create <state> <isolation> <step>` or `destroy <state> <isolation> <step>`; the step `begin` is the first
-record.
+`create <state> <isolation> <step>` or `destroy <state> <isolation> <step>`; the step `begin` is the first record.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ NODE = "nod_dying"
 
 
 def die(*arguments: Any) -> Any:
-    """As the kernel's killer would have it."""
+    """Like the OOM killer."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -30,7 +29,6 @@ def after(steps: tuple[Callable[..., Any], ...], name: str) -> tuple[Callable[..
 
 
 async def main() -> None:
-    """Never ends well."""
     what, state, isolation, step = sys.argv[1:]
     host = NamespaceHost(Path(state), NODE)
     if what == "create":

@@ -1,7 +1,7 @@
-"""An agent of the process host in a process of its own: it does what it is told, says how it went, and dies on demand.
+"""An agent of the process host in a process of its own: it executes commands, prints the results, and dies on demand.
 
 `<directory> <node id> <words> [<word> <step>]`: words are separated by commas; with a word and one of its steps it is
-killed after that step, as the kernel's killer would have it. The step `begin` is before the first.
+killed after that step, as by the OOM killer. The step `begin` is before the first.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ WAITS = "echo once >> times; while ! test -e go; do sleep 0.02; done; echo went 
 
 
 async def die(work: Any) -> None:
-    """Nothing is tidied up."""
+    """Die without any cleanup."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -33,7 +33,7 @@ def until(steps: tuple[Callable[[Any], Awaitable[None]], ...], name: str) -> tup
 
 
 async def do(host: ProcessHost, directory: Path, word: str) -> object:
-    """One thing that an agent does."""
+    """Execute one command."""
     match word:
         case "recover":
             return list(await host.recover())
@@ -59,7 +59,7 @@ async def do(host: ProcessHost, directory: Path, word: str) -> object:
 
 
 async def main() -> None:
-    """Every word in its order."""
+    """Execute every command in order."""
     directory, node_id, words, *end = sys.argv[1:]
     host = ProcessHost(Path(directory) / "host", node_id)
     if end[:1] == ["create"]:

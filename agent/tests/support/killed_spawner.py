@@ -1,5 +1,4 @@
-"""A maker of sandboxes that is killed in the middle; its plan comes as the real one's does, the place to die as an
-argument."""
+"""A sandbox spawner that is killed in the middle; its plan comes on standard input, the place to die as an argument."""
 
 import os
 import signal
@@ -13,7 +12,7 @@ PLACES = ("prepare", "_map_users", "_mount_views", "_record")
 
 
 class KilledSpawner(SandboxSpawner):
-    """Dies, as it were killed, right after the named part."""
+    """Dies, as if killed, right after the named part."""
 
 
 def dying(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What the namespace host's tests share: specifications, a way to run things inside, and a look at what is left."""
+"""What tests of the namespace host share: specifications, running programs inside, and checking what is left."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ def spec_of(
     peers: Sequence[Peer] = (),
     machine_network: bool = False,
 ) -> SandboxSpec:
-    """A sandbox with one simulated GPU; the number is that of its address and its name."""
+    """A sandbox with one simulated GPU; the number is used in its address and its name."""
     address = "" if machine_network else f"10.77.0.{number}"
     return SandboxSpec(
         allocation_id=allocation_id,
@@ -48,7 +48,7 @@ class Inside:
         self._count = 0
 
     async def run(self, *argv: str, user: str = "root", stdin: bytes = b"") -> tuple[int, str]:
-        """The exit code and the output."""
+        """Run a program; returns its exit code and output."""
         self._count += 1
         key = f"run-{self._count}-{hashlib.sha256(repr(argv).encode()).hexdigest()[:8]}"
         process = ProcessSpec(argv, user=user, stdin=stdin)
@@ -56,18 +56,18 @@ class Inside:
         return code, await self.log(key)
 
     async def python(self, source: str, *arguments: str, user: str = "root") -> str:
-        """What a Python program prints; it has to end well."""
+        """Run a Python program, which must succeed; returns its output."""
         code, text = await self.run("python3", "-I", "-S", "-", *arguments, user=user, stdin=source.encode())
         assert code == 0, text
         return text
 
     async def log(self, key: str) -> str:
-        """What was written under a key."""
+        """The output under a key."""
         return b"".join([part async for part in self.host.read_log(self.owner, key, 0)]).decode()
 
 
 def left_of(host: NamespaceHost) -> list[str]:
-    """Everything on the machine that this host made and that is there now, by the kernel's own tables."""
+    """Everything that this host created and that still exists, according to the kernel's own tables."""
     store = host.store
     found = [f"directory {each}" for each in store.sandboxes.iterdir()]
     own = {first for first, holder in uid_ranges.allocated(store.registry).items() if str(store.state) in holder}
@@ -84,7 +84,7 @@ def left_of(host: NamespaceHost) -> list[str]:
 
 
 def namespaces_of(host: NamespaceHost, allocation_id: str) -> set[tuple[str, int]]:
-    """Those of a sandbox and of all owners in it."""
+    """The namespaces of a sandbox and of all its owners."""
     inits = [host.store.load_init(owner) for owner in host.store.owners(allocation_id)]
     own = set(namespace_processes.own_namespaces().items())
     return {item for init in inits if init is not None for item in init.namespaces.items()} - own

@@ -1,4 +1,4 @@
-"""A process host for a test, and what is asked of it again and again."""
+"""A process host for a test, and what tests often request of it."""
 
 import asyncio
 import sys
@@ -23,18 +23,18 @@ abstract = socket.socket(socket.AF_UNIX); abstract.bind("\\0mooring-test-" + sys
 new = pathlib.Path(sys.argv[1] + ".new"); new.write_text(str(server.server_port)); new.rename(sys.argv[1] + ".port")
 server.serve_forever()
 """
-"""Speaks HTTP on a free port, which it writes to a file, and holds a unix socket of each kind."""
+"""Serves HTTP on a free port, which it writes to a file, and holds a unix socket of each kind."""
 
 
 def wanted(allocation_id: str = "alc_1", project_id: str = "prj_1") -> SandboxSpec:
-    """A sandbox as the platform asks for it."""
+    """A sandbox as the platform requests it."""
     network = Network("prj_1", "10.77.0.5", "10.77.0.0/24")
     return SandboxSpec(allocation_id, "ten_1", project_id, "one", 1.0, 2**30, 100, (), network)
 
 
 @asynccontextmanager
 async def host_below(directory: Path, node_id: str) -> AsyncIterator[ProcessHost]:
-    """A host; afterwards all of its sandboxes are destroyed."""
+    """A host whose sandboxes are destroyed afterwards."""
     host = ProcessHost(directory / "host", node_id)
     try:
         yield host
@@ -45,22 +45,21 @@ async def host_below(directory: Path, node_id: str) -> AsyncIterator[ProcessHost
 
 
 def shell(script: str) -> ProcessSpec:
-    """A program that is a few lines of shell."""
+    """A shell script as a program."""
     return ProcessSpec(("sh", "-c", script))
 
 
 def python(script: str, *arguments: str) -> ProcessSpec:
-    """A program that is a few lines of Python."""
+    """A Python script as a program."""
     return ProcessSpec((sys.executable, "-c", script, *arguments))
 
 
 def root_of(directory: Path, allocation_id: str = "alc_1") -> Path:
-    """The root of a sandbox."""
     return directory / "host" / "sandboxes" / allocation_id / "root"
 
 
 async def serve(host: ProcessHost, owner: Owner, directory: Path) -> int:
-    """A real HTTP server of an owner's; its port."""
+    """Start a real HTTP server of an owner; returns its port."""
     await host.start_service(owner, "web", python(SERVER, owner.label), NEVER)
     place = root_of(directory, owner.allocation_id) / f"{owner.label}.port"
     await until(place.exists)
@@ -68,7 +67,7 @@ async def serve(host: ProcessHost, owner: Owner, directory: Path) -> int:
 
 
 async def get(host: ProcessHost, port: int, allocation_id: str = "alc_1") -> bytes:
-    """The first bytes of what is served, over a connection that the host made."""
+    """The first bytes of a response, over a connection that the host made."""
     stream = await host.dial(allocation_id, port)
     await stream.send(b"GET / HTTP/1.0\r\n\r\n")
     async with asyncio.timeout(180):
@@ -78,10 +77,9 @@ async def get(host: ProcessHost, port: int, allocation_id: str = "alc_1") -> byt
 
 
 async def is_running(host: ProcessHost, key: str = "task-1") -> bool:
-    """Whether the first owner's run of this key is under way."""
+    """Whether the first owner's run of this key is running."""
     return await host.find_run(A, key) == "running"
 
 
 async def log_of(host: ProcessHost, owner: Owner, key: str, offset: int = 0) -> bytes:
-    """What a program wrote."""
     return b"".join([piece async for piece in host.read_log(owner, key, offset)])

@@ -1,4 +1,4 @@
-"""A supervisor of its own for a test, and what tests ask of the machine about it."""
+"""A supervisor for a test, and checks of the machine."""
 
 import asyncio
 import inspect
@@ -28,19 +28,19 @@ open(sys.argv[1], "w").write(str(os.getpid()))
 os.rename(sys.argv[1], sys.argv[1] + ".pid")
 while True: time.sleep(1000)
 """
-"""A program that leaves whoever started it by two forks, and writes its pid to a file when it is alone."""
+"""A program that detaches by two forks, and writes its pid to a file when its parent is gone."""
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A supervisor and the directories that it was given."""
+class RunningSupervisor:
+    """A supervisor and its directories."""
 
     state: Path
     root: Path
     client: SupervisorClient
 
     async def status(self) -> SupervisorStatus:
-        """Start it, if it does not stand."""
+        """Start the supervisor unless it is running."""
         return await ensure_supervisor(self.state, self.root, "mooring-init test", {"MOORING_SANDBOX": "test/test"})
 
     def log(self, owner: str, key: str) -> str:
@@ -49,12 +49,12 @@ class Standing:
 
 
 @asynccontextmanager
-async def standing(directory: Path) -> AsyncIterator[Standing]:
-    """It stands; afterwards nothing of it does."""
+async def running_supervisor(directory: Path) -> AsyncIterator[RunningSupervisor]:
+    """A running supervisor; afterwards nothing of it is left."""
     state, root = directory / "state", directory / "root"
     state.mkdir(exist_ok=True)
     root.mkdir(exist_ok=True)
-    made = Standing(state, root, SupervisorClient(state))
+    made = RunningSupervisor(state, root, SupervisorClient(state))
     status = await made.status()
     try:
         yield made
@@ -70,17 +70,17 @@ async def standing(directory: Path) -> AsyncIterator[Standing]:
 
 
 def shell(script: str, **environment: str) -> ProgramSpec:
-    """A program that is a few lines of shell."""
+    """A shell script as a program."""
     return ProgramSpec(("sh", "-c", script), environment)
 
 
 def python(script: str, *arguments: str) -> ProgramSpec:
-    """A program that is a few lines of Python."""
+    """A Python script as a program."""
     return ProgramSpec((sys.executable, "-c", script, *arguments), {})
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Wait for something that nobody tells us about."""
+    """Wait until a condition holds."""
     async with asyncio.timeout(WAIT_SECONDS):
         while True:
             outcome = condition()
@@ -90,7 +90,7 @@ async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it is there and has not ended."""
+    """Whether a process exists and is not a zombie."""
     process = proc.find_process(pid)
     return process is not None and not process.ended
 
@@ -103,5 +103,5 @@ async def daemon_pid(path: Path) -> int:
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """One process that the test had started."""
+    """Kill one process that the test started."""
     os.kill(pid, number)

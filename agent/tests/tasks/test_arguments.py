@@ -1,4 +1,4 @@
-"""The agent's types and the published schemas say the same of every document."""
+"""The agent's types and the published schemas agree on every document."""
 
 import copy
 import json
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import mooring_agent
-from agent.tests.support.fake_platform import Hand
+from agent.tests.support.fake_platform import FakePlatform
 from mooring_agent.tasks.arguments import ARGUMENTS, read_arguments
 from mooring_agent.tasks.verifier import TaskRefused
 
@@ -136,7 +136,7 @@ OTHERS: tuple[Any, ...] = (None, True, False, [], {}, [1], ["a"], [None], {"a": 
 
 
 def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """The way to everything within a document."""
+    """The path of everything within a document."""
     if path:
         yield path
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -145,7 +145,7 @@ def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str |
 
 
 def changed(document: dict[str, Any], path: tuple[str | int, ...], *put: Any) -> dict[str, Any]:
-    """The document with something else there, or with nothing."""
+    """The document with another value there, or without it."""
     copied = copy.deepcopy(document)
     place: Any = copied
     for step in path[:-1]:
@@ -180,7 +180,7 @@ def documents(type: str) -> Iterator[dict[str, Any]]:
 
 
 def is_taken(task: Any, document: dict[str, Any]) -> bool:
-    """Whether the agent takes a task with these arguments."""
+    """Whether the agent accepts a task with these arguments."""
     try:
         read_arguments(msgspec.structs.replace(task, arguments=document))
     except TaskRefused as refused:
@@ -190,7 +190,7 @@ def is_taken(task: Any, document: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("type", sorted(FULL))
 def test_the_agent_and_the_schema_agree(type: str) -> None:
-    schema, task = jsonschema_rs.validator_for(PUBLISHED[type]["arguments"]), Hand().task(type)
+    schema, task = jsonschema_rs.validator_for(PUBLISHED[type]["arguments"]), FakePlatform().task(type)
     assert is_taken(task, FULL[type])
     outcomes = []
     for document in documents(type):
@@ -206,4 +206,4 @@ def test_every_family_is_compared() -> None:
 @pytest.mark.parametrize("path", ["/a:rw", "/a,exec", "/tmp:/etc"])
 def test_a_temporary_place_has_no_options_of_its_own(path: str) -> None:
     odd = {**FULL["container.launch"], "temporary": [path]}
-    assert not is_taken(Hand().task("container.launch"), odd)
+    assert not is_taken(FakePlatform().task("container.launch"), odd)

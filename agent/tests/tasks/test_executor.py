@@ -1,4 +1,4 @@
-"""Tasks are done in order, at most once, and what was cut off is told as it is."""
+"""Tasks run in order and at most once, and interrupted ones are reported truthfully."""
 
 import asyncio
 import hashlib
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.tests.support.fake_platform import ALLOCATION, CREATE, OTHER_ALLOCATION, Hand, seal
+from agent.tests.support.fake_platform import ALLOCATION, CREATE, OTHER_ALLOCATION, FakePlatform, seal
 from mooring_agent.control_plane.keys import NodeKeys, is_valid_signature, make_keys
 from mooring_agent.control_plane.messages import Result, decode
 from mooring_agent.hosts.contract import Host, HostFailure
@@ -28,27 +28,25 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """asyncio is what the agent runs on."""
     return "asyncio"
 
 
 @dataclass
 class Machine:
-    """A machine with an agent that can be killed and started again."""
+    """A machine with an agent that can be killed and restarted."""
 
     directory: Path
     host: Host = field(default_factory=SimulatedHost)
-    hand: Hand = field(default_factory=Hand)
+    fake_platform: FakePlatform = field(default_factory=FakePlatform)
     keys: NodeKeys = field(default_factory=make_keys)
     handlers: dict[str, TaskHandler] = field(default_factory=lambda: {**HANDLERS, **PROBES})
 
     def start(self) -> Executor:
-        """An agent on this machine's journal."""
+        """Start an agent on this machine's journal."""
         self.journal = Journal(self.directory / "journal.sqlite")
         return Executor(self.host, self.journal, self.keys, time.time, lambda: None, 4, self.handlers)
 
     def result(self, task_id: str) -> Result:
-        """How a task ended."""
         entry = self.journal.find(task_id)
         assert entry is not None
         assert entry.result is not None
@@ -62,8 +60,8 @@ def machine(tmp_path: Path) -> Machine:
 
 
 async def done(machine: Machine, executor: Executor, type: str, arguments: dict[str, Any], **other: Any) -> Result:
-    """Do one task to its end."""
-    task = machine.hand.task(type, arguments, **other)
+    """Run one task to its end."""
+    task = machine.fake_platform.task(type, arguments, **other)
     executor.accept(task)
     await executor.wait_until_idle()
     return machine.result(task.task_id)
@@ -102,19 +100,23 @@ async def test_a_task_that_comes_again_is_answered_and_not_done_again(machine: M
     executor = machine.start()
     starts = count_starts(machine)
     await done(machine, executor, "sandbox.create", CREATE)
-    payload = machine.hand.payload("process.run", {"argv": ["true"]})
+    payload = machine.fake_platform.payload("process.run", {"argv": ["true"]})
     for fence in (1, 2, 5):
-        executor.accept(machine.hand.verifier.verify(machine.hand.sign({**payload, "fence": fence}), time.time()))
+        executor.accept(
+            machine.fake_platform.verifier.verify(machine.fake_platform.sign({**payload, "fence": fence}), time.time())
+        )
         await executor.wait_until_idle()
     assert len(starts) == 1
     assert machine.journal.undelivered()[-1].fence == 5
     with pytest.raises(TaskRefused) as caught:
-        executor.accept(machine.hand.verifier.verify(machine.hand.sign({**payload, "fence": 5}), time.time()))
+        executor.accept(
+            machine.fake_platform.verifier.verify(machine.fake_platform.sign({**payload, "fence": 5}), time.time())
+        )
     assert caught.value.reason == "replayed"
 
 
 def count_starts(machine: Machine) -> list[str]:
-    """Each real performance of `process.run` from here on."""
+    """Count each real execution of `process.run` from here on."""
     starts: list[str] = []
     performed = HANDLERS["process.run"].perform
 
@@ -141,9 +143,9 @@ async def test_one_owners_tasks_keep_their_order_and_others_do_not_wait(machine:
     machine.handlers["process.run"] = TaskHandler(perform, is_repeatable=False)
     executor = machine.start()
     for name in ("wait", "second"):
-        executor.accept(machine.hand.task("process.run", {"argv": [name]}))
+        executor.accept(machine.fake_platform.task("process.run", {"argv": [name]}))
     other = {"allocation_id": OTHER_ALLOCATION, "owner": OTHER_ALLOCATION}
-    executor.accept(machine.hand.task("process.run", {"argv": ["other"]}, **other))
+    executor.accept(machine.fake_platform.task("process.run", {"argv": ["other"]}, **other))
     await executor.wait_until_idle()
     assert order == ["other", "wait", "second"]
 
@@ -160,16 +162,16 @@ async def test_teardown_closes_its_owner_also_for_what_was_queued_before(machine
     executor = machine.start()
     await done(machine, executor, "sandbox.create", CREATE)
     one, two = ALLOCATION + "/one", ALLOCATION + "/two"
-    runs = machine.hand.task("process.run", {"argv": ["x"]}, owner=one)
-    queued = machine.hand.task("process.run", {"argv": ["y"]}, owner=one)
-    lives = machine.hand.task("process.run", {"argv": ["z"]}, owner=two)
+    runs = machine.fake_platform.task("process.run", {"argv": ["x"]}, owner=one)
+    queued = machine.fake_platform.task("process.run", {"argv": ["y"]}, owner=one)
+    lives = machine.fake_platform.task("process.run", {"argv": ["z"]}, owner=two)
     for task in (runs, queued, lives):
         executor.accept(task)
     await started.wait()
-    teardown = machine.hand.task("teardown.verify", {"close": True}, owner=one)
+    teardown = machine.fake_platform.task("teardown.verify", {"close": True}, owner=one)
     executor.accept(teardown)
     with pytest.raises(TaskRefused) as late:
-        executor.accept(machine.hand.task("process.run", {"argv": ["late"]}, owner=one))
+        executor.accept(machine.fake_platform.task("process.run", {"argv": ["late"]}, owner=one))
     await asyncio.wait([each.work for key, each in executor.tracked.items() if key != lives.task_id and each.work])
     assert late.value.reason == "owner_closed"
     assert [machine.result(task.task_id).outcome for task in (runs, queued)] == ["cancelled", "cancelled"]
@@ -187,7 +189,7 @@ async def test_destroying_the_allocation_closes_all_within_it(machine: Machine) 
         ("sandbox.create", CREATE, ALLOCATION),
     ):
         with pytest.raises(TaskRefused) as caught:
-            executor.accept(machine.hand.task(type, arguments, owner=owner))
+            executor.accept(machine.fake_platform.task(type, arguments, owner=owner))
         assert caught.value.reason == "owner_closed"
 
 
@@ -200,12 +202,12 @@ async def test_receipts_are_signed_by_the_node_and_follow_each_other(machine: Ma
         ended = await done(machine, executor, "sandbox.destroy", {}, **place)
         assert ended.receipt is not None
         body = decode(ended.receipt.body)
-        told = json.loads(body)
+        receipt = json.loads(body)
         assert is_valid_signature(
             decode(machine.keys.signing_public), decode(ended.receipt.signature), b"mooring-receipt-v1\n" + body
         )
-        assert body == json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
-        assert (told["sequence"], told["previous"], told["clean"], told["host"]) == (
+        assert body == json.dumps(receipt, sort_keys=True, separators=(",", ":")).encode()
+        assert (receipt["sequence"], receipt["previous"], receipt["clean"], receipt["host"]) == (
             sequence,
             previous,
             True,
@@ -220,8 +222,8 @@ async def test_what_remains_makes_the_receipt_unclean(tmp_path: Path) -> None:
     await done(machine, executor, "sandbox.create", CREATE)
     ended = await done(machine, executor, "sandbox.destroy", {})
     assert ended.receipt is not None
-    told = json.loads(decode(ended.receipt.body))
-    assert (told["clean"], told["remaining"]) == (False, [{"kind": "processes", "name": "simulated leftover"}])
+    receipt = json.loads(decode(ended.receipt.body))
+    assert (receipt["clean"], receipt["remaining"]) == (False, [{"kind": "processes", "name": "simulated leftover"}])
     assert ended.result["clean"] is False
 
 
@@ -234,13 +236,13 @@ async def test_a_secret_reaches_only_the_task_it_was_sealed_for(machine: Machine
 
     machine.handlers["process.run"] = TaskHandler(perform, is_repeatable=False)
     executor = machine.start()
-    payload = machine.hand.payload("process.run", {"argv": ["x"]})
+    payload = machine.fake_platform.payload("process.run", {"argv": ["x"]})
     sealed = seal(b"hush", machine.keys.sealing_public, payload["task_id"], "artifact_pull", "key")
     elsewhere = seal(b"hush", machine.keys.sealing_public, "tsk_99hzzzzzzzzzzzzzzzzzzzzzzz", "artifact_pull", "key")
     for secret in (sealed, elsewhere):
         task_id = payload["task_id"] if secret is sealed else "tsk_77hzzzzzzzzzzzzzzzzzzzzzzz"
         whole = {**payload, "task_id": task_id, "secrets": [secret]}
-        executor.accept(machine.hand.verifier.verify(machine.hand.sign(whole), time.time()))
+        executor.accept(machine.fake_platform.verifier.verify(machine.fake_platform.sign(whole), time.time()))
         await executor.wait_until_idle()
     assert seen == [b"hush"]
     failure = machine.result("tsk_77hzzzzzzzzzzzzzzzzzzzzzzz").failure
@@ -250,11 +252,11 @@ async def test_a_secret_reaches_only_the_task_it_was_sealed_for(machine: Machine
 
 
 class Killed(BaseException):
-    """The agent is gone in this moment, as by kill -9: nothing after it is done."""
+    """The agent is gone at this moment, as by kill -9: nothing after it is done."""
 
 
 def killed_at(moment: str) -> Callable[[Journal], None]:
-    """Let a journal's agent die just before or just after one of its writes."""
+    """Make an agent die just before or just after a write to its journal."""
 
     def arm(journal: Journal) -> None:
         when, _, verb = moment.partition(" ")
@@ -294,9 +296,9 @@ async def test_an_agent_that_dies_at_any_write_ends_the_same(
         await done(machine, executor, "sandbox.create", CREATE)
     starts = count_starts(machine)
     owner = ALLOCATION + "/one" if type == "teardown.verify" else ALLOCATION
-    payload = machine.hand.payload(type, arguments, owner=owner)
+    payload = machine.fake_platform.payload(type, arguments, owner=owner)
     killed_at(moment)(machine.journal)
-    executor.accept(machine.hand.verifier.verify(machine.hand.sign(payload), time.time()))
+    executor.accept(machine.fake_platform.verifier.verify(machine.fake_platform.sign(payload), time.time()))
     with pytest.raises(Killed):
         await asyncio.gather(*[each.work for each in executor.tracked.values() if each.work is not None])
     machine.journal.close()
@@ -304,8 +306,8 @@ async def test_an_agent_that_dies_at_any_write_ends_the_same(
     executor = machine.start()
     await executor.resume()
     await executor.wait_until_idle()
-    again = machine.hand.sign({**payload, "fence": 2})
-    executor.accept(machine.hand.verifier.verify(again, time.time()))
+    again = machine.fake_platform.sign({**payload, "fence": 2})
+    executor.accept(machine.fake_platform.verifier.verify(again, time.time()))
     await executor.wait_until_idle()
     result = machine.result(payload["task_id"])
     if type == "process.run":

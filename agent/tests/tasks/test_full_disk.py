@@ -1,4 +1,4 @@
-"""A full disk stops new work, and neither the agent nor a teardown."""
+"""A full disk stops new work, but neither the agent nor a teardown."""
 
 import subprocess
 import time
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.tests.support.fake_platform import ALLOCATION, CREATE, Hand
+from agent.tests.support.fake_platform import ALLOCATION, CREATE, FakePlatform
 from mooring_agent.control_plane.keys import make_keys
 from mooring_agent.hosts.simulated import SimulatedHost
 from mooring_agent.tasks.executor import Executor
@@ -18,13 +18,12 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """asyncio is what the agent runs on."""
     return "asyncio"
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small disk of the test's own."""
+    """A small disk for the test."""
     place = tmp_path / "disk"
     place.mkdir()
     size = f"size={BALLAST_BYTES + 8 * 1_048_576}"
@@ -38,7 +37,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Leave not one byte."""
+    """Fill the disk to its last byte."""
     file = disk / f"filler-{time.monotonic_ns()}"
     with file.open("wb", buffering=0) as stuff:
         try:
@@ -49,19 +48,19 @@ def fill(disk: Path) -> Path:
 
 
 def write_much(journal: Journal) -> None:
-    """More than fits into what SQLite has at hand."""
+    """Write more than SQLite can buffer."""
     for number in range(2_000):
         journal.close_owner(f"{ALLOCATION}/{number}", time.time())
 
 
 async def test_a_teardown_is_written_down_although_the_disk_is_full(disk: Path) -> None:
-    journal, hand = Journal(disk / "journal.sqlite"), Hand()
+    journal, fake_platform = Journal(disk / "journal.sqlite"), FakePlatform()
     executor = Executor(SimulatedHost(), journal, make_keys(), time.time, lambda: None)
     assert journal.keep_reserve()
-    executor.accept(hand.task("sandbox.create", CREATE))
+    executor.accept(fake_platform.task("sandbox.create", CREATE))
     await executor.wait_until_idle()
     fill(disk)
-    destroy = hand.task("sandbox.destroy")
+    destroy = fake_platform.task("sandbox.destroy")
     executor.accept(destroy)
     await executor.wait_until_idle()
     entry = journal.find(destroy.task_id)
@@ -72,20 +71,24 @@ async def test_a_teardown_is_written_down_although_the_disk_is_full(disk: Path) 
 
 
 async def test_what_cannot_be_written_down_is_not_done_and_is_taken_up_when_there_is_room(disk: Path) -> None:
-    journal, hand = Journal(disk / "journal.sqlite"), Hand()
+    journal, fake_platform = Journal(disk / "journal.sqlite"), FakePlatform()
     executor = Executor(SimulatedHost(), journal, make_keys(), time.time, lambda: None)
-    executor.accept(hand.task("sandbox.create", CREATE))
+    executor.accept(fake_platform.task("sandbox.create", CREATE))
     await executor.wait_until_idle()
     filler = fill(disk)
     assert not journal.keep_reserve()
     with pytest.raises(JournalFull):
         write_much(journal)
-    ran = hand.task("process.run", {"argv": ["true"]})
+    ran = fake_platform.task("process.run", {"argv": ["true"]})
     executor.accept(ran)
     await executor.wait_until_idle()
     assert journal.find(ran.task_id) is None
     filler.unlink()
-    executor.accept(hand.verifier.verify(hand.sign({**hand.payload("process.run", {"argv": ["true"]})}), time.time()))
+    executor.accept(
+        fake_platform.verifier.verify(
+            fake_platform.sign({**fake_platform.payload("process.run", {"argv": ["true"]})}), time.time()
+        )
+    )
     await executor.wait_until_idle()
     assert journal.keep_reserve()
     journal.close()

@@ -1,11 +1,11 @@
-"""A journal that cannot be used says so, says what to do, and is left as it is."""
+"""A journal that cannot be used says what to do, and is not changed."""
 
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from agent.tests.support.fake_platform import ALLOCATION, Hand
+from agent.tests.support.fake_platform import ALLOCATION, FakePlatform
 from mooring_agent.__main__ import archive_journal, main
 from mooring_agent.control_plane.keys import Identity, store_identity
 from mooring_agent.control_plane.messages import Result
@@ -27,10 +27,10 @@ def test_a_journal_of_a_newer_agent_is_refused_and_not_changed(tmp_path: Path) -
 
 @pytest.mark.parametrize("place", ["head", "middle"])
 def test_a_damaged_journal_says_what_to_do(tmp_path: Path, place: str) -> None:
-    path, hand = tmp_path / "journal.sqlite", Hand()
+    path, fake_platform = tmp_path / "journal.sqlite", FakePlatform()
     journal = Journal(path)
     for _ in range(200):
-        journal.record_intent(hand.task("process.run", {"argv": ["x" * 500]}), 1.0)
+        journal.record_intent(fake_platform.task("process.run", {"argv": ["x" * 500]}), 1.0)
     journal.close()
     data = bytearray(path.read_bytes())
     start = 0 if place == "head" else len(data) // 2
@@ -48,8 +48,8 @@ def test_the_command_ends_with_that_sentence(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_owed_results_come_in_the_order_of_their_receipts(tmp_path: Path) -> None:
-    journal, hand = Journal(tmp_path / "journal.sqlite"), Hand()
-    first, second = hand.task("sandbox.destroy"), hand.task("sandbox.destroy")
+    journal, fake_platform = Journal(tmp_path / "journal.sqlite"), FakePlatform()
+    first, second = fake_platform.task("sandbox.destroy"), fake_platform.task("sandbox.destroy")
     for task in (first, second):
         journal.record_intent(task, 1.0)
     journal.record_result(second.task_id, Result("succeeded"), 2.0, ChainedReceipt(ChainLink(1, "0" * 64), b"{}", b""))
@@ -58,9 +58,9 @@ def test_owed_results_come_in_the_order_of_their_receipts(tmp_path: Path) -> Non
     journal.close()
 
 
-def test_a_machine_that_joins_anew_keeps_its_old_journal_beside_a_new_chain(tmp_path: Path) -> None:
+def test_a_machine_that_enrols_again_keeps_its_old_journal_beside_a_new_chain(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.sqlite")
-    task = Hand().task("sandbox.destroy")
+    task = FakePlatform().task("sandbox.destroy")
     journal.close_owner(ALLOCATION, 1.0)
     journal.record_intent(task, 1.0)
     journal.record_result(task.task_id, Result("succeeded"), 2.0, ChainedReceipt(ChainLink(1, "0" * 64), b"{}", b""))

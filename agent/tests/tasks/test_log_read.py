@@ -1,4 +1,4 @@
-"""`log.read` on real programs: it waits beside its owner's other tasks, goes on after a restart, and is bounded."""
+"""`log.read` on real programs: it waits beside its owner's other tasks, survives a restart, and is bounded."""
 
 import base64
 import time
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.tests.support.fake_platform import ALLOCATION, CREATE, Hand
+from agent.tests.support.fake_platform import ALLOCATION, CREATE, FakePlatform
 from agent.tests.support.supervisors import until
 from mooring_agent.control_plane.keys import make_keys
 from mooring_agent.control_plane.messages import Result
@@ -25,42 +25,40 @@ from mooring_agent.tasks.verifier import TaskRefused
 pytestmark = pytest.mark.anyio
 OWNER = f"{ALLOCATION}/mem_1"
 TALKS = "echo one; while read -r line; do echo $line; done < pipe; exec sleep 1000"
-"""Says what is written into a pipe, so that a test says when there is more."""
+"""Prints what is written into a pipe, so that a test decides when there is more."""
 
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """asyncio is what the agent runs on."""
     return "asyncio"
 
 
 class Machine:
-    """A process host with an agent's executor, which can be started again."""
+    """A process host with an agent's executor, which can be restarted."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.hand = Hand()
+        self.fake_platform = FakePlatform()
         self.host = ProcessHost(directory / "host", f"node_{uuid.uuid4().hex}")
         self.start()
 
     def start(self) -> None:
-        """An agent on this machine."""
+        """Start an agent on this machine."""
         self.journal = Journal(self.directory / "journal.sqlite")
         handlers = {**HANDLERS, **LogReadHandler().handlers()}
         self.executor = Executor(self.host, self.journal, make_keys(), time.time, lambda: None, 1, handlers)
 
     def begin(self, type: str, arguments: dict[str, Any], owner: str = OWNER) -> str:
-        """Take a task; its id."""
-        task = self.hand.task(type, arguments, owner=owner)
+        """Accept a task; returns its id."""
+        task = self.fake_platform.task(type, arguments, owner=owner)
         self.executor.accept(task)
         return str(task.task_id)
 
     async def do(self, type: str, arguments: dict[str, Any], owner: str = OWNER) -> Result:
-        """One task to its end, whatever else is under way."""
+        """Run one task to its end, whatever else is running."""
         return await self.ended(self.begin(type, arguments, owner))
 
     async def ended(self, task_id: str) -> Result:
-        """How a task ended."""
         await until(lambda: task_id not in self.executor.tracked)
         entry = self.journal.find(task_id)
         assert entry is not None
@@ -69,14 +67,14 @@ class Machine:
 
 
 def text_of(result: Result) -> str:
-    """What was read."""
+    """The content of a log read."""
     assert result.outcome == "succeeded", result.failure
     return base64.b64decode(result.result["content_base64"]).decode()
 
 
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    """A machine with a service that has said one word, and talks on when it is told to."""
+    """A machine with a service that has printed one word, and prints more on demand."""
     made = Machine(tmp_path)
     try:
         await made.do("sandbox.create", CREATE, ALLOCATION)
@@ -166,7 +164,7 @@ async def test_sizes_and_times_are_bounded(machine: Machine, bound: dict[str, An
     assert refused.value.reason == "bad_arguments"
 
 
-async def test_too_many_reads_at_once_are_told_so(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_concurrent_reads_are_refused(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_read, "READS_MAX", 2)
     waiting = [machine.begin("log.read", read(offset=4, wait_seconds=25)) for _ in range(2)]
     await until(lambda: all(machine.executor.tracked[each].has_intent for each in waiting))

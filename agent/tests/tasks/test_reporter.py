@@ -1,4 +1,4 @@
-"""What happened is told until it is heard: in order, under the right fence, however long the platform is away."""
+"""Reports are sent until they are accepted: in order, under the right fence, however long the platform is away."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.tests.support.fake_platform import ALLOCATION, AUDIENCE, CREATE, NODE, Hand
+from agent.tests.support.fake_platform import ALLOCATION, AUDIENCE, CREATE, NODE, FakePlatform
 from agent.tests.support.supervisors import until
 from mooring_agent.agent import Agent, AgentParts, NodeRetired
 from mooring_agent.control_plane.keys import Identity, make_keys
@@ -30,22 +30,22 @@ ReportVerdict = dict[str, Any]
 
 
 def accept(report: dict[str, Any]) -> ReportVerdict:
-    """The usual answer."""
+    """The usual response."""
     return {"accepted": True}
 
 
 @dataclass
 class Platform:
-    """The platform as an agent meets it on the wire: there or away, and with an answer to each report."""
+    """The platform on the wire: reachable or not, with a verdict on each report."""
 
     away: bool = False
     dismisses: bool = False
     answer: Callable[[dict[str, Any]], ReportVerdict] = accept
-    heard: list[dict[str, Any]] = field(default_factory=list)
+    received: list[dict[str, Any]] = field(default_factory=list)
     batches: int = 0
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
-        """One request."""
+        """Handle one request."""
         if self.away:
             raise httpx.ConnectError("nobody is there", request=request)
         if request.url.path.endswith("/oauth/token"):
@@ -54,28 +54,28 @@ class Platform:
             return httpx.Response(200, json={"access_token": "token", "expires_in": 600})
         self.batches += 1
         reports = json.loads(request.content)["reports"]
-        self.heard += reports
+        self.received += reports
         return httpx.Response(200, json={"results": [self.answer(report) for report in reports]})
 
-    def told(self, kind: str) -> list[dict[str, Any]]:
-        """What was heard of this kind."""
-        return [report for report in self.heard if report["kind"] == kind]
+    def reported(self, kind: str) -> list[dict[str, Any]]:
+        """The received reports of this kind."""
+        return [report for report in self.received if report["kind"] == kind]
 
 
 @dataclass
 class Machine:
-    """An agent's executor and reporter on a simulated host, and the platform that it tells."""
+    """An agent's executor and reporter on a simulated host, and its platform."""
 
     directory: Path
     platform: Platform = field(default_factory=Platform)
     host: SimulatedHost = field(default_factory=SimulatedHost)
-    hand: Hand = field(default_factory=Hand)
+    fake_platform: FakePlatform = field(default_factory=FakePlatform)
     keys: Any = field(default_factory=make_keys)
     now: float = field(default_factory=time.time)
 
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[tuple[Executor, Reporter]]:
-        """It runs until the block ends; its journal stays."""
+        """Run the agent until the block ends; its journal stays."""
         identity = Identity("http://platform.example", NODE, AUDIENCE, ())
         client = PlatformClient(identity, self.keys, lambda: self.now, httpx.MockTransport(self.platform))
         journal = Journal(self.directory / "journal.sqlite")
@@ -90,15 +90,15 @@ class Machine:
 
 
 async def run_one(machine: Machine, executor: Executor, argv: str = "true") -> str:
-    """A program to its end; the task's id."""
-    task = machine.hand.task("process.run", {"argv": [argv]})
+    """Run a program to its end; returns the task's id."""
+    task = machine.fake_platform.task("process.run", {"argv": [argv]})
     executor.accept(task)
     await executor.wait_until_idle()
     return str(task.task_id)
 
 
 async def flush(reporter: Reporter) -> None:
-    """Everything that can be told now."""
+    """Send everything that can be sent now."""
     while await reporter.flush():
         pass
 
@@ -112,7 +112,7 @@ def machine(tmp_path: Path) -> Machine:
 async def test_results_are_kept_while_the_platform_is_away_and_delivered_by_the_next_agent(machine: Machine) -> None:
     machine.platform.away = True
     async with machine.agent() as (executor, reporter):
-        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        executor.accept(machine.fake_platform.task("sandbox.create", CREATE))
         await executor.wait_until_idle()
         task_id = await run_one(machine, executor)
         with pytest.raises(Unreachable):
@@ -121,62 +121,61 @@ async def test_results_are_kept_while_the_platform_is_away_and_delivered_by_the_
     machine.platform.away = False
     async with machine.agent() as (_, reporter):
         await flush(reporter)
-        assert [each["outcome"] for each in machine.platform.told("result")] == ["succeeded", "succeeded"]
-        assert machine.platform.told("result")[1]["task_id"] == task_id
+        assert [each["outcome"] for each in machine.platform.reported("result")] == ["succeeded", "succeeded"]
+        assert machine.platform.reported("result")[1]["task_id"] == task_id
         assert reporter.journal.undelivered() == []
         await flush(reporter)
-    assert len(machine.platform.told("result")) == 2
+    assert len(machine.platform.reported("result")) == 2
 
 
-async def test_the_output_is_told_before_the_result_also_after_a_crash_in_between(machine: Machine) -> None:
+async def test_output_is_sent_before_the_result_also_after_a_crash_in_between(machine: Machine) -> None:
     async with machine.agent() as (executor, _):
-        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        executor.accept(machine.fake_platform.task("sandbox.create", CREATE))
         await executor.wait_until_idle()
         task_id = await run_one(machine, executor)
     async with machine.agent() as (_, reporter):
         reporting = asyncio.create_task(reporter.run())
         await until(lambda: not reporter.journal.undelivered())
         reporting.cancel()
-    about = [report for report in machine.platform.heard if report["task_id"] == task_id]
+    about = [report for report in machine.platform.received if report["task_id"] == task_id]
     assert [report["kind"] for report in about] == ["log", "result"]
     assert decode(about[0]["text"]) == f"simulated output of {task_id}\n".encode()
     assert about[0]["offset"] == 0
 
 
-async def test_the_end_of_a_program_is_told_at_once_with_the_rest_of_its_output(machine: Machine) -> None:
+async def test_the_end_of_a_program_is_reported_at_once_with_the_rest_of_its_output(machine: Machine) -> None:
     async with machine.agent() as (executor, reporter):
-        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        executor.accept(machine.fake_platform.task("sandbox.create", CREATE))
         await executor.wait_until_idle()
         await flush(reporter)
         task_id = await run_one(machine, executor)
         batches = machine.platform.batches
         await reporter.flush()
-        about = [report["kind"] for report in machine.platform.heard if report["task_id"] == task_id]
+        about = [report["kind"] for report in machine.platform.received if report["task_id"] == task_id]
         assert (about, machine.platform.batches) == (["log", "result"], batches + 1)
 
 
 class Talkative(SimulatedHost):
-    """A simulated host whose programs say more than one report takes."""
+    """A simulated host whose programs print more than one report can hold."""
 
     async def read_log(self, owner: Owner, key: str, offset: int) -> AsyncIterator[bytes]:
-        """From there on."""
         yield (b"x" * (2 * CHUNK_BYTES + 5))[offset:]
 
 
-async def test_long_output_is_told_to_its_end_before_the_result_without_a_pause(machine: Machine) -> None:
+async def test_long_output_is_sent_to_its_end_before_the_result_without_a_pause(machine: Machine) -> None:
     machine.host = Talkative()
     async with machine.agent() as (executor, reporter):
-        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        executor.accept(machine.fake_platform.task("sandbox.create", CREATE))
         await executor.wait_until_idle()
         task_id = await run_one(machine, executor)
         await flush(reporter)
-        about = [report for report in machine.platform.heard if report["task_id"] == task_id]
+        about = [report for report in machine.platform.received if report["task_id"] == task_id]
     assert [report["kind"] for report in about] == ["log", "log", "log", "result"]
     assert [len(decode(report["text"])) for report in about[:3]] == [CHUNK_BYTES, CHUNK_BYTES, 5]
 
 
-class TaskLease(SimulatedHost):
-    """A simulated host whose output of one program is read while others begin and end."""
+class InterleavedHost(SimulatedHost):
+    """A simulated host on which other programs start and end while the output of one is read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,10 +189,10 @@ class TaskLease(SimulatedHost):
         yield b"a line\n"[offset:]
 
 
-async def test_what_a_program_said_that_ran_while_another_was_read_is_told_before_its_result(machine: Machine) -> None:
-    machine.host = host = TaskLease()
+async def test_output_of_a_program_that_ran_while_another_was_read_is_sent_before_its_result(machine: Machine) -> None:
+    machine.host = host = InterleavedHost()
     async with machine.agent() as (executor, reporter):
-        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        executor.accept(machine.fake_platform.task("sandbox.create", CREATE))
         await executor.wait_until_idle()
         await flush(reporter)
         ran: list[str] = []
@@ -205,12 +204,12 @@ async def test_what_a_program_said_that_ran_while_another_was_read_is_told_befor
         host.meanwhile = another
         await flush(reporter)
         await flush(reporter)  # it was woken
-        about = [report for report in machine.platform.heard if report["task_id"] in ran]
+        about = [report for report in machine.platform.received if report["task_id"] in ran]
     assert [report["kind"] for report in about] == ["log", "result"]
 
 
 class Slow(SimulatedHost):
-    """A simulated host that takes its time to start a service, and may refuse files."""
+    """A simulated host that is slow to start a service, and may refuse files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,7 +217,6 @@ class Slow(SimulatedHost):
         self.refuses = False
 
     async def write_files(self, owner: Owner, files: Sequence[FileSpec]) -> int:
-        """Some files."""
         if self.refuses:
             raise HostFailure("refused", "no files here")
         return await super().write_files(owner, files)
@@ -226,20 +224,21 @@ class Slow(SimulatedHost):
     async def start_service(
         self, owner: Owner, name: str, process: ProcessSpec, restart: RestartPolicy
     ) -> ServiceState:
-        """A service, some time later."""
         self.begun.set()
         await self.over.wait()
         return await super().start_service(owner, name, process, restart)
 
 
 async def half_way(machine: Machine, host: Slow, executor: Executor, reporter: Reporter) -> str:
-    """An owner whose files are over and not told, while its service takes its time; the id of the first task."""
-    executor.accept(machine.hand.task("sandbox.create", CREATE))
+    """An owner whose files are written but not reported, while its service is starting; returns the id of the first
+    task.
+    """
+    executor.accept(machine.fake_platform.task("sandbox.create", CREATE))
     await executor.wait_until_idle()
     await flush(reporter)
-    first = machine.hand.task("files.write", {"files": [{"path": "/srv/file", "content": "text"}]})
+    first = machine.fake_platform.task("files.write", {"files": [{"path": "/srv/file", "content": "text"}]})
     executor.accept(first)
-    executor.accept(machine.hand.task("service.start", {"name": "web", "argv": ["serve"]}))
+    executor.accept(machine.fake_platform.task("service.start", {"name": "web", "argv": ["serve"]}))
     await until(host.begun.is_set)
     return str(first.task_id)
 
@@ -254,11 +253,11 @@ async def test_a_success_waits_a_moment_for_the_next_of_its_owner_and_a_failure_
         first = await half_way(machine, host, executor, reporter)
         assert [each.task_id for each in reporter.journal.undelivered()] == [first]
         await reporter.flush()
-        told = [each["task_id"] for each in machine.platform.told("result")][1:]
-        assert told == ([first] if outcome == "failed" else [])
+        reported = [each["task_id"] for each in machine.platform.reported("result")][1:]
+        assert reported == ([first] if outcome == "failed" else [])
         reporting = asyncio.create_task(reporter.run())
-        await until(lambda: len(machine.platform.told("result")) == 2)
-        assert machine.platform.told("result")[1]["outcome"] == outcome
+        await until(lambda: len(machine.platform.reported("result")) == 2)
+        assert machine.platform.reported("result")[1]["outcome"] == outcome
         assert executor.tracked  # the service is not there yet
         host.over.set()
         await executor.wait_until_idle()
@@ -266,7 +265,7 @@ async def test_a_success_waits_a_moment_for_the_next_of_its_owner_and_a_failure_
         await asyncio.gather(reporting, return_exceptions=True)
 
 
-async def test_a_success_goes_with_whatever_else_is_told(machine: Machine) -> None:
+async def test_a_success_is_sent_with_other_reports(machine: Machine) -> None:
     machine.host = host = Slow()
     async with machine.agent() as (executor, reporter):
         await half_way(machine, host, executor, reporter)
@@ -274,7 +273,7 @@ async def test_a_success_goes_with_whatever_else_is_told(machine: Machine) -> No
         batches = machine.platform.batches
         reporter.report_refusal("bad_signature", "not believed", "tsk_other")
         await flush(reporter)
-        assert [each["kind"] for each in machine.platform.heard[-2:]] == ["refused", "result"]
+        assert [each["kind"] for each in machine.platform.received[-2:]] == ["refused", "result"]
         assert machine.platform.batches == batches + 1
         host.over.set()
         await executor.wait_until_idle()
@@ -308,29 +307,28 @@ async def test_a_success_that_waits_does_not_shorten_the_pauses_while_the_platfo
 
 
 class Lasting(SimulatedHost):
-    """A simulated host whose programs have said something and go on until somebody lets them end."""
+    """A simulated host whose programs have printed something and run until they are released."""
 
     def __init__(self) -> None:
         super().__init__()
         self.begun, self.over = asyncio.Event(), asyncio.Event()
 
     async def run(self, owner: Owner, key: str, process: ProcessSpec, timeout_seconds: float) -> int:
-        """One program."""
         self.begun.set()
         await self.over.wait()
         return await super().run(owner, key, process, timeout_seconds)
 
 
-async def test_an_agent_with_nothing_else_to_tell_tells_what_a_program_says_while_it_runs(machine: Machine) -> None:
+async def test_an_agent_with_nothing_else_to_report_streams_the_output_of_a_program(machine: Machine) -> None:
     machine.host = host = Lasting()
     async with machine.agent() as (executor, reporter):
-        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        executor.accept(machine.fake_platform.task("sandbox.create", CREATE))
         await executor.wait_until_idle()
         reporting = asyncio.create_task(reporter.run())
-        await until(lambda: bool(machine.platform.told("result")) and not reporter.wake.is_set())
-        task = machine.hand.task("process.run", {"argv": ["true"]})
+        await until(lambda: bool(machine.platform.reported("result")) and not reporter.wake.is_set())
+        task = machine.fake_platform.task("process.run", {"argv": ["true"]})
         executor.accept(task)
-        await until(lambda: bool(machine.platform.told("log")))
+        await until(lambda: bool(machine.platform.reported("log")))
         assert host.begun.is_set()
         assert task.task_id in executor.tracked
         host.over.set()
@@ -339,46 +337,48 @@ async def test_an_agent_with_nothing_else_to_tell_tells_what_a_program_says_whil
         await asyncio.gather(reporting, return_exceptions=True)
 
 
-async def test_a_lost_lease_ends_the_telling_of_a_task_and_of_no_other(machine: Machine) -> None:
+async def test_a_lost_lease_ends_the_reports_of_its_task_and_of_no_other(machine: Machine) -> None:
     machine.platform.answer = lambda report: (
         {"accepted": False, "code": "lease_lost"} if report["task_id"].endswith("2") else {"accepted": True}
     )
     async with machine.agent() as (executor, reporter):
         for _ in range(3):
-            executor.accept(machine.hand.task("sandbox.create", CREATE))
+            executor.accept(machine.fake_platform.task("sandbox.create", CREATE))
         await executor.wait_until_idle()
         await flush(reporter)
         assert reporter.journal.undelivered() == []
-        heard = len(machine.platform.heard)
+        received = len(machine.platform.received)
         await flush(reporter)
-        assert len(machine.platform.heard) == heard == 3
-        # It is given to us again: the result is told again, under the new fence, and nothing is done again.
-        lost = machine.hand.payload("sandbox.create", CREATE, task_id="tsk_01h00000000000000000000002", fence=2)
-        executor.accept(machine.hand.verifier.verify(machine.hand.sign(lost), time.time()))
+        assert len(machine.platform.received) == received == 3
+        # It is assigned again: the result is sent again under the new fence, and nothing is done again.
+        lost = machine.fake_platform.payload(
+            "sandbox.create", CREATE, task_id="tsk_01h00000000000000000000002", fence=2
+        )
+        executor.accept(machine.fake_platform.verifier.verify(machine.fake_platform.sign(lost), time.time()))
         await flush(reporter)
-        assert [each["fence"] for each in machine.platform.told("result")] == [1, 1, 1, 2]
+        assert [each["fence"] for each in machine.platform.reported("result")] == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize("code", ["receipt_gap", "conflict"])
-async def test_a_receipt_that_comes_too_early_is_told_again_and_not_lost(machine: Machine, code: str) -> None:
+async def test_a_receipt_that_arrives_too_early_is_sent_again_and_not_lost(machine: Machine, code: str) -> None:
     machine.platform.answer = lambda report: {"accepted": False, "code": code}
     async with machine.agent() as (executor, reporter):
-        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        executor.accept(machine.fake_platform.task("sandbox.create", CREATE))
         await executor.wait_until_idle()
-        executor.accept(machine.hand.task("sandbox.destroy"))
+        executor.accept(machine.fake_platform.task("sandbox.destroy"))
         await executor.wait_until_idle()
         reporter.report_strays([])
         assert await reporter.flush() is False  # there is something to tell, and not at once
         assert len(reporter.journal.undelivered()) == 2
-        heard = machine.platform.batches
+        received = machine.platform.batches
         await flush(reporter)
-        assert machine.platform.batches == heard
+        assert machine.platform.batches == received
         machine.platform.answer = accept
         machine.now += 60
         await flush(reporter)
         assert reporter.journal.undelivered() == []
-        assert [each["kind"] for each in machine.platform.heard[-3:]] == ["stray", "result", "result"]
-        assert machine.platform.heard[-1]["receipt"]["signature"]
+        assert [each["kind"] for each in machine.platform.received[-3:]] == ["stray", "result", "result"]
+        assert machine.platform.received[-1]["receipt"]["signature"]
 
 
 async def test_a_batch_is_bounded_and_all_of_it_arrives(machine: Machine) -> None:
@@ -386,8 +386,10 @@ async def test_a_batch_is_bounded_and_all_of_it_arrives(machine: Machine) -> Non
         for number in range(250):
             reporter.report_refusal("bad_signature", "x" * 10_000, f"tsk_{number}")
         await flush(reporter)
-    assert [each["task_id"] for each in machine.platform.told("refused")] == [f"tsk_{number}" for number in range(250)]
-    assert max(len(each["detail"]) for each in machine.platform.heard) == 500
+    assert [each["task_id"] for each in machine.platform.reported("refused")] == [
+        f"tsk_{number}" for number in range(250)
+    ]
+    assert max(len(each["detail"]) for each in machine.platform.received) == 500
     assert machine.platform.batches == 3
 
 
@@ -406,16 +408,16 @@ async def test_an_agent_whose_node_was_retired_ends(machine: Machine) -> None:
 
 async def test_what_was_cut_off_in_a_teardown_is_done_again_by_the_next_agent(machine: Machine) -> None:
     async with machine.agent() as (executor, _):
-        executor.accept(machine.hand.task("sandbox.create", CREATE))
+        executor.accept(machine.fake_platform.task("sandbox.create", CREATE))
         await executor.wait_until_idle()
-        # As a kill leaves it: the intent is on disk, and nothing else.
+        # The state after a kill: the intent is on disk, and nothing else.
         executor.journal.close_owner(ALLOCATION, machine.now)
-        executor.journal.record_intent(machine.hand.task("sandbox.destroy"), machine.now)
+        executor.journal.record_intent(machine.fake_platform.task("sandbox.destroy"), machine.now)
     assert await machine.host.recover() == [ALLOCATION]
     async with machine.agent() as (executor, reporter):
         await executor.resume()
         await executor.wait_until_idle()
         await flush(reporter)
     assert await machine.host.recover() == []
-    receipt = json.loads(decode(machine.platform.told("result")[-1]["receipt"]["body"]))
+    receipt = json.loads(decode(machine.platform.reported("result")[-1]["receipt"]["body"]))
     assert (receipt["task_type"], receipt["clean"]) == ("sandbox.destroy", True)

@@ -1,4 +1,4 @@
-"""What a result tells of a program's output: text of a bounded size, and no secret of the task's."""
+"""The captured output in a result is text of a bounded size without the task's secrets."""
 
 import pytest
 

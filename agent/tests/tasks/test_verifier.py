@@ -1,4 +1,4 @@
-"""A task is believed only as the platform signed it, for this node, now."""
+"""A task is trusted only as the platform signed it, for this node, now."""
 
 import json
 import time
@@ -6,48 +6,50 @@ import time
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from agent.tests.support.fake_platform import ALLOCATION, CREATE, NODE, OTHER_ALLOCATION, Hand
+from agent.tests.support.fake_platform import ALLOCATION, CREATE, NODE, OTHER_ALLOCATION, FakePlatform
 from mooring_agent.control_plane.messages import ENVELOPE_MAX, Envelope, decode, encode
 from mooring_agent.tasks.arguments import read_arguments
 from mooring_agent.tasks.verifier import TaskRefused
 
 
-def refusal(hand: Hand, envelope: Envelope) -> str:
-    """Why the node does not believe it."""
+def refusal(fake_platform: FakePlatform, envelope: Envelope) -> str:
+    """Why the node refuses an envelope."""
     with pytest.raises(TaskRefused) as caught:
-        hand.verifier.verify(envelope, time.time())
+        fake_platform.verifier.verify(envelope, time.time())
     return caught.value.reason
 
 
 def test_a_signed_task_is_believed_as_it_was_signed() -> None:
-    task = Hand().task("sandbox.create", CREATE)
+    task = FakePlatform().task("sandbox.create", CREATE)
     assert (task.node_id, task.owner, task.arguments) == (NODE, ALLOCATION, CREATE)
 
 
 def test_a_changed_byte_is_no_longer_the_platforms() -> None:
-    hand = Hand()
-    envelope = hand.sign(hand.payload("sandbox.create", CREATE))
+    fake_platform = FakePlatform()
+    envelope = fake_platform.sign(fake_platform.payload("sandbox.create", CREATE))
     changed = decode(envelope.payload).replace(b'"box"', b'"fox"')
-    assert refusal(hand, Envelope(encode(changed), envelope.key_id, envelope.signature)) == "bad_signature"
+    assert refusal(fake_platform, Envelope(encode(changed), envelope.key_id, envelope.signature)) == "bad_signature"
 
 
 def test_another_key_counts_for_nothing_under_the_pinned_name() -> None:
-    hand = Hand()
-    forger = Hand(Ed25519PrivateKey.generate())
-    assert refusal(hand, forger.sign(forger.payload("sandbox.destroy", {}))) == "bad_signature"
+    fake_platform = FakePlatform()
+    forger = FakePlatform(Ed25519PrivateKey.generate())
+    assert refusal(fake_platform, forger.sign(forger.payload("sandbox.destroy", {}))) == "bad_signature"
 
 
 def test_a_key_that_is_not_pinned_is_not_asked() -> None:
-    hand = Hand()
-    other = Hand(hand.key, "key-2")
-    assert refusal(hand, other.sign(other.payload("sandbox.destroy", {}))) == "bad_signature"
+    fake_platform = FakePlatform()
+    other = FakePlatform(fake_platform.key, "key-2")
+    assert refusal(fake_platform, other.sign(other.payload("sandbox.destroy", {}))) == "bad_signature"
 
 
 def test_a_signature_for_another_use_is_not_one_for_a_task() -> None:
-    hand = Hand()
-    data = json.dumps(hand.payload("sandbox.destroy", {})).encode()
-    envelope = Envelope(encode(data), hand.key_id, encode(hand.key.sign(b"mooring-receipt-v1\n" + data)))
-    assert refusal(hand, envelope) == "bad_signature"
+    fake_platform = FakePlatform()
+    data = json.dumps(fake_platform.payload("sandbox.destroy", {})).encode()
+    envelope = Envelope(
+        encode(data), fake_platform.key_id, encode(fake_platform.key.sign(b"mooring-receipt-v1\n" + data))
+    )
+    assert refusal(fake_platform, envelope) == "bad_signature"
 
 
 @pytest.mark.parametrize(
@@ -67,16 +69,18 @@ def test_a_signature_for_another_use_is_not_one_for_a_task() -> None:
     ],
 )
 def test_what_is_aimed_wrong_is_refused_by_its_reason(change: dict[str, object], reason: str) -> None:
-    hand = Hand()
-    assert refusal(hand, hand.sign({**hand.payload("sandbox.destroy", {}), **change})) == reason
+    fake_platform = FakePlatform()
+    assert (
+        refusal(fake_platform, fake_platform.sign({**fake_platform.payload("sandbox.destroy", {}), **change})) == reason
+    )
 
 
 def test_what_is_no_task_at_all_is_refused() -> None:
-    hand = Hand()
-    assert refusal(hand, hand.sign(b"[]")) == "bad_arguments"
-    assert refusal(hand, hand.sign(b"\xff\xfe")) == "bad_arguments"
-    assert refusal(hand, Envelope("%%%", hand.key_id, "%%%")) == "bad_signature"
-    assert refusal(hand, Envelope("A" * (ENVELOPE_MAX + 1), hand.key_id, "AA")) == "bad_arguments"
+    fake_platform = FakePlatform()
+    assert refusal(fake_platform, fake_platform.sign(b"[]")) == "bad_arguments"
+    assert refusal(fake_platform, fake_platform.sign(b"\xff\xfe")) == "bad_arguments"
+    assert refusal(fake_platform, Envelope("%%%", fake_platform.key_id, "%%%")) == "bad_signature"
+    assert refusal(fake_platform, Envelope("A" * (ENVELOPE_MAX + 1), fake_platform.key_id, "AA")) == "bad_arguments"
 
 
 @pytest.mark.parametrize(
@@ -119,8 +123,8 @@ def test_what_is_no_task_at_all_is_refused() -> None:
     ],
 )
 def test_arguments_outside_of_the_family_are_refused_before_anything_is_done(type: str, arguments: object) -> None:
-    hand = Hand()
-    task = hand.task(type, arguments)  # type: ignore[arg-type]
+    fake_platform = FakePlatform()
+    task = fake_platform.task(type, arguments)  # type: ignore[arg-type]
     with pytest.raises(TaskRefused) as caught:
         read_arguments(task)
     assert caught.value.reason in ("bad_arguments", "unknown_type")

@@ -1,4 +1,4 @@
-"""Tunnels with a relay that plays the platform's part: streams to the named ports, one command, and nothing else."""
+"""Tunnels with a fake relay: streams to the named ports, one command, and nothing else."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from agent.tests.support.fake_platform import Hand
+from agent.tests.support.fake_platform import FakePlatform
 from agent.tests.support.process_sandboxes import host_below, serve, wanted
 from mooring_agent.hosts.contract import ByteStream, Host, HostFailure, Owner
 from mooring_agent.hosts.simulated import SimulatedHost
@@ -52,7 +52,7 @@ class Relay:
     head: str
 
     async def say(self, kind: bytes, stream: int, data: bytes = b"") -> None:
-        """One frame."""
+        """Send one frame."""
         self.writer.write(packed(kind, stream, data))
         await self.writer.drain()
 
@@ -65,7 +65,7 @@ class Relay:
                 return frame
 
     async def open(self, stream: int, port: int) -> Frame:
-        """Ask for a port; room if it is open, a failure if not."""
+        """Open a stream to a port; returns whether it was opened."""
         await self.say(OPEN, stream, json.dumps({"port": port}).encode())
         while (frame := await self.hear(ROOM, FAILURE)).stream != stream:
             pass
@@ -74,7 +74,7 @@ class Relay:
 
 @dataclass
 class Rooms(SimulatedHost):
-    """A host whose sandbox has one end of a pair of sockets at every port; the test has the other."""
+    """A host whose sandbox has one end of a socket pair at every port; the test has the other."""
 
     others: list[socket.socket] = field(default_factory=list)
 
@@ -82,7 +82,6 @@ class Rooms(SimulatedHost):
         super().__init__()
 
     async def dial(self, allocation_id: str, port: int) -> ByteStream:
-        """A pair."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
@@ -94,7 +93,7 @@ class Rooms(SimulatedHost):
 async def tunnel(
     host: Host, answer: str = "101 Switching Protocols", **arguments: Any
 ) -> AsyncIterator[tuple[Relay, "asyncio.Task[ResultFields]"]]:
-    """A tunnel that stands, and the task that it is."""
+    """An open tunnel, and its task."""
     arrived: asyncio.Future[Relay] = asyncio.get_running_loop().create_future()
 
     async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -110,7 +109,7 @@ async def tunnel(
     async with server:
         relay = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         wanted = TunnelOpen(relay=relay, **arguments)
-        context = TaskContext(Hand().task("tunnel.open", {"relay": relay}))
+        context = TaskContext(FakePlatform().task("tunnel.open", {"relay": relay}))
         work: Any = tunnel_handlers(authorization)["tunnel.open"].perform(host, context, wanted)
         task = asyncio.ensure_future(work)
         made = await arrived
@@ -129,7 +128,7 @@ async def failure_of(task: "asyncio.Task[ResultFields]") -> str:
 
 
 async def ended(relay: Relay, task: "asyncio.Task[ResultFields]") -> ResultFields:
-    """The relay hangs up; what the task then tells."""
+    """Close the relay's end; returns the task's result."""
     relay.writer.close()
     return await task
 
@@ -158,8 +157,8 @@ async def test_a_port_that_the_task_does_not_name_is_refused_and_the_tunnel_stan
     host = Rooms()
     async with tunnel(host, ports=(8080,)) as (relay, _):
         await relay.say(OPEN, 1, asked)
-        told = json.loads((await relay.hear(FAILURE)).data)
-        assert told["code"] == "refused"
+        failure = json.loads((await relay.hear(FAILURE)).data)
+        assert failure["code"] == "refused"
         assert host.others == []
         assert (await relay.open(2, 8080)).kind == ROOM
         host.others[0].close()
@@ -226,19 +225,19 @@ async def test_a_tunnel_that_nobody_uses_ends_by_itself() -> None:
         assert (await task)["streams"] == 0
 
 
-async def test_a_relay_that_refuses_is_told_as_it_said() -> None:
+async def test_a_refusal_of_the_relay_is_reported_with_its_status() -> None:
     async with tunnel(SimulatedHost(), "403 Forbidden", ports=(1,)) as (_, task):
         assert await failure_of(task) == "refused: the relay responded with HTTP/1.1 403 Forbidden"
 
 
-async def test_a_relay_that_is_not_there_is_told() -> None:
+async def test_a_missing_relay_is_reported() -> None:
     async def authorization() -> str:
         return "Bearer node-token"
 
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # nobody else listens there meanwhile
         wanted = TunnelOpen(relay=f"http://127.0.0.1:{silent.getsockname()[1]}", ports=(1,))
-        context = TaskContext(Hand().task("tunnel.open", {"relay": wanted.relay}))
+        context = TaskContext(FakePlatform().task("tunnel.open", {"relay": wanted.relay}))
         with pytest.raises(HostFailure, match="host_error: the relay cannot be reached"):
             await tunnel_handlers(authorization)["tunnel.open"].perform(SimulatedHost(), context, wanted)
 

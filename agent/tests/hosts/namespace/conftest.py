@@ -1,4 +1,4 @@
-"""Real namespaces, made by root, on the machine that the tests run on."""
+"""Real namespaces, created by root on the machine that runs the tests."""
 
 import os
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ ROOT_ONLY = "only root can make namespaces with a range of users, mounts and dev
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without root nothing here can run, and says so."""
+    """Skip everything here without root."""
     here = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(here):
@@ -24,9 +24,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 async def host(tmp_path: Path) -> AsyncIterator[NamespaceHost]:
-    """A host with a state of its own; whatever a test leaves is destroyed, and has to be gone.
+    """A host with a state of its own; whatever a test leaves is destroyed, and must be gone.
 
-    Ranges of users come from the machine's own registry: others on this machine make sandboxes at the same time.
+    Uid ranges come from the machine's own registry, because other tests create sandboxes at the same time.
     """
     made = NamespaceHost(tmp_path / "state", "nod_test")
     yield made

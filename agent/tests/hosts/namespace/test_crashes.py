@@ -1,5 +1,4 @@
-"""`kill -9` at every step: whoever comes after ends where the killed one would have, and nothing is left twice or for
-ever."""
+"""`kill -9` at every step: the next agent reaches the same state, and nothing is left twice or for ever."""
 
 import asyncio
 import json
@@ -40,7 +39,7 @@ def host_of(directory: Path) -> NamespaceHost:
 
 
 async def kill_an_agent(directory: Path, what: str, step: str, isolation: str = "user_namespace") -> None:
-    """Run an agent that does this until that step and is killed there."""
+    """Run an agent until it is killed after this step."""
     command = [sys.executable, killed_namespace_agent.__file__, what, str(directory / "state"), isolation, step]
     process = await asyncio.create_subprocess_exec(*command, env=ENVIRONMENT, stderr=-1)
     _, errors = await process.communicate()
@@ -49,7 +48,7 @@ async def kill_an_agent(directory: Path, what: str, step: str, isolation: str = 
 
 CREATING = [
     *(("user_namespace", step) for step in ("begin", *(step.__name__ for step in create.STEPS))),
-    # Without users of its own a sandbox is made in another way by these steps, and in the same by the others.
+    # Only these steps work differently without a uid range.
     *(("bounded", step) for step in ("allocate_uids", "build_root_filesystem", "spawn_init")),
 ]
 
@@ -87,13 +86,15 @@ async def test_an_agent_that_is_killed_while_it_destroys_a_sandbox_leaves_nothin
     destroying = step not in ("begin", "remove_record")
     assert await following.recover() == (["alc_1"] if step == "begin" else [])
     assert (following.store.load("alc_1") is not None) == (destroying or step == "begin")
-    seen = await following.destroy("alc_1")
-    assert (seen.remaining, seen.clean) == ((), True)
+    report = await following.destroy("alc_1")
+    assert (report.remaining, report.clean) == ((), True)
     assert left_of(following) == []
 
 
 @pytest.mark.parametrize("place", killed_spawner.PLACES)
-async def test_a_maker_that_is_killed_leaves_no_process_and_the_next_birth_succeeds(tmp_path: Path, place: str) -> None:
+async def test_a_spawner_that_is_killed_leaves_no_process_and_the_next_spawn_succeeds(
+    tmp_path: Path, place: str
+) -> None:
     host = host_of(tmp_path)
     record = create.record_intent(host.machine, spec_of("alc_1"))
     for step in create.STEPS[: create.STEPS.index(create.spawn_init)]:
@@ -103,9 +104,9 @@ async def test_a_maker_that_is_killed_leaves_no_process_and_the_next_birth_succe
     process = await asyncio.create_subprocess_exec(*command, env=ENVIRONMENT, stdin=-1, stdout=-1, stderr=-1)
     _, errors = await process.communicate(json.dumps(plan).encode())
     assert process.returncode == -signal.SIGKILL, errors.decode()
-    # The lock is the maker's and whoever it made: when it is free they are gone.
+    # The spawner and its init hold the lock: when it is free, they are gone.
     init_process.wait_for_spawn(host.store.owner(sandbox_owner("alc_1")))
-    # (A process lets its files go a moment before it is gone itself.)
+    # (A process releases its files a moment before it is gone itself.)
     await until(lambda: in_range(record) == [])
     assert init_process.find_living(host.store, sandbox_owner("alc_1")) is None
     assert await host.recover() == ["alc_1"]
@@ -114,7 +115,7 @@ async def test_a_maker_that_is_killed_leaves_no_process_and_the_next_birth_succe
 
 
 def in_range(record: SandboxRecord) -> list[int]:
-    """The living processes with the sandbox's users."""
+    """The living processes in the sandbox's uid range."""
     first = record.first_uid or 0
     return [each.pid for each in namespace_processes.survey() if first <= each.uid < first + UIDS]
 
@@ -180,7 +181,7 @@ async def test_numbers_that_the_kernel_gave_to_another_agents_sandbox_are_not_th
     assert stranger is not None
     os.kill(dead.pid, signal.SIGKILL)
     await until(lambda: not namespace_processes.is_alive(dead))
-    # As it comes about now and then: the numbers are free, and the next sandbox of the machine has them.
+    # This happens now and then: the numbers are free, and the machine's next sandbox gets them.
     again = replace(dead, namespaces=stranger.namespaces)
     (ours.store.owner(itself) / "init.json").write_bytes(msgspec.json.encode(again))
     assert (await ours.destroy("alc_1")).clean
@@ -225,7 +226,7 @@ async def test_a_directory_without_a_record_is_removed(host: NamespaceHost) -> N
     assert host.store.allocations() == []
 
 
-async def test_a_record_tells_everything_that_it_was_made_with(tmp_path: Path) -> None:
+async def test_a_record_contains_everything_that_it_was_created_with(tmp_path: Path) -> None:
     store = SandboxStore(tmp_path / "state", "label", tmp_path / "ranges")
     store.make()
     spec = replace(spec_of("alc_1"), isolation="bounded")

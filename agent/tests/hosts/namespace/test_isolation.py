@@ -1,4 +1,4 @@
-"""Two projects on one machine, and root in one of them who tries everything."""
+"""Two projects on one machine, and root in one of them tries everything."""
 
 import asyncio
 import ctypes
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 NEIGHBOUR_MARK = "mooring-neighbour-secret-8c1f"
 MACHINE_MARK = "mooring-machine-secret-1d77"
 
-# The neighbour listens on everything that he can, and says when anything arrives.
+# The neighbour listens on everything it can, and reports when anything arrives.
 NEIGHBOUR = f"""
 import ctypes, os, selectors, socket, sys
 libc = ctypes.CDLL(None)
@@ -48,13 +48,13 @@ while True:
             key.fileobj.sendto(data, sender)
         else:
             key.fileobj.accept()[0].close()
-        print("heard", flush=True)
+        print("received", flush=True)
 """
 
 
 @dataclass
 class Scene:
-    """Two sandboxes of two projects, a friend of the first, and what root in the first came to."""
+    """Two sandboxes of two projects, a second sandbox of the first project, and the results of the attempts."""
 
     host: NamespaceHost
     outcomes: dict[str, str]
@@ -63,7 +63,7 @@ class Scene:
 
 @asynccontextmanager
 async def scene_of(isolation: Isolation, directory: Path) -> AsyncIterator[Scene]:
-    """Everything is tried once, by one program; the checks below ask how it went."""
+    """Everything is tried once, by one program; the checks below evaluate the results."""
     mark = f"{MACHINE_MARK}-{secrets.token_hex(8)}"  # others may play the same on this machine
     (directory / f"{mark}.key").write_text(mark)
     host = NamespaceHost(directory / "state", "nod_test")
@@ -93,7 +93,8 @@ async def scene_of(isolation: Isolation, directory: Path) -> AsyncIterator[Scene
             "neighbour_address": "10.77.0.6",
         }
         inside = Inside(host, Owner("alc_a", "member"))
-        # Attempts that name a mark must not find it in their own arguments: these come by the environment of nobody.
+        # Attempts that search for a mark must not find it in their own arguments, so the marks are passed on standard
+        # input.
         outcomes = parsed(await inside.python(SOURCE + RUN.format(given)))
         reached = parsed(await inside.python(SOURCE + REACH))
         yield Scene(host, outcomes, reached)
@@ -133,17 +134,17 @@ print(json.dumps({
 
 
 def libc_segment() -> int:
-    """Shared memory of the machine under the number that is looked for."""
+    """Shared memory of the machine under the key that is searched for."""
     return int(ctypes.CDLL(None).shmget(0x4D4F4F52, 4096, 0o1666))
 
 
 def release_segment(segment: int) -> None:
-    """It outlives its process otherwise."""
+    """Otherwise it outlives its process."""
     ctypes.CDLL(None).shmctl(segment, 0, None)
 
 
 def machine_address() -> str:
-    """An address of the machine beside its loopback, as far as it has one."""
+    """An address of the machine besides its loopback, if it has one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing: it only chooses a route
@@ -153,12 +154,11 @@ def machine_address() -> str:
 
 
 def status_of(pid: int) -> dict[str, str]:
-    """A process's own sheet."""
     return dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
 
 
 async def serve_in(host: NamespaceHost, allocation_id: str) -> None:
-    """The listening neighbour, with his mark in his files and his arguments."""
+    """The listening neighbour, with its mark in its files and arguments."""
     owner = Owner(allocation_id, "member")
     files = [FileSpec("/srv/neighbour.py", NEIGHBOUR.encode()), FileSpec(f"/srv/{NEIGHBOUR_MARK}", b"x", 0o644)]
     await host.write_files(owner, files)
@@ -169,7 +169,7 @@ async def serve_in(host: NamespaceHost, allocation_id: str) -> None:
 
 
 def machine_pid(host: NamespaceHost, allocation_id: str) -> int:
-    """The neighbour's process as the machine counts."""
+    """The neighbour's pid on the machine."""
     init = host.store.load_init(Owner(allocation_id, "member"))
     assert init is not None
     number = init.namespaces["pid"]
@@ -181,13 +181,13 @@ def machine_pid(host: NamespaceHost, allocation_id: str) -> int:
 
 
 def root_was_denied_everything(scene: Scene) -> None:
-    """Each attempt, by its name."""
+    """Check each attempt by its name."""
     assert set(scene.outcomes) == set(adversary.ATTEMPTS)
-    assert {name: told for name, told in scene.outcomes.items() if not told.startswith("denied")} == {}
+    assert {name: outcome for name, outcome in scene.outcomes.items() if not outcome.startswith("denied")} == {}
 
 
-async def only_the_friend_heard(scene: Scene) -> None:
-    """The neighbour of another project heard nothing, the friend of the same project did."""
+async def only_the_friend_received(scene: Scene) -> None:
+    """The neighbour of another project received nothing, the member of the same project did."""
     assert {name: outcome.split(" ")[0] for name, outcome in scene.reached.items()} == {
         "tcp": "got",
         "udp": "got",
@@ -195,15 +195,15 @@ async def only_the_friend_heard(scene: Scene) -> None:
     }
     friend, neighbour = (Inside(scene.host, Owner(name, "member")) for name in ("alc_friend", "alc_b"))
 
-    async def both_were_heard() -> bool:
-        return (await friend.log("neighbour")).count("heard") >= 2
+    async def both_were_received() -> bool:
+        return (await friend.log("neighbour")).count("received") >= 2
 
-    await until(both_were_heard)
+    await until(both_were_received)
     assert await neighbour.log("neighbour") == "listening\n"
 
 
 def nobody_holds_a_capability_beyond_the_short_list(scene: Scene) -> None:
-    """No process of a sandbox, by the kernel's own sheet."""
+    """Check every process of a sandbox by the kernel's own status."""
     mask = sum(1 << number for number in confinement.KEPT.values())
     init = scene.host.store.load_init(Owner("alc_b", "member"))
     assert init is not None
@@ -252,7 +252,7 @@ async def test_root_in_a_sandbox_is_denied_everything_beyond_it_and_its_project(
 ) -> None:
     async with scene_of(isolation, tmp_path) as scene:
         root_was_denied_everything(scene)
-        await only_the_friend_heard(scene)
+        await only_the_friend_received(scene)
         nobody_holds_a_capability_beyond_the_short_list(scene)
         no_namespace_is_shared(scene)
         users_are_a_range_of_its_own(scene)

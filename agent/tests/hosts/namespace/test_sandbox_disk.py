@@ -1,4 +1,4 @@
-"""A sandbox that fills its disk fills its own: it is told so, and everybody else goes on."""
+"""A sandbox that fills its disk gets an error, and nobody else is affected."""
 
 import subprocess
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ with open("/var/tmp/fill", "wb", buffering=0) as file:
 
 @pytest.fixture
 async def small(tmp_path: Path) -> AsyncIterator[NamespaceHost]:
-    """A host whose sandboxes have little room."""
+    """A host whose sandboxes have a small disk."""
     made = NamespaceHost(tmp_path / "state", "nod_test", disk_bytes=SIZE)
     yield made
     for allocation_id in made.store.allocations():
@@ -34,7 +34,7 @@ async def small(tmp_path: Path) -> AsyncIterator[NamespaceHost]:
 
 
 def loops(host: NamespaceHost) -> list[str]:
-    """The loop devices that show a file of this host's."""
+    """The loop devices backed by a file of this host."""
     listed = subprocess.run(
         ["losetup", "--list", "--noheadings", "--output", "BACK-FILE"], capture_output=True, text=True
     )
@@ -42,11 +42,11 @@ def loops(host: NamespaceHost) -> list[str]:
 
 
 def machines_mounts() -> str:
-    """What the machine's own view has mounted."""
+    """The mounts in the machine's own namespace."""
     return Path("/proc/self/mountinfo").read_text()
 
 
-async def test_whoever_fills_his_disk_is_told_and_nobody_else_notices(small: NamespaceHost) -> None:
+async def test_a_tenant_who_fills_their_disk_gets_an_error_and_nobody_else_notices(small: NamespaceHost) -> None:
     facts = await small.create(spec_of("alc_1"))
     await small.create(spec_of("alc_2", number=6))
     assert facts.limits["disk"] == f"a disk of its own of {SIZE} bytes"
@@ -68,8 +68,8 @@ async def test_whoever_fills_his_disk_is_told_and_nobody_else_notices(small: Nam
     assert (await full.run("rm", "/var/tmp/fill"))[0] == 0
     assert (await full.run(*more))[0] == 0, "what was removed is room again"
     for allocation_id in ("alc_1", "alc_2"):
-        seen = await small.destroy(allocation_id)
-        assert seen.clean, seen
+        report = await small.destroy(allocation_id)
+        assert report.clean, report
     assert loops(small) == []
 
 

@@ -35,7 +35,7 @@ SERVE = "import http.server as h; h.HTTPServer(('0.0.0.0', {0}), h.SimpleHTTPReq
 
 
 async def start_server(host: NamespaceHost, owner: Owner, port: int) -> None:
-    """A web server; when this returns it takes connections."""
+    """A web server; when this returns it accepts connections."""
     spec = ProcessSpec(("python3", "-c", SERVE.format(port)), directory="/srv")
     await host.start_service(owner, "web", spec, RestartPolicy("never"))
     listens = f"^ *[0-9]+: [0-9A-F]{{8}}:{port:04X} [0-9A-F]{{8}}:[0-9A-F]{{4}} 0A "
@@ -44,7 +44,7 @@ async def start_server(host: NamespaceHost, owner: Owner, port: int) -> None:
 
 
 async def ask(host: NamespaceHost, allocation_id: str, port: int) -> bytes:
-    """The first bytes of an answer by HTTP."""
+    """The first bytes of an HTTP response."""
     stream = await host.dial(allocation_id, port)
     await stream.send(b"GET / HTTP/1.0\r\n\r\n")
     answer = await stream.receive()
@@ -69,8 +69,8 @@ print(json.dumps({
     "simulated": open("/dev/simulated-gpus").read(),
 }))
 """
-    seen = parsed(await Inside(host, Owner("alc_1", "member")).python(source))
-    assert seen == {
+    report = parsed(await Inside(host, Owner("alc_1", "member")).python(source))
+    assert report == {
         "name": "host9",
         "own": "10.77.0.9",
         "pid": True,
@@ -89,7 +89,7 @@ async def test_create_asked_twice_answers_how_it_stands(host: NamespaceHost) -> 
     assert host.store.load_init(sandbox_owner("alc_1")) == init
 
 
-async def test_members_of_one_project_reach_each_other_by_name_whoever_came_first(host: NamespaceHost) -> None:
+async def test_members_of_one_project_reach_each_other_by_name_in_any_order(host: NamespaceHost) -> None:
     inside = Inside(host, Owner("alc_1", "member"))
     await host.create(spec_of("alc_1", number=5, peers=[Peer("far", "10.77.9.9")]))
     await host.create(spec_of("alc_2", number=6))
@@ -190,8 +190,8 @@ async def test_a_directory_that_two_owners_use_stays_with_the_second_and_is_not_
     one, two = Owner("alc_1", "one"), Owner("alc_1", "two")
     await host.write_files(one, [FileSpec("/srv/app", directory=True), FileSpec("/srv/app/one", b"x")])
     await host.write_files(two, [FileSpec("/srv/app", directory=True), FileSpec("/srv/app/two", b"y")])
-    seen = await host.close_owner(one)
-    assert (seen.clean, seen.remaining) == (True, ())
+    report = await host.close_owner(one)
+    assert (report.clean, report.remaining) == (True, ())
     code, said = await Inside(host, two).run("ls", "/srv/app")
     assert (code, said.split()) == (0, ["two"])
     assert (await host.close_owner(two)).clean
@@ -206,13 +206,13 @@ async def test_an_owner_goes_with_all_that_it_had_while_the_other_keeps_serving(
     await start_server(host, two, 8002)
     await Inside(host, one).run("python3", "-c", DAEMON, "/tmp/daemon")
     await Inside(host, one).run("sh", "-c", "until [ -e /tmp/daemon.pid ]; do sleep 0.01; done")
-    seen = await host.close_owner(one)
-    assert (seen.clean, seen.remaining) == (True, ())
-    kinds = {resource.kind for resource in seen.found}
+    report = await host.close_owner(one)
+    assert (report.clean, report.remaining) == (True, ())
+    kinds = {resource.kind for resource in report.found}
     assert kinds == {"processes", "namespaces", "sockets", "ports", "files"}
-    assert sum(resource.kind == "processes" for resource in seen.found) >= 4
-    assert ("ports", "tcp 8001") in {(resource.kind, resource.name) for resource in seen.found}
-    assert ("ports", "tcp 8002") not in {(resource.kind, resource.name) for resource in seen.found}
+    assert sum(resource.kind == "processes" for resource in report.found) >= 4
+    assert ("ports", "tcp 8001") in {(resource.kind, resource.name) for resource in report.found}
+    assert ("ports", "tcp 8002") not in {(resource.kind, resource.name) for resource in report.found}
     assert (await ask(host, "alc_1", 8002)).startswith(b"HTTP/1.0 200")
     with pytest.raises(HostFailure, match="not_found"):
         await host.dial("alc_1", 8001)
@@ -256,14 +256,14 @@ async def test_what_was_destroyed_is_found_listed_and_gone(host: NamespaceHost) 
     await start_server(host, Owner("alc_1", "member"), 8000)
     stream = await host.dial("alc_1", 8000)
     before, began = namespaces_of(host, "alc_1"), proc.ticks_now()
-    seen = await host.destroy("alc_1")
-    assert (seen.clean, seen.remaining, seen.not_looked) == (True, (), ())
-    kinds = {resource.kind for resource in seen.found}
+    report = await host.destroy("alc_1")
+    assert (report.clean, report.remaining, report.not_looked) == (True, (), ())
+    kinds = {resource.kind for resource in report.found}
     assert kinds >= {"processes", "namespaces", "mounts", "links", "sockets", "ports", "files"}
-    assert set(seen.removed) == set(seen.found)
-    assert set(seen.looked) == set(RESOURCE_KINDS)
+    assert set(report.removed) == set(report.found)
+    assert set(report.looked) == set(RESOURCE_KINDS)
     held = {item for each in namespace_processes.survey() for item in each.namespaces.items() if item in before}
-    # Whoever came since then may have been given the number of one that is gone.
+    # A newer process may have got the number of a namespace that is gone.
     later = {item for each in namespace_processes.survey() if each.start >= began for item in each.namespaces.items()}
     assert held - later == set()
     assert await stream.receive() == b""
@@ -275,17 +275,17 @@ async def test_a_thing_that_cannot_be_taken_away_is_named_and_the_next_try_is_cl
     await host.create(spec_of("alc_1"))
     init = host.store.load_init(sandbox_owner("alc_1"))
     assert init is not None
-    # Somebody of the machine has the sandbox's network open: it lives on, and the receipt must not be clean.
+    # A process of the machine holds the sandbox's network open: it lives on, and the receipt must not be clean.
     holder = await asyncio.create_subprocess_exec(
         "sh", "-c", f"exec 9</proc/{init.pid}/ns/net; echo ready; read _", stdin=-1, stdout=-1
     )
     assert holder.stdout is not None
     await holder.stdout.readline()
-    seen = await host.destroy("alc_1")
-    assert [(resource.kind, resource.name) for resource in seen.remaining] == [
+    report = await host.destroy("alc_1")
+    assert [(resource.kind, resource.name) for resource in report.remaining] == [
         ("namespaces", f"net:[{init.namespaces['net']}]")
     ]
-    assert not seen.clean
+    assert not report.clean
     assert host.store.load("alc_1") is not None
     holder.kill()
     await holder.wait()
@@ -324,8 +324,8 @@ async def test_the_machines_network_is_used_only_when_asked_and_dialled_only_whe
     facts = await host.create(spec_of("alc_1", machine_network=True))
     assert facts.address == host.machine.address
     inside = Inside(host, Owner("alc_1", "member"))
-    code, told = await inside.run("getent", "hosts", "host5")
-    assert (code, told.split()) == (0, [facts.address, "host5"])
+    code, output = await inside.run("getent", "hosts", "host5")
+    assert (code, output.split()) == (0, [facts.address, "host5"])
     init = host.store.load_init(sandbox_owner("alc_1"))
     assert init is not None
     assert init.namespaces["net"] == namespace_processes.own_namespaces()["net"]
@@ -334,9 +334,9 @@ async def test_the_machines_network_is_used_only_when_asked_and_dialled_only_whe
     port = free_port()
     await start_server(host, Owner("alc_1", "member"), port)
     assert (await ask(host, "alc_1", port)).startswith(b"HTTP/1.0 200")
-    seen = await host.destroy("alc_1")
-    assert seen.clean
-    assert ("ports", f"tcp {port}") in {(resource.kind, resource.name) for resource in seen.found}
+    report = await host.destroy("alc_1")
+    assert report.clean
+    assert ("ports", f"tcp {port}") in {(resource.kind, resource.name) for resource in report.found}
 
 
 async def test_an_interactive_command_has_a_terminal_of_its_own(host: NamespaceHost) -> None:
@@ -349,7 +349,7 @@ async def test_an_interactive_command_has_a_terminal_of_its_own(host: NamespaceH
         text += part
     assert await command.exit_code() == 7
     assert b"/dev/pts/0" in text
-    # The terminal echoes what is typed at whatever moment it comes.
+    # The terminal may echo what is typed at any moment.
     assert text.replace(b"hello\r\n", b"", 1).startswith(b"/dev/pts/0\r\napp\r\n30 90\r\n")
     assert b"got hello" in text
     await command.close()

@@ -1,4 +1,4 @@
-"""The agent is killed at every step; a new one finds what stands and does nothing twice. And a life without root."""
+"""The agent is killed at every step; a new one recovers and does nothing twice. Also: running without root."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from mooring_agent.supervisor.supervisor_client import SupervisorClient
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """A directory that another user may use: tests' own ones are closed to everybody else."""
+    """A directory that another user may use; pytest's own ones are closed to others."""
     directory = Path(tempfile.mkdtemp(prefix="mooring-"))
     directory.chmod(0o777)
     yield directory
@@ -34,14 +34,14 @@ def open_directory() -> Iterator[Path]:
 async def begin(
     directory: Path, node_id: str, words: str, *end: str, before: tuple[str, ...] = (), python: str = sys.executable
 ) -> asyncio.subprocess.Process:
-    """An agent in a process of its own."""
+    """Start an agent in a process of its own."""
     environment = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}
     arguments = (*before, python, killed_process_agent.__file__, str(directory), node_id, words, *end)
     return await asyncio.create_subprocess_exec(*arguments, stdout=-1, env=environment)
 
 
-async def told(agent: asyncio.subprocess.Process) -> dict[str, object]:
-    """All that an agent says, to its end."""
+async def results_of(agent: asyncio.subprocess.Process) -> dict[str, object]:
+    """Everything an agent reported, until it ended."""
     output, _ = await agent.communicate()
     return dict(json.loads(line) for line in output.splitlines())
 
@@ -75,16 +75,16 @@ async def test_at_whatever_step_an_agent_is_killed_the_next_one_comes_to_the_sam
 ) -> None:
     node_id = f"node_{uuid.uuid4().hex}"
     killed = await begin(tmp_path, node_id, "create,files,serve,destroy", word, step)
-    done = await told(killed)
+    done = await results_of(killed)
     assert killed.returncode == -signal.SIGKILL
     assert list(done) == ([] if word == "create" else ["create", "files", "serve"])
     if word == "create":
-        after = await told(await begin(tmp_path, node_id, "recover,create,files,serve,get,destroy"))
+        after = await results_of(await begin(tmp_path, node_id, "recover,create,files,serve,get,destroy"))
         assert after["create"] == "none"
         assert str(after["get"]).startswith("HTTP/1.0 200")
         assert after["destroy"] == [True, ["files", "ports", "processes", "sockets"]]
     else:
-        after = await told(await begin(tmp_path, node_id, "recover,destroy"))
+        after = await results_of(await begin(tmp_path, node_id, "recover,destroy"))
         assert after["recover"] == (["alc_1"] if step == "begin" else [])
         assert isinstance(after["destroy"], list)
         assert after["destroy"][0] is True
@@ -94,7 +94,7 @@ async def test_at_whatever_step_an_agent_is_killed_the_next_one_comes_to_the_sam
     assert marked == []
 
 
-async def test_a_sandbox_whose_supervisor_was_killed_stands_again_and_tells_what_is_lost(tmp_path: Path) -> None:
+async def test_a_sandbox_whose_supervisor_was_killed_recovers_and_reports_what_is_lost(tmp_path: Path) -> None:
     node_id = f"node_{uuid.uuid4().hex}"
     async with host_below(tmp_path, node_id) as host:
         await host.create(wanted())
@@ -123,10 +123,10 @@ async def test_a_sandbox_whose_supervisor_was_killed_stands_again_and_tells_what
 async def test_everything_works_without_root(open_directory: Path) -> None:
     node_id = f"node_{uuid.uuid4().hex}"
     nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
-    # The Python that runs the tests may lie in a directory that is closed to everybody but its owner.
+    # The Python that runs the tests may be in a directory that is closed to others.
     steps, python = "uid,create,files,serve,get,close,destroy", shutil.which("python3", path="/usr/bin") or "python3"
-    seen = await told(await begin(open_directory, node_id, steps, before=nobody, python=python))
-    assert seen["uid"] == 65534
-    assert str(seen["get"]).startswith("HTTP/1.0 200")
-    assert (seen["close"], seen["destroy"]) == (True, [True, ["files", "processes"]])
+    report = await results_of(await begin(open_directory, node_id, steps, before=nobody, python=python))
+    assert report["uid"] == 65534
+    assert str(report["get"]).startswith("HTTP/1.0 200")
+    assert (report["close"], report["destroy"]) == (True, [True, ["files", "processes"]])
     assert list((open_directory / "host/sandboxes").iterdir()) == []

@@ -1,4 +1,4 @@
-"""The process host with real programs: create, run, serve, reach, tear down, and go on after a crash."""
+"""The process host with real programs: create, run, serve, dial, tear down, and recover after a crash."""
 
 import asyncio
 import gc
@@ -49,7 +49,7 @@ from mooring_agent.supervisor.supervisor_client import SupervisorClient, Supervi
 
 @pytest.fixture
 def node_id() -> str:
-    """One that no other test has, since marks are looked for on the whole machine."""
+    """A unique id, because marks are searched for on the whole machine."""
     return f"node_{uuid.uuid4().hex}"
 
 
@@ -72,7 +72,7 @@ def assert_clean(report: TeardownReport) -> None:
     assert sorted(map(repr, report.found)) == sorted(map(repr, report.removed))
 
 
-async def test_a_sandbox_says_that_it_is_none(host: ProcessHost) -> None:
+async def test_a_sandbox_says_that_it_is_not_isolated(host: ProcessHost) -> None:
     facts = await host.create(wanted())
     assert facts.isolation == "none"
     assert all(limit.startswith("not enforced") for limit in facts.limits.values())
@@ -98,7 +98,7 @@ async def test_a_run_ends_with_its_code_in_the_sandboxs_directory(host: ProcessH
     assert await host.find_run(A, "task-2") == "absent"
 
 
-async def test_a_run_that_takes_too_long_is_told_so_now_and_later(host: ProcessHost) -> None:
+async def test_a_run_that_takes_too_long_times_out_now_and_later(host: ProcessHost) -> None:
     for _ in range(2):
         with pytest.raises(HostFailure) as late:
             await host.run(A, "task-1", shell("exec sleep 1000"), 0.2)
@@ -225,7 +225,7 @@ async def test_processes_that_hide_from_the_tree_are_found_by_their_mark(host: P
 async def test_a_process_without_a_mark_is_killed_though_its_supervisor_is_gone_meanwhile(
     host: ProcessHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seen below its supervisor it is known; without the mark nobody would find it again."""
+    """It is known from below its supervisor; without a mark it could not be found again."""
     await host.start_service(A, "web", shell("exec env -i sleep 1000"), NEVER)
     client = SupervisorClient(tmp_path / "host/sandboxes/alc_1/supervisor")
     status = await client.status()
@@ -252,16 +252,16 @@ async def test_a_process_without_a_mark_is_killed_though_its_supervisor_is_gone_
 
 
 def test_who_was_seen_before_is_looked_for_by_its_number_and_its_start(node_id: str, tmp_path: Path) -> None:
-    """A process that dies has no environment any more, and so no mark, a while before it has ended."""
+    """A dying process loses its environment, and so its mark, a while before it is gone."""
     scope = InspectionScope(SandboxDirectory(tmp_path, node_id), None, frozenset(), (), frozenset())
     with subprocess.Popen(["sleep", "1000"], env={}) as unmarked:
         try:
-            seen = proc.find_process(unmarked.pid)
-            assert seen is not None
+            report = proc.find_process(unmarked.pid)
+            assert report is not None
             table = proc.processes()
             assert find_processes(scope, table) == ()
-            assert [each.pid for each in find_processes(scope, table, [seen])] == [seen.pid]
-            assert find_processes(scope, table, [replace(seen, started=seen.started - 1)]) == ()
+            assert [each.pid for each in find_processes(scope, table, [report])] == [report.pid]
+            assert find_processes(scope, table, [replace(report, started=report.started - 1)]) == ()
         finally:
             unmarked.kill()
 
@@ -283,7 +283,7 @@ async def test_a_port_of_somebody_elses_is_refused(host: ProcessHost, tmp_path: 
 
 
 async def test_a_port_that_a_stranger_shares_is_refused(host: ProcessHost, tmp_path: Path) -> None:
-    """With SO_REUSEPORT the kernel would give some connections to the one and some to the other."""
+    """With SO_REUSEPORT the kernel would distribute connections between both."""
     script = """
 import socket, time
 server = socket.socket(); server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -307,11 +307,11 @@ import os; os.rename("new", "port"); time.sleep(1000)
 async def test_a_command_is_typed_into_and_ends(host: ProcessHost) -> None:
     command = await host.open_command(A, shell("stty size; read line; echo got $line; exit 4"), 100, 30)
     await command.send(b"hello\n")
-    seen = b""
+    report = b""
     while piece := await command.receive():
-        seen += piece
-    assert b"30 100" in seen
-    assert b"got hello" in seen
+        report += piece
+    assert b"30 100" in report
+    assert b"got hello" in report
     assert await command.exit_code() == 4
     await command.close()
 
@@ -354,7 +354,7 @@ async def test_a_sweep_reaps_what_is_unknown_and_names_what_is_foreign(
     stranger.kill()
     await stranger.wait()
     (tmp_path / "host/sandboxes/notes.txt").unlink()
-    # Other agents may live on this machine while the test runs: what is theirs is named, and nothing else is.
+    # Other agents may run on this machine during the test: only theirs is reported as foreign.
     assert [each for each in await host.sweep(["alc_1"]) if each.verdict != "foreign"] == []
 
 
@@ -371,7 +371,7 @@ async def test_a_control_group_that_a_program_was_in_is_found_and_removed(host: 
 
 
 def move_to(group: Path, pid: int) -> None:
-    """Make a group and put a process into it."""
+    """Create a group and move a process into it."""
     group.mkdir()
     for name in ("cpuset.cpus", "cpuset.mems"):
         if (group / name).exists():

@@ -1,4 +1,4 @@
-"""Files of a sandbox: written below its root and nowhere else, whatever the path or the tenant tries."""
+"""Files of a sandbox are written below its root and nowhere else, whatever the path or the tenant tries."""
 
 import os
 import stat
@@ -23,7 +23,7 @@ async def host(tmp_path: Path) -> AsyncIterator[ProcessHost]:
 
 
 def everything(directory: Path) -> dict[str, tuple[int, int]]:
-    """What is in a directory, with times and sizes, to see that nothing of it was touched."""
+    """The contents of a directory with times and sizes, to check that nothing was touched."""
     return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_size) for path in directory.rglob("*")}
 
 
@@ -45,7 +45,6 @@ async def test_files_get_their_content_and_mode(host: ProcessHost, tmp_path: Pat
 
 
 def accounts() -> bytes:
-    """The machine's own file of them."""
     return Path("/etc/passwd").read_bytes()
 
 
