@@ -31,7 +31,7 @@ from mooring_agent.hosts.simulated import SimulatedHost
 from mooring_agent.tasks.executor import Executor
 from mooring_agent.tasks.handlers import HANDLERS
 from mooring_agent.tasks.journal import Journal
-from server.tests.registry.registry_process import RunningRegistry, running_registry
+from server.tests.support.registry_process import RunningRegistry, running_registry
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("containers")]
 REPOSITORY = "apps/busybox"
