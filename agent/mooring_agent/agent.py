@@ -50,9 +50,8 @@ class AgentParts:
     concurrency: int = 16
     handlers: Mapping[str, TaskHandler] = field(default_factory=lambda: HANDLERS)
     transport: httpx.AsyncBaseTransport | None = None  # shared by the agents of one process
-    sweeps: Sequence[
-        Callable[[Collection[str]], Awaitable[Sequence[Stray]]]
-    ] = ()  # for resources that the host itself does not make
+    # For resources that the host itself does not create, such as containers.
+    sweeps: Sequence[Callable[[Collection[str]], Awaitable[Sequence[Stray]]]] = ()
 
 
 class NodeRetired(Exception):
@@ -146,11 +145,11 @@ class Agent:
             self._accept(claimed)
 
     def _accept(self, claimed: ClaimResponse) -> None:
-        known = with_announced_keys(self.identity, claimed.keys)
-        if known is not self.identity:
-            self.identity = known
+        updated = with_announced_keys(self.identity, claimed.keys)
+        if updated is not self.identity:
+            self.identity = updated
             if self.parts.directory is not None:
-                store_identity(self.parts.directory, known)
+                store_identity(self.parts.directory, updated)
         for envelope in claimed.tasks:
             try:
                 self.executor.accept(self.verifier.verify(envelope, self.parts.now()))
@@ -170,9 +169,7 @@ class Agent:
                 backoff.reset()
             except (Unreachable, Rejected) as error:
                 _raise_if_retired(error)
-                log.warning(
-                    "sweep skipped, the platform cannot be reached: %s; the next one runs in ten minutes", error
-                )
+                log.warning("cannot get the allocations of this node: %s; sweeping again in ten minutes", error)
             except (HostFailure, OSError):  # the platform may hold back work until the sweep is done
                 log.exception("sweep failed; retrying")
                 await backoff.wait()

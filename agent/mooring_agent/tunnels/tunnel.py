@@ -31,8 +31,8 @@ from mooring_agent.tunnels.frames import (
     ROOM,
     SIGNAL,
     WINDOW,
-    Frame,
     FrameRefused,
+    TunnelFrame,
     packed,
     read_frame,
 )
@@ -50,7 +50,7 @@ class _Stream:
     """One stream: its target in the sandbox, the frames queued for it, and how much may still be sent."""
 
     target: "asyncio.Future[ByteStream]"
-    inward: "asyncio.Queue[Frame]" = field(default_factory=asyncio.Queue)
+    inward: "asyncio.Queue[TunnelFrame]" = field(default_factory=asyncio.Queue)
     room: int = WINDOW
     has_room: asyncio.Event = field(default_factory=asyncio.Event)
     queued: int = 0
@@ -90,7 +90,7 @@ class Tunnel:
             await asyncio.gather(*works, return_exceptions=True)
             self.writer.close()
 
-    async def _handle(self, frame: Frame) -> None:
+    async def _handle(self, frame: TunnelFrame) -> None:
         if frame.kind == OPEN:
             self._open(frame)
             return
@@ -111,7 +111,7 @@ class Tunnel:
         else:
             raise FrameRefused(f"the relay must not send {frame.kind!r}")
 
-    def _open(self, frame: Frame) -> None:
+    def _open(self, frame: TunnelFrame) -> None:
         if frame.stream in self.streams or len(self.streams) >= STREAMS_MAX:
             raise FrameRefused("a stream was opened twice, or too many are open")
         self.opened += 1
@@ -210,7 +210,7 @@ class Tunnel:
         await self.writer.drain()
 
 
-async def _control(target: ByteStream, frame: Frame) -> None:
+async def _control(target: ByteStream, frame: TunnelFrame) -> None:
     command: CommandStream = target  # type: ignore[assignment]  # a connection is asked for its method first
     if not hasattr(command, "resize"):
         raise HostFailure("refused", "a connection has no window size and accepts no signals")

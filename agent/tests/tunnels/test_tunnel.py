@@ -32,8 +32,8 @@ from mooring_agent.tunnels.frames import (
     RESIZE,
     ROOM,
     WINDOW,
-    Frame,
     FrameRefused,
+    TunnelFrame,
     packed,
     read_frame,
 )
@@ -56,7 +56,7 @@ class Relay:
         self.writer.write(packed(kind, stream, data))
         await self.writer.drain()
 
-    async def hear(self, *kinds: bytes) -> Frame:
+    async def hear(self, *kinds: bytes) -> TunnelFrame:
         """The next frame of one of these kinds."""
         while True:
             frame = await read_frame(self.reader)
@@ -64,7 +64,7 @@ class Relay:
             if frame.kind in kinds:
                 return frame
 
-    async def open(self, stream: int, port: int) -> Frame:
+    async def open(self, stream: int, port: int) -> TunnelFrame:
         """Open a stream to a port; returns whether it was opened."""
         await self.say(OPEN, stream, json.dumps({"port": port}).encode())
         while (frame := await self.hear(ROOM, FAILURE)).stream != stream:
@@ -301,8 +301,8 @@ async def test_frames_are_read_as_they_were_packed_and_what_is_cut_is_no_frame()
     reader = asyncio.StreamReader()
     reader.feed_data(packed(DATA, 7, b"abc") + packed(END, 7) + packed(DATA, 7, b"cut")[:-1])
     reader.feed_eof()
-    assert await read_frame(reader) == Frame(DATA, 7, b"abc")
-    assert await read_frame(reader) == Frame(END, 7)
+    assert await read_frame(reader) == TunnelFrame(DATA, 7, b"abc")
+    assert await read_frame(reader) == TunnelFrame(END, 7)
     with pytest.raises(FrameRefused):
         await read_frame(reader)
     empty = asyncio.StreamReader()
