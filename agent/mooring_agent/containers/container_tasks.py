@@ -216,7 +216,7 @@ class ContainerTasks:
         return [path.name for path in self.volumes.iterdir()] if self.volumes.exists() else []
 
     def _with_container_teardown(self, handler: TaskHandler) -> Any:
-        async def perform(host: Host, context: TaskContext, arguments: task_arguments.Strict) -> ResultFields:
+        async def perform(host: Host, context: TaskContext, arguments: task_arguments.StrictArguments) -> ResultFields:
             owner = context.owner
             found = await self._find_all(owner)
             for each in found:

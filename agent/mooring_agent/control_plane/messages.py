@@ -87,7 +87,7 @@ class ClaimResponse(msgspec.Struct, frozen=True):
     lease_seconds: float = 90.0
 
 
-class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+class TaskFailure(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why a task failed."""
 
     code: str
@@ -102,10 +102,10 @@ class SignedReceipt(msgspec.Struct, frozen=True):
     signature: str
 
 
-class Result(msgspec.Struct, frozen=True, omit_defaults=True):
+class TaskResult(msgspec.Struct, frozen=True, omit_defaults=True):
     outcome: Literal["succeeded", "failed", "cancelled"]
     result: dict[str, Any] = {}
-    failure: Failure | None = None
+    failure: TaskFailure | None = None
     last_lines: tuple[str, ...] = ()
     receipt: SignedReceipt | None = None
 

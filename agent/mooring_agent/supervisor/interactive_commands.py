@@ -15,7 +15,7 @@ from mooring_agent.kernel import process_tree
 from mooring_agent.supervisor import spawn
 from mooring_agent.supervisor.program_runner import ProgramRunner
 from mooring_agent.supervisor.replies import Reply
-from mooring_agent.supervisor.spawn import Refusal, SpawnSpec, StandardStreams
+from mooring_agent.supervisor.spawn import RequestRefused, SpawnSpec, StandardStreams
 
 COMMANDS_MAX: Final = 64
 SIZE_MAX: Final = 4096
@@ -42,9 +42,9 @@ class InteractiveCommands:
         The first reply carries our ends of them, the second one the exit code.
         """
         if self._programs.closing:
-            raise Refusal("refused", "the owner is being closed")
+            raise RequestRefused("refused", "the owner is being closed")
         if self._count >= COMMANDS_MAX:
-            raise Refusal("capacity", f"{COMMANDS_MAX} commands are already open")
+            raise RequestRefused("capacity", f"{COMMANDS_MAX} commands are already open")
         if size is None:
             self._open_pipes(spec, reply)
         else:
@@ -55,7 +55,7 @@ class InteractiveCommands:
         try:
             _resize(master, size.columns, size.rows)
             pid = spawn.start(spec, self._programs.options, StandardStreams(slave, slave, slave, is_terminal=True))
-        except (Refusal, OSError):
+        except (RequestRefused, OSError):
             os.close(master)
             raise
         finally:
@@ -146,5 +146,5 @@ class _PipedCommand:
 
 def _resize(master: int, columns: Any, rows: Any) -> None:
     if not all(isinstance(each, int) and 0 < each <= SIZE_MAX for each in (columns, rows)):
-        raise Refusal("refused", f"a terminal must have 1 to {SIZE_MAX} columns and rows")
+        raise RequestRefused("refused", f"a terminal must have 1 to {SIZE_MAX} columns and rows")
     fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -16,9 +16,9 @@ from mooring_agent.supervisor import packets, program_records
 from mooring_agent.supervisor.event_loop import EventLoop
 from mooring_agent.supervisor.interactive_commands import InteractiveCommands, TerminalSize
 from mooring_agent.supervisor.options import SupervisorOptions
-from mooring_agent.supervisor.program_runner import KEY_VARIABLE, Program, ProgramRunner, ServiceRestartPolicy
+from mooring_agent.supervisor.program_runner import KEY_VARIABLE, ProgramRunner, ServiceRestartPolicy, SupervisedProgram
 from mooring_agent.supervisor.replies import Reply
-from mooring_agent.supervisor.spawn import Refusal, read_spec
+from mooring_agent.supervisor.spawn import RequestRefused, read_spec
 
 OWNER_VARIABLE: Final = "MOORING_OWNER"
 SECONDS_MAX: Final = 30 * 86_400.0
@@ -94,12 +94,12 @@ class OwnerSupervisor:
         try:
             message = packets.unpack(packet, descriptors)
             self._operations[message["op"]](message, reply)
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             reply.refuse(refusal)
         except (KeyError, TypeError, ValueError, packets.WireError) as error:
-            reply.refuse(Refusal("refused", f"malformed request: {type(error).__name__}"))
+            reply.refuse(RequestRefused("refused", f"malformed request: {type(error).__name__}"))
         except OSError as error:
-            reply.refuse(Refusal("host_error", error.strerror or str(error)))
+            reply.refuse(RequestRefused("host_error", error.strerror or str(error)))
         finally:
             packets.close_all(descriptors)
 
@@ -130,7 +130,7 @@ class OwnerSupervisor:
     def _start_service(self, message: dict[str, Any], reply: Reply) -> None:
         policy, backoff, limit = (message["restart"][name] for name in ("policy", "backoff_seconds", "limit"))
         if policy not in _POLICIES or not isinstance(limit, int) or limit < 0:
-            raise Refusal("refused", "a restart policy must be never, on_failure or always, with a limit")
+            raise RequestRefused("refused", "a restart policy must be never, on_failure or always, with a limit")
         restart = ServiceRestartPolicy(policy, _check_seconds(backoff), limit)
         program = self._programs.start_service(message["name"], read_spec(message["program"]), restart)
         reply.send_and_close(program=dict(program.entry))
@@ -204,14 +204,14 @@ class OwnerSupervisor:
             return True
         return False
 
-    def _run(self, key: str) -> Program:
+    def _run(self, key: str) -> SupervisedProgram:
         program = self._programs.programs.get(key)
         if program is None or program.entry["kind"] != "run":
-            raise Refusal("not_found", f"nothing was started under {KEY_VARIABLE}={key}")
+            raise RequestRefused("not_found", f"nothing was started under {KEY_VARIABLE}={key}")
         return program
 
 
-def _wait_for(program: Program, reply: Reply) -> None:
+def _wait_for(program: SupervisedProgram, reply: Reply) -> None:
     """Reply when the program is finished, unless the requester is gone by then."""
     program.waiters.append(reply)
     reply.wait(lambda: program.waiters.remove(reply) if reply in program.waiters else None)
@@ -219,5 +219,5 @@ def _wait_for(program: Program, reply: Reply) -> None:
 
 def _check_seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= SECONDS_MAX:
-        raise Refusal("refused", f"a time must be 0 to {SECONDS_MAX:.0f} seconds")
+        raise RequestRefused("refused", f"a time must be 0 to {SECONDS_MAX:.0f} seconds")
     return float(value)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mooring_agent.supervisor.event_loop import EventLoop, Timer
 from mooring_agent.supervisor.replies import Reply
-from mooring_agent.supervisor.spawn import Refusal
+from mooring_agent.supervisor.spawn import RequestRefused
 
 CONNECT_SECONDS: Final = 10.0
 
@@ -17,7 +17,7 @@ class PortDialer:
 
     def __init__(self, loop: EventLoop, addresses: tuple[str, ...], port: Any, reply: Reply) -> None:
         if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65_536:
-            raise Refusal("refused", "a port must be 1 to 65535")
+            raise RequestRefused("refused", "a port must be 1 to 65535")
         self._loop = loop
         self._addresses = list(addresses)
         self._port = port
@@ -41,7 +41,9 @@ class PortDialer:
                 self._timer = self._loop.call_later(CONNECT_SECONDS, self._on_decided)
                 return
             attempt.close()
-        self._reply.refuse(Refusal("not_found", f"nothing in the sandbox accepts connections on port {self._port}"))
+        self._reply.refuse(
+            RequestRefused("not_found", f"nothing in the sandbox accepts connections on port {self._port}")
+        )
 
     def _on_decided(self) -> None:
         attempt = self._socket

@@ -19,7 +19,7 @@ from mooring_agent.supervisor.options import SupervisorOptions
 from mooring_agent.supervisor.output_capture import OutputCapture
 from mooring_agent.supervisor.replies import Reply
 from mooring_agent.supervisor.segmented_log import LogWriter
-from mooring_agent.supervisor.spawn import Refusal, SpawnSpec, StandardStreams
+from mooring_agent.supervisor.spawn import RequestRefused, SpawnSpec, StandardStreams
 
 RUNNING_MAX: Final = 256
 NAME_MAX: Final = 128
@@ -40,7 +40,7 @@ class ServiceRestartPolicy(NamedTuple):
     limit: int
 
 
-class Program:
+class SupervisedProgram:
     """One program and its state; `entry` is what the records keep."""
 
     def __init__(self, name: str, entry: program_records.Entry) -> None:
@@ -85,10 +85,12 @@ class ProgramRunner:
         self.closing = False
         self._directory = directory
         self._logs = program_records.open_directory(directory, "logs")
-        self.programs = {name: Program(name, entry) for name, entry in program_records.load(directory).items()}
+        self.programs = {
+            name: SupervisedProgram(name, entry) for name, entry in program_records.load(directory).items()
+        }
         self.children: dict[int, Callable[[int], None]] = {}
 
-    def start_run(self, key: str, spec: SpawnSpec, timeout_seconds: float) -> Program:
+    def start_run(self, key: str, spec: SpawnSpec, timeout_seconds: float) -> SupervisedProgram:
         """Start a run once; for a known key, return it as it is."""
         program = self.programs.get(key)
         if program is None:
@@ -96,21 +98,21 @@ class ProgramRunner:
             self._start_first(program, spec)
             program.timer = self.loop.call_later(timeout_seconds, lambda: self.end_run(program, "timed_out"))
         elif program.entry["kind"] != "run":
-            raise Refusal("refused", f"{key} is a service")
+            raise RequestRefused("refused", f"{key} is a service")
         return program
 
-    def end_run(self, program: Program, reason: str, reply: Reply | None = None) -> None:
+    def end_run(self, program: SupervisedProgram, reason: str, reply: Reply | None = None) -> None:
         """Kill a run and what it started; the reply is sent when nothing of it is left."""
         if not program.is_finished:
             program.entry["reason"] = reason
         program.cancel_timer()
         self._kill_related(program, reply, _POLLS_MAX)
 
-    def start_service(self, name: str, spec: SpawnSpec, restart: ServiceRestartPolicy) -> Program:
+    def start_service(self, name: str, spec: SpawnSpec, restart: ServiceRestartPolicy) -> SupervisedProgram:
         """Start a service, or return the one with this name if it is running or about to."""
         program = self.programs.get(name)
         if program is not None and program.entry["kind"] != "service":
-            raise Refusal("refused", f"{name} is a run")
+            raise RequestRefused("refused", f"{name} is a run")
         if program is None or program.is_finished:
             program = self._register(name, "service")
             program.restart = restart
@@ -118,7 +120,7 @@ class ProgramRunner:
             self._start_first(program, spec)
         return program
 
-    def stop_main(self, program: Program, grace_seconds: float) -> bool:
+    def stop_main(self, program: SupervisedProgram, grace_seconds: float) -> bool:
         """Ask the main process to exit, and kill it after the grace time; returns whether it was running."""
         program.stopping = True
         program.cancel_timer()
@@ -155,20 +157,20 @@ class ProgramRunner:
         """The directory of one program's log."""
         return program_records.open_directory(self._logs, name)
 
-    def _register(self, name: str, kind: str) -> Program:
+    def _register(self, name: str, kind: str) -> SupervisedProgram:
         if self.closing:
-            raise Refusal("refused", "the owner is being closed")
+            raise RequestRefused("refused", "the owner is being closed")
         if not is_name(name):
-            raise Refusal(
+            raise RequestRefused(
                 "refused", "a key must be 1 to 128 letters, digits, '.', '_' or '-', and must not begin with '.'"
             )
         if sum(not each.is_finished for each in self.programs.values()) >= RUNNING_MAX:
-            raise Refusal("capacity", f"{RUNNING_MAX} programs are already running")
+            raise RequestRefused("capacity", f"{RUNNING_MAX} programs are already running")
         self._make_room()
         entry = {"kind": kind, "state": "starting", "pid": None, "started_at": time.time(), "restarts": 0}
         entry |= {"exit_code": None, "reason": None, "ended_at": None}
         # A service that is started again keeps its log, which its leftover processes may still be writing to.
-        program = self.programs.pop(name, None) or Program(name, entry)
+        program = self.programs.pop(name, None) or SupervisedProgram(name, entry)
         program.entry, program.stopping, program.failures = entry, False, 0
         self.programs[name] = program
         program_records.save(self._directory, self._entries())
@@ -186,17 +188,17 @@ class ProgramRunner:
             os.rmdir(program.name, dir_fd=self._logs)
             del self.programs[program.name]
 
-    def _start_first(self, program: Program, spec: SpawnSpec) -> None:
+    def _start_first(self, program: SupervisedProgram, spec: SpawnSpec) -> None:
         """Start the first process; if that fails, the program is finished."""
         program.spec = spec
         try:
             self._launch(program, spec)
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             program.entry["reason"] = refusal.code
             self._finish(program, "ended" if program.entry["kind"] == "run" else "failed")
             raise
 
-    def _launch(self, program: Program, spec: SpawnSpec) -> None:
+    def _launch(self, program: SupervisedProgram, spec: SpawnSpec) -> None:
         if program.log is None:
             directory = self.log_directory(program.name)
             program.log = LogWriter(directory, self.options.log_segment_bytes, self.options.log_head_bytes)
@@ -206,7 +208,7 @@ class ProgramRunner:
         outputs = [read for read, _ in pipes]
         try:
             pid = spawn.start(spawn_spec, self.options, StandardStreams(pipes[0][1], pipes[-1][1]))
-        except (Refusal, OSError):
+        except (RequestRefused, OSError):
             for output in outputs:
                 os.close(output)
             raise
@@ -224,7 +226,7 @@ class ProgramRunner:
             self.loop.watch(output, partial(self._on_output, program, output))
         self._save()
 
-    def _capture_output(self, program: Program, output: int, limit_bytes: int) -> None:
+    def _capture_output(self, program: SupervisedProgram, output: int, limit_bytes: int) -> None:
         """Capture what comes out of this pipe; if no file can be created, only the log has it."""
         directory = self.log_directory(program.name)
         try:
@@ -232,10 +234,10 @@ class ProgramRunner:
         except OSError:
             os.close(directory)
 
-    def _on_output(self, program: Program, output: int) -> None:
+    def _on_output(self, program: SupervisedProgram, output: int) -> None:
         self._drain(program, output)
 
-    def _drain(self, program: Program, output: int) -> bool:
+    def _drain(self, program: SupervisedProgram, output: int) -> bool:
         """Log what a program wrote; returns whether there may be more."""
         try:
             data = os.read(output, _READ_BYTES)
@@ -253,7 +255,7 @@ class ProgramRunner:
             self._close_log(program)
         return False
 
-    def _on_exit(self, program: Program, outputs: list[int], code: int) -> None:
+    def _on_exit(self, program: SupervisedProgram, outputs: list[int], code: int) -> None:
         """The main process ended: log what it wrote before. What its leftovers write is not captured."""
         for output in outputs:
             while output in program.outputs and self._drain(program, output):
@@ -273,7 +275,7 @@ class ProgramRunner:
         else:
             self._restart_or_finish(program)
 
-    def _restart_or_finish(self, program: Program) -> None:
+    def _restart_or_finish(self, program: SupervisedProgram) -> None:
         policy, entry = program.restart, program.entry
         if time.monotonic() - program.started_monotonic >= max(_STEADY_SECONDS, 10 * policy.backoff_seconds):
             program.failures = 0
@@ -290,19 +292,19 @@ class ProgramRunner:
             program.timer = self.loop.call_later(program.backoff.next_seconds(), lambda: self._restart(program))
             self._save()
 
-    def _restart(self, program: Program) -> None:
+    def _restart(self, program: SupervisedProgram) -> None:
         program.timer = None
         program.entry["restarts"] += 1
         if program.spec is None:
             raise ValueError("a program from an earlier supervisor cannot be restarted")
         try:
             self._launch(program, program.spec)
-        except (Refusal, OSError) as error:
+        except (RequestRefused, OSError) as error:
             # A program that no longer exists counts as a failed start.
             program.entry |= {"exit_code": 127, "reason": str(error)[:200]}
             self._restart_or_finish(program)
 
-    def _finish(self, program: Program, state: str) -> None:
+    def _finish(self, program: SupervisedProgram, state: str) -> None:
         program.entry["state"] = state
         program.spec = None  # its environment is no longer needed
         self._save()
@@ -313,7 +315,7 @@ class ProgramRunner:
             self._close_log(program)
 
     def _kill_related(
-        self, program: Program, reply: Reply | None, polls_left: int, killed: frozenset[int] = frozenset()
+        self, program: SupervisedProgram, reply: Reply | None, polls_left: int, killed: frozenset[int] = frozenset()
     ) -> None:
         """Kill what descends from a program, is in its session or carries its key; repeat until nothing is left.
 
@@ -329,12 +331,12 @@ class ProgramRunner:
         process_tree.send_signal(related, signal.SIGKILL)
         self.loop.call_later(_POLL_SECONDS, lambda: self._kill_related(program, reply, polls_left - 1, remaining))
 
-    def _is_related(self, pid: int, program: Program) -> bool:
+    def _is_related(self, pid: int, program: SupervisedProgram) -> bool:
         if program.pid is not None and (pid == program.pid or process_tree.is_in_session(pid, program.pid)):
             return True
         return proc.has_variable(pid, f"{KEY_VARIABLE}={program.name}")
 
-    def _close_log(self, program: Program) -> None:
+    def _close_log(self, program: SupervisedProgram) -> None:
         if program.log is not None and not program.outputs:
             program.log.close()
             program.log = None

@@ -6,7 +6,7 @@ from typing import Any
 
 from mooring_agent.supervisor import packets
 from mooring_agent.supervisor.event_loop import EventLoop
-from mooring_agent.supervisor.spawn import Refusal
+from mooring_agent.supervisor.spawn import RequestRefused
 
 
 class Reply:
@@ -27,7 +27,7 @@ class Reply:
         self.send(descriptors, **fields)
         self.close()
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: RequestRefused) -> None:
         """Reply that the request is refused, and why."""
         self._transmit({"ok": False, "code": refusal.code, "detail": refusal.detail}, ())
         self.close()

@@ -21,7 +21,7 @@ from mooring_agent.supervisor.owner_supervisor import serve_owner
 from mooring_agent.supervisor.port_dialer import PortDialer
 from mooring_agent.supervisor.program_runner import is_name
 from mooring_agent.supervisor.replies import Reply
-from mooring_agent.supervisor.spawn import Refusal
+from mooring_agent.supervisor.spawn import RequestRefused
 
 VERSION: Final = 1
 OWNERS_MAX: Final = 64
@@ -119,24 +119,24 @@ class SandboxSupervisor:
             owner = self._require_owner(message["owner"])
             packets.send_packet(owner.channel, packet, [connection.fileno(), *descriptors])
             reply.close()
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             reply.refuse(refusal)
         except (BlockingIOError, ConnectionError, BrokenPipeError):
-            reply.refuse(Refusal("capacity", "the owner's supervisor is overloaded"))
+            reply.refuse(RequestRefused("capacity", "the owner's supervisor is overloaded"))
         except (KeyError, TypeError, ValueError, packets.WireError) as error:
-            reply.refuse(Refusal("refused", f"malformed request: {type(error).__name__}"))
+            reply.refuse(RequestRefused("refused", f"malformed request: {type(error).__name__}"))
         except OSError as error:
-            reply.refuse(Refusal("host_error", error.strerror or str(error)))
+            reply.refuse(RequestRefused("host_error", error.strerror or str(error)))
 
     def _require_owner(self, label: Any) -> OwnerProcess:
         if label != "" and not is_name(label):
-            raise Refusal("refused", "not an owner label")
+            raise RequestRefused("refused", "not an owner label")
         owner = self._owners.get(label)
         if self._is_shutting_down or (owner is not None and owner.closing):
-            raise Refusal("refused", "it is being closed")
+            raise RequestRefused("refused", "it is being closed")
         if owner is None:
             if len(self._owners) >= OWNERS_MAX:
-                raise Refusal("capacity", f"the sandbox already has {OWNERS_MAX} owners")
+                raise RequestRefused("capacity", f"the sandbox already has {OWNERS_MAX} owners")
             owner = self._owners[label] = self._fork(label)
         return owner
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from mooring_agent.kernel import syscalls
 from mooring_agent.supervisor.options import SupervisorOptions
 from mooring_agent.supervisor.output_capture import OUTPUT_MAX_BYTES
-from mooring_agent.supervisor.users import UnknownUserError, User, find_user
+from mooring_agent.supervisor.users import SandboxUser, UnknownUserError, find_user
 
 ARGUMENTS_MAX: Final = 4096
 TEXT_MAX_BYTES: Final = 1_048_576
@@ -26,7 +26,7 @@ _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Refusal(Exception):
+class RequestRefused(Exception):
     """A request that is refused; `code` is one of the node plane's failure codes."""
 
     def __init__(self, code: str, detail: str) -> None:
@@ -49,24 +49,24 @@ class SpawnSpec(NamedTuple):
 def read_spec(given: Any) -> SpawnSpec:
     """Read a program from a message, or refuse it."""
     if not isinstance(given, dict):
-        raise Refusal("refused", "a program must be an object")
+        raise RequestRefused("refused", "a program must be an object")
     argv, environment = given.get("argv"), given.get("environment", {})
     if not isinstance(argv, list) or not 1 <= len(argv) <= ARGUMENTS_MAX or not isinstance(environment, dict):
-        raise Refusal("refused", "a program needs a list of arguments and an environment")
+        raise RequestRefused("refused", "a program needs a list of arguments and an environment")
     texts = [*argv, *environment, *environment.values(), given.get("user", "root"), given.get("directory", "/")]
     if not all(isinstance(text, str) and "\0" not in text for text in texts) or not argv[0]:
-        raise Refusal("refused", "arguments and environment must be text without NUL")
+        raise RequestRefused("refused", "arguments and environment must be text without NUL")
     if any(not name or "=" in name for name in environment):
-        raise Refusal("refused", "a variable name must not be empty or contain '='")
+        raise RequestRefused("refused", "a variable name must not be empty or contain '='")
     try:
         size = sum(len(text.encode()) for text in texts)
     except UnicodeEncodeError:
-        raise Refusal("refused", "arguments and environment must be valid Unicode") from None
+        raise RequestRefused("refused", "arguments and environment must be valid Unicode") from None
     if size > TEXT_MAX_BYTES:
-        raise Refusal("too_large", f"arguments and environment must not be longer than {TEXT_MAX_BYTES} bytes")
+        raise RequestRefused("too_large", f"arguments and environment must not be longer than {TEXT_MAX_BYTES} bytes")
     kept = given.get("output_bytes", 0)
     if isinstance(kept, bool) or not isinstance(kept, int) or not 0 <= kept <= OUTPUT_MAX_BYTES:
-        raise Refusal("refused", f"0 to {OUTPUT_MAX_BYTES} bytes of output can be captured")
+        raise RequestRefused("refused", f"0 to {OUTPUT_MAX_BYTES} bytes of output can be captured")
     stdin = base64.b64decode(given.get("stdin", ""), validate=True)
     return SpawnSpec(tuple(argv), environment, given.get("user", "root"), given.get("directory", "/"), stdin, kept)
 
@@ -94,7 +94,7 @@ def start(spec: SpawnSpec, options: SupervisorOptions, streams: StandardStreams)
     user = _find_user(spec, options)
     if streams.input is not None and user is not None and 0 in (user.uid, user.gid):
         # Only here is the user known: the name is looked up in the sandbox's own file, which the tenant controls.
-        raise Refusal(
+        raise RequestRefused(
             "refused", f"{spec.user!r} is root in the sandbox; an interactive command must run as another user"
         )
     standard_input = streams.input if streams.input is not None else _open_stdin(spec.stdin)
@@ -115,13 +115,13 @@ def start(spec: SpawnSpec, options: SupervisorOptions, streams: StandardStreams)
     return pid
 
 
-def _find_user(spec: SpawnSpec, options: SupervisorOptions) -> User | None:
+def _find_user(spec: SpawnSpec, options: SupervisorOptions) -> SandboxUser | None:
     if not options.switch_users:
         return None
     try:
         return find_user(spec.user)
     except UnknownUserError as error:
-        raise Refusal("not_found", str(error)) from None
+        raise RequestRefused("not_found", str(error)) from None
 
 
 def _open_stdin(content: bytes) -> int:
@@ -147,11 +147,15 @@ def _wait_for_exec(error_reader: int, pid: int, name: str) -> None:
     os.waitpid(pid, 0)
     number, _, detail = problem.partition(":")
     codes = {errno.ENOENT: "not_found", errno.ENOTDIR: "not_found", errno.EACCES: "permission_denied"}
-    raise Refusal(codes.get(int(number), "host_error"), f"{name} could not be started: {detail}")
+    raise RequestRefused(codes.get(int(number), "host_error"), f"{name} could not be started: {detail}")
 
 
 def _exec_program(
-    spec: SpawnSpec, options: SupervisorOptions, user: User | None, descriptors: _ChildDescriptors, has_terminal: bool
+    spec: SpawnSpec,
+    options: SupervisorOptions,
+    user: SandboxUser | None,
+    descriptors: _ChildDescriptors,
+    has_terminal: bool,
 ) -> NoReturn:
     """In the new process; never returns."""
     error_writer = descriptors.error_writer
@@ -187,7 +191,7 @@ def _place_descriptors(descriptors: _ChildDescriptors) -> int:
     return duplicates[3]
 
 
-def _switch_user(options: SupervisorOptions, user: User | None) -> None:
+def _switch_user(options: SupervisorOptions, user: SandboxUser | None) -> None:
     syscalls.drop_capabilities(options.drop_capabilities)
     if user is not None:
         os.setgroups(user.groups)
@@ -211,7 +215,7 @@ def _change_directory(directory: str, start: int | None) -> None:
     os.fchdir(current)
 
 
-def _environment(spec: SpawnSpec, options: SupervisorOptions, user: User | None) -> dict[str, str]:
+def _environment(spec: SpawnSpec, options: SupervisorOptions, user: SandboxUser | None) -> dict[str, str]:
     base = {"PATH": _PATH, "LANG": "C.UTF-8"}
     if user is not None:
         base |= {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}

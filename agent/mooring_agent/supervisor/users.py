@@ -16,7 +16,7 @@ class UnknownUserError(Exception):
     """The sandbox has no user of this name."""
 
 
-class User(NamedTuple):
+class SandboxUser(NamedTuple):
     """What a process needs to switch to a user."""
 
     name: str
@@ -26,7 +26,7 @@ class User(NamedTuple):
     home: str
 
 
-def find_user(spelled: str, directory: str = "/etc") -> User:
+def find_user(spelled: str, directory: str = "/etc") -> SandboxUser:
     """Look up a user by name, by number, or as `uid:gid`; a number need not be in any file."""
     uid, _, gid = spelled.partition(":")
     accounts = [line.split(":") for line in _lines(f"{directory}/passwd")]
@@ -34,10 +34,10 @@ def find_user(spelled: str, directory: str = "/etc") -> User:
         if len(fields) >= 6 and (fields[0] == uid or fields[2] == uid) and _is_id(fields[2]) and _is_id(fields[3]):
             number, group = int(fields[2]), int(gid) if _is_id(gid) else int(fields[3])
             groups = _groups_of(fields[0], directory)
-            return User(fields[0], number, group, tuple(sorted({group, *groups})), fields[5] or "/")
+            return SandboxUser(fields[0], number, group, tuple(sorted({group, *groups})), fields[5] or "/")
     if _is_id(uid):
         group = int(gid) if _is_id(gid) else int(uid)
-        return User(uid, int(uid), group, (group,), "/")
+        return SandboxUser(uid, int(uid), group, (group,), "/")
     raise UnknownUserError(f"no user {spelled!r} in the sandbox")
 
 

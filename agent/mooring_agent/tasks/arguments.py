@@ -51,28 +51,28 @@ Columns = Annotated[int, Meta(ge=1, le=1_000)]
 OutputBytes = Annotated[int, Meta(ge=0, le=64 * KIB)]
 
 
-class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StrictArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Unknown fields are refused."""
 
 
-class DeviceArguments(Strict, frozen=True):
+class DeviceArguments(StrictArguments, frozen=True):
     index: Annotated[int, Meta(ge=0, le=1_023)]
     simulated: bool
 
 
-class NetworkArguments(Strict, frozen=True):
+class NetworkArguments(StrictArguments, frozen=True):
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}\Z")]
     address: Address
     subnet: Subnet
     machine: bool = False
 
 
-class PeerArguments(Strict, frozen=True):
+class PeerArguments(StrictArguments, frozen=True):
     name: Hostname
     address: Address
 
 
-class SandboxCreate(Strict, frozen=True):
+class SandboxCreate(StrictArguments, frozen=True):
     hostname: Hostname
     network: NetworkArguments
     cpus: Cpus = 1.0
@@ -83,10 +83,10 @@ class SandboxCreate(Strict, frozen=True):
     isolation: Literal["user_namespace", "bounded"] = "user_namespace"
 
 
-class Nothing(Strict, frozen=True): ...
+class Nothing(StrictArguments, frozen=True): ...
 
 
-class FileArguments(Strict, frozen=True):
+class FileArguments(StrictArguments, frozen=True):
     """One file: its content as text, a secret by name, or a directory."""
 
     path: SandboxPath
@@ -98,11 +98,11 @@ class FileArguments(Strict, frozen=True):
     directory: bool = False
 
 
-class FilesWrite(Strict, frozen=True):
+class FilesWrite(StrictArguments, frozen=True):
     files: Annotated[tuple[FileArguments, ...], Meta(min_length=1, max_length=256)]
 
 
-class Program(Strict, frozen=True):
+class ProgramArguments(StrictArguments, frozen=True):
     argv: Argv
     environment: Environment = {}
     environment_secrets: EnvironmentSecrets = {}
@@ -110,19 +110,19 @@ class Program(Strict, frozen=True):
     directory: Directory = "/"
 
 
-class ProcessRun(Program, frozen=True):
+class ProcessRun(ProgramArguments, frozen=True):
     timeout_seconds: Annotated[float, Meta(ge=0.1, le=86_400)] = 600.0
     stdin: Annotated[str, Meta(max_length=64 * KIB, pattern=r"^[^\x00]*\Z")] = ""
     output_bytes: OutputBytes = 0
 
 
-class RestartArguments(Strict, frozen=True):
+class RestartArguments(StrictArguments, frozen=True):
     policy: Literal["never", "on_failure", "always"]
     backoff_seconds: Annotated[float, Meta(ge=0.05, le=3_600)] = 1.0
     limit: Annotated[int, Meta(ge=0, le=10_000)] = 10
 
 
-class EndpointArguments(Strict, frozen=True):
+class EndpointArguments(StrictArguments, frozen=True):
     """A port that users reach through the platform."""
 
     name: Name
@@ -130,23 +130,23 @@ class EndpointArguments(Strict, frozen=True):
     protocol: Literal["http", "tcp"]
 
 
-class ServiceStart(Program, frozen=True, kw_only=True):
+class ServiceStart(ProgramArguments, frozen=True, kw_only=True):
     name: Name
     restart: RestartArguments = RestartArguments("on_failure")
     endpoint: EndpointArguments | None = None
 
 
-class ServiceStop(Strict, frozen=True):
+class ServiceStop(StrictArguments, frozen=True):
     name: Name
     kill: Literal["main", "owner"] = "main"
     grace_seconds: Grace = 10.0
 
 
-class ServiceInspect(Strict, frozen=True):
+class ServiceInspect(StrictArguments, frozen=True):
     name: Name
 
 
-class LogRead(Strict, frozen=True):
+class LogRead(StrictArguments, frozen=True):
     """What follows an offset or, without one, the last lines."""
 
     name: Name
@@ -158,7 +158,7 @@ class LogRead(Strict, frozen=True):
     log: Annotated[str, Meta(max_length=32, pattern=r"^[0-9a-z]*\Z")] = ""
 
 
-class ImageArguments(Strict, frozen=True):
+class ImageArguments(StrictArguments, frozen=True):
     """An image, by digest only."""
 
     registry: HostUrl
@@ -168,7 +168,7 @@ class ImageArguments(Strict, frozen=True):
     private: bool = False  # whether the platform allows a private address
 
 
-class MountArguments(Strict, frozen=True):
+class MountArguments(StrictArguments, frozen=True):
     """A volume of the owner in the container; created when first named, removed with its owner."""
 
     volume: Name
@@ -176,7 +176,7 @@ class MountArguments(Strict, frozen=True):
     read_only: bool = False
 
 
-class ContainerLaunch(Strict, frozen=True):
+class ContainerLaunch(StrictArguments, frozen=True):
     name: Name
     image: ImageArguments
     argv: Annotated[tuple[Word, ...], Meta(max_length=256)] = ()
@@ -191,17 +191,17 @@ class ContainerLaunch(Strict, frozen=True):
     endpoint: EndpointArguments | None = None
 
 
-class ContainerControl(Strict, frozen=True):
+class ContainerControl(StrictArguments, frozen=True):
     name: Name
     action: Literal["stop", "start", "restart", "inspect"]
     grace_seconds: Grace = 10.0
 
 
-class ContainerRemove(Strict, frozen=True):
+class ContainerRemove(StrictArguments, frozen=True):
     name: Name
 
 
-class ArtifactFetch(Strict, frozen=True):
+class ArtifactFetch(StrictArguments, frozen=True):
     """Download into the content-addressed cache, and from there into the sandbox."""
 
     kind: Literal["oci", "blob"]
@@ -216,7 +216,7 @@ class ArtifactFetch(Strict, frozen=True):
     no_progress_seconds: Annotated[float, Meta(ge=1, le=3_600)] = 60.0
 
 
-class Probe(Strict, frozen=True, kw_only=True):
+class ProbeArguments(StrictArguments, frozen=True, kw_only=True):
     """How often and how long a probe tries."""
 
     attempts: Attempts = 1
@@ -224,30 +224,30 @@ class Probe(Strict, frozen=True, kw_only=True):
     timeout_seconds: ProbeSeconds = 5.0
 
 
-class ProbeTcp(Probe, frozen=True, kw_only=True):
+class ProbeTcp(ProbeArguments, frozen=True, kw_only=True):
     port: Port
 
 
-class ProbeHttp(Probe, frozen=True, kw_only=True):
+class ProbeHttp(ProbeArguments, frozen=True, kw_only=True):
     port: Port
     path: Annotated[str, Meta(max_length=1_000, pattern=r"^/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*\Z")] = "/"
     status: Annotated[tuple[Annotated[int, Meta(ge=100, le=599)], ...], Meta(min_length=1, max_length=16)] = (200,)
 
 
-class ProbeExec(Probe, frozen=True, kw_only=True):
+class ProbeExec(ProbeArguments, frozen=True, kw_only=True):
     argv: Argv
     environment: Environment = {}
     user: UserName = "root"
     output_bytes: OutputBytes = 0
 
 
-class TeardownVerify(Strict, frozen=True):
+class TeardownVerify(StrictArguments, frozen=True):
     """Close the owner, kill, remove, inspect."""
 
     close: Literal[True] = True
 
 
-class TunnelOpen(Strict, frozen=True):
+class TunnelOpen(StrictArguments, frozen=True):
     """Let the relay open streams to these ports of the sandbox, or run this one command."""
 
     relay: HostUrl
@@ -262,7 +262,7 @@ class TunnelOpen(Strict, frozen=True):
     idle_seconds: Annotated[float, Meta(ge=1, le=86_400)] = 300.0
 
 
-ARGUMENTS: Final[dict[str, type[Strict]]] = {
+ARGUMENTS: Final[dict[str, type[StrictArguments]]] = {
     "sandbox.create": SandboxCreate,
     "sandbox.destroy": Nothing,
     "files.write": FilesWrite,
@@ -284,7 +284,7 @@ ARGUMENTS: Final[dict[str, type[Strict]]] = {
 prepare_decoders(*ARGUMENTS.values())
 
 
-def read_arguments(task: Task) -> Strict:
+def read_arguments(task: Task) -> StrictArguments:
     """Decode the task's arguments, or refuse the whole task."""
     kind = ARGUMENTS.get(task.type)
     if kind is None:

@@ -16,9 +16,9 @@ import msgspec
 
 from mooring_agent import log_context
 from mooring_agent.control_plane.keys import NodeKeys, SecretUnreadable
-from mooring_agent.control_plane.messages import Failure, Result, SignedReceipt, Task, TaskLease, encode
+from mooring_agent.control_plane.messages import SignedReceipt, Task, TaskFailure, TaskLease, TaskResult, encode
 from mooring_agent.hosts.contract import Host, HostFailure, Owner
-from mooring_agent.tasks.arguments import Strict, read_arguments
+from mooring_agent.tasks.arguments import StrictArguments, read_arguments
 from mooring_agent.tasks.handlers import HANDLERS, ResultFields, TaskContext, TaskHandler
 from mooring_agent.tasks.journal import Journal, JournalFull
 from mooring_agent.tasks.receipts import RECEIPT_CONTEXT, ChainedReceipt, receipt_body
@@ -49,7 +49,7 @@ class TrackedTask:
 
     task: Task
     handler: TaskHandler
-    arguments: Strict
+    arguments: StrictArguments
     fence: int
     work: asyncio.Task[None] | None = None
     cancelled: bool = False
@@ -238,7 +238,7 @@ class Executor:
                 self.journal.record_result(task.task_id, _failed_result(failure.code, failure.detail), self.now())
                 return
         lines = await self._last_lines(task) if tracked_task.handler.streams_output and tracked_task.has_intent else ()
-        ended = Result("cancelled", failure=Failure("cancelled", "the task was cancelled"), last_lines=lines)
+        ended = TaskResult("cancelled", failure=TaskFailure("cancelled", "the task was cancelled"), last_lines=lines)
         self.journal.record_result(task.task_id, ended, self.now())
 
     async def _perform(self, tracked_task: TrackedTask) -> None:
@@ -260,7 +260,7 @@ class Executor:
         try:
             context.secrets = {s.name: self.keys.open(s, task.node_id, task.task_id) for s in task.secrets}
             fields = await self._perform_in_time(tracked_task, context)
-            result = Result("succeeded", fields)
+            result = TaskResult("succeeded", fields)
         except SecretUnreadable as error:
             result = _failed_result("refused", str(error))
         except HostFailure as failure:
@@ -280,7 +280,7 @@ class Executor:
         async with asyncio.timeout(max(1.0, tracked_task.task.expires_at - self.now())):
             return dict(await work)
 
-    async def _finish(self, tracked_task: TrackedTask, context: TaskContext, result: Result) -> None:
+    async def _finish(self, tracked_task: TrackedTask, context: TaskContext, result: TaskResult) -> None:
         task = tracked_task.task
         code = "" if result.failure is None else f": {result.failure.code}"
         log.info("task %s (%s) of %s %s%s", task.task_id, task.type, task.owner, result.outcome, code)
@@ -318,5 +318,7 @@ def _with_fence(task: Task, fence: int) -> Task:
     return task if task.fence == fence else msgspec.structs.replace(task, fence=fence)
 
 
-def _failed_result(code: str, detail: str, exit_code: int | None = None, fields: ResultFields | None = None) -> Result:
-    return Result("failed", fields or {}, Failure(code, detail, exit_code))
+def _failed_result(
+    code: str, detail: str, exit_code: int | None = None, fields: ResultFields | None = None
+) -> TaskResult:
+    return TaskResult("failed", fields or {}, TaskFailure(code, detail, exit_code))

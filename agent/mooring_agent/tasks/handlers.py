@@ -166,7 +166,7 @@ def _teardown_fields(teardown: TeardownReport) -> ResultFields:
     }
 
 
-def _process_spec(context: TaskContext, arguments: task_arguments.Program, stdin: bytes) -> ProcessSpec:
+def _process_spec(context: TaskContext, arguments: task_arguments.ProgramArguments, stdin: bytes) -> ProcessSpec:
     environment = dict(arguments.environment)
     for variable, name in arguments.environment_secrets.items():
         environment[variable] = secret_text(context, name)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mooring_agent.control_plane.messages import Result, Task
+from mooring_agent.control_plane.messages import Task, TaskResult
 from mooring_agent.tasks.receipts import FIRST_PREVIOUS, ChainedReceipt, ChainLink, next_link
 
 BALLAST_BYTES: Final = 16 * 1_048_576
@@ -50,7 +50,7 @@ CREATE TABLE IF NOT EXISTS receipt (
 ) STRICT;
 """
 _TASK: Final = msgspec.json.Decoder(Task)
-_RESULT: Final = msgspec.json.Decoder(Result)
+_RESULT: Final = msgspec.json.Decoder(TaskResult)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class JournalEntry:
     owner: str
     state: str
     task: Task | None
-    result: Result | None
+    result: TaskResult | None
 
 
 class JournalFull(Exception):
@@ -165,11 +165,13 @@ class Journal:
             (fence, now, task_id, fence),
         )
 
-    def record_result(self, task_id: str, result: Result, now: float, receipt: ChainedReceipt | None = None) -> None:
+    def record_result(
+        self, task_id: str, result: TaskResult, now: float, receipt: ChainedReceipt | None = None
+    ) -> None:
         """Record the task's result; its receipt, if any, is appended to the chain in the same transaction."""
         self._write(lambda: self._record_result(task_id, result, now, receipt))
 
-    def _record_result(self, task_id: str, result: Result, now: float, receipt: ChainedReceipt | None) -> None:
+    def _record_result(self, task_id: str, result: TaskResult, now: float, receipt: ChainedReceipt | None) -> None:
         self._database.execute("BEGIN IMMEDIATE")
         try:
             if receipt is not None:
@@ -187,7 +189,7 @@ class Journal:
                 self._database.execute("ROLLBACK")
             raise
 
-    def mark_delivered(self, task_id: str, fence: int, now: float, kept_result: Result | None = None) -> None:
+    def mark_delivered(self, task_id: str, fence: int, now: float, kept_result: TaskResult | None = None) -> None:
         """Record that the platform has the result under this fence; `kept_result` replaces a large one."""
         self._execute(
             """UPDATE task SET state = 'delivered', changed_at = ?, result = coalesce(?, result)

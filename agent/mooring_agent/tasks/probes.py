@@ -67,7 +67,7 @@ async def probe_exec(host: Host, context: TaskContext, arguments: task_arguments
     return await _probe(arguments, probe_once) | output
 
 
-async def _probe(arguments: task_arguments.Probe, probe_once: Callable[[int], Awaitable[str]]) -> ResultFields:
+async def _probe(arguments: task_arguments.ProbeArguments, probe_once: Callable[[int], Awaitable[str]]) -> ResultFields:
     last_failure = HostFailure("probe_failed", "it was not tried")
     for attempt in range(arguments.attempts):
         if attempt:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mooring_agent.control_plane.messages import Failure, ReportVerdict, Result, encode
+from mooring_agent.control_plane.messages import ReportVerdict, TaskFailure, TaskResult, encode
 from mooring_agent.control_plane.platform_client import PlatformClient, Rejected, Unreachable
 from mooring_agent.control_plane.reconnect import ReconnectBackoff
 from mooring_agent.hosts.contract import Host, HostFailure, Owner
@@ -274,11 +274,11 @@ class Reporter:
         return on_verdict
 
 
-def _kept_result(entry: JournalEntry) -> Result | None:
+def _kept_result(entry: JournalEntry) -> TaskResult | None:
     """What is kept of a delivered log read: not its content, since a new task can read the log again."""
     if entry.result is None or "content_base64" not in entry.result.result:
         return None
-    return Result("failed", failure=Failure("not_found", "the content was delivered and is not kept"))
+    return TaskResult("failed", failure=TaskFailure("not_found", "the content was delivered and is not kept"))
 
 
 def _fit_request(reports: list[PendingReport]) -> list[PendingReport]:

@@ -25,7 +25,7 @@ from mooring_agent.containers.container_tasks import ContainerTasks
 from mooring_agent.containers.images import ImageStore
 from mooring_agent.containers.podman import Podman
 from mooring_agent.control_plane.keys import make_keys
-from mooring_agent.control_plane.messages import Result, decode
+from mooring_agent.control_plane.messages import TaskResult, decode
 from mooring_agent.hosts.contract import Network, SandboxSpec
 from mooring_agent.hosts.simulated import SimulatedHost
 from mooring_agent.tasks.executor import Executor
@@ -83,7 +83,7 @@ class Machine:
     fake_platform: FakePlatform
     place: Place
 
-    async def do(self, type: str, arguments: dict[str, Any], **other: Any) -> Result:
+    async def do(self, type: str, arguments: dict[str, Any], **other: Any) -> TaskResult:
         """Run one task to its end."""
         task = self.fake_platform.task(type, arguments, **other)
         self.executor.accept(task)
@@ -200,13 +200,13 @@ def arguments_of_all() -> Iterator[bytes]:
             yield process.read_bytes()
 
 
-def said_in(result: Result) -> str:
+def said_in(result: TaskResult) -> str:
     """The content of a log read."""
     assert result.outcome == "succeeded", result.failure
     return base64.b64decode(result.result["content_base64"]).decode()
 
 
-def failure_code(result: Result) -> str:
+def failure_code(result: TaskResult) -> str:
     """Why a task failed."""
     assert result.failure is not None
     return result.failure.code

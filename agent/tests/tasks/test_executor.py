@@ -13,7 +13,7 @@ import pytest
 
 from agent.tests.support.fake_platform import ALLOCATION, CREATE, OTHER_ALLOCATION, FakePlatform, seal
 from mooring_agent.control_plane.keys import NodeKeys, is_valid_signature, make_keys
-from mooring_agent.control_plane.messages import Result, decode
+from mooring_agent.control_plane.messages import TaskResult, decode
 from mooring_agent.hosts.contract import Host, HostFailure
 from mooring_agent.hosts.simulated import FaultProfile, SimulatedHost
 from mooring_agent.tasks.arguments import ProcessRun
@@ -46,7 +46,7 @@ class Machine:
         self.journal = Journal(self.directory / "journal.sqlite")
         return Executor(self.host, self.journal, self.keys, time.time, lambda: None, 4, self.handlers)
 
-    def result(self, task_id: str) -> Result:
+    def result(self, task_id: str) -> TaskResult:
         entry = self.journal.find(task_id)
         assert entry is not None
         assert entry.result is not None
@@ -59,7 +59,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-async def done(machine: Machine, executor: Executor, type: str, arguments: dict[str, Any], **other: Any) -> Result:
+async def done(machine: Machine, executor: Executor, type: str, arguments: dict[str, Any], **other: Any) -> TaskResult:
     """Run one task to its end."""
     task = machine.fake_platform.task(type, arguments, **other)
     executor.accept(task)

@@ -8,7 +8,7 @@ import pytest
 from agent.tests.support.fake_platform import ALLOCATION, FakePlatform
 from mooring_agent.__main__ import archive_journal, main
 from mooring_agent.control_plane.keys import Identity, store_identity
-from mooring_agent.control_plane.messages import Result
+from mooring_agent.control_plane.messages import TaskResult
 from mooring_agent.tasks.journal import Journal, JournalUnreadable
 from mooring_agent.tasks.receipts import ChainedReceipt, ChainLink
 
@@ -52,8 +52,12 @@ def test_owed_results_come_in_the_order_of_their_receipts(tmp_path: Path) -> Non
     first, second = fake_platform.task("sandbox.destroy"), fake_platform.task("sandbox.destroy")
     for task in (first, second):
         journal.record_intent(task, 1.0)
-    journal.record_result(second.task_id, Result("succeeded"), 2.0, ChainedReceipt(ChainLink(1, "0" * 64), b"{}", b""))
-    journal.record_result(first.task_id, Result("succeeded"), 2.0, ChainedReceipt(ChainLink(2, "0" * 64), b"{}", b""))
+    journal.record_result(
+        second.task_id, TaskResult("succeeded"), 2.0, ChainedReceipt(ChainLink(1, "0" * 64), b"{}", b"")
+    )
+    journal.record_result(
+        first.task_id, TaskResult("succeeded"), 2.0, ChainedReceipt(ChainLink(2, "0" * 64), b"{}", b"")
+    )
     assert [entry.task_id for entry in journal.undelivered()] == [second.task_id, first.task_id]
     journal.close()
 
@@ -63,7 +67,9 @@ def test_a_machine_that_enrols_again_keeps_its_old_journal_beside_a_new_chain(tm
     task = FakePlatform().task("sandbox.destroy")
     journal.close_owner(ALLOCATION, 1.0)
     journal.record_intent(task, 1.0)
-    journal.record_result(task.task_id, Result("succeeded"), 2.0, ChainedReceipt(ChainLink(1, "0" * 64), b"{}", b""))
+    journal.record_result(
+        task.task_id, TaskResult("succeeded"), 2.0, ChainedReceipt(ChainLink(1, "0" * 64), b"{}", b"")
+    )
     journal.close()
     archive_journal(tmp_path, "nod_old")
     assert [path.name for path in tmp_path.iterdir()] == ["journal-nod_old.sqlite"]

@@ -12,7 +12,7 @@ import pytest
 from agent.tests.support.fake_platform import ALLOCATION, CREATE, FakePlatform
 from agent.tests.support.supervisors import until
 from mooring_agent.control_plane.keys import make_keys
-from mooring_agent.control_plane.messages import Result
+from mooring_agent.control_plane.messages import TaskResult
 from mooring_agent.hosts.contract import HostFailure, LogRequest, Owner
 from mooring_agent.hosts.process import ProcessHost
 from mooring_agent.tasks import log_read
@@ -54,11 +54,11 @@ class Machine:
         self.executor.accept(task)
         return str(task.task_id)
 
-    async def do(self, type: str, arguments: dict[str, Any], owner: str = OWNER) -> Result:
+    async def do(self, type: str, arguments: dict[str, Any], owner: str = OWNER) -> TaskResult:
         """Run one task to its end, whatever else is running."""
         return await self.ended(self.begin(type, arguments, owner))
 
-    async def ended(self, task_id: str) -> Result:
+    async def ended(self, task_id: str) -> TaskResult:
         await until(lambda: task_id not in self.executor.tracked)
         entry = self.journal.find(task_id)
         assert entry is not None
@@ -66,7 +66,7 @@ class Machine:
         return entry.result
 
 
-def text_of(result: Result) -> str:
+def text_of(result: TaskResult) -> str:
     """The content of a log read."""
     assert result.outcome == "succeeded", result.failure
     return base64.b64decode(result.result["content_base64"]).decode()

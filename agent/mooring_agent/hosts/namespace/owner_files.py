@@ -16,7 +16,7 @@ from mooring_agent.hosts.namespace.sandbox_records import (
     sandbox_owner,
 )
 from mooring_agent.kernel import syscalls
-from mooring_agent.supervisor.users import UnknownUserError, User, find_user
+from mooring_agent.supervisor.users import SandboxUser, UnknownUserError, find_user
 
 TOTAL_MAX_BYTES = 64 * 1_048_576
 
@@ -62,7 +62,7 @@ def _write_one(root: int, file: FileSpec, parts: safe_paths.PathParts) -> None:
         raise HostFailure(code, f"{file.path}: {problem.strerror}") from problem
 
 
-def _user(root: int, name: str) -> User:
+def _user(root: int, name: str) -> SandboxUser:
     """Look up a user in the sandbox's own accounts, which its tenant may change."""
     try:
         directory = syscalls.open_below(root, "etc", os.O_RDONLY | os.O_DIRECTORY)
@@ -79,7 +79,7 @@ def _user(root: int, name: str) -> User:
     return user
 
 
-def _chown(root: int, path: str, user: User, first_uid: int) -> None:
+def _chown(root: int, path: str, user: SandboxUser, first_uid: int) -> None:
     """Give what was just written to its user; something else that was put in its place meanwhile is left alone."""
     try:
         descriptor = syscalls.open_below(root, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
