@@ -102,11 +102,11 @@ class ContainerTasks:
 
     async def launch(self, host: Host, context: TaskContext, arguments: task_arguments.ContainerLaunch) -> ResultFields:
         owner = context.owner
-        there = await self._find(owner, arguments.name)
-        if there is not None:
-            if there["Labels"].get(TASK) != context.task.task_id:
+        existing = await self._find(owner, arguments.name)
+        if existing is not None:
+            if existing["Labels"].get(TASK) != context.task.task_id:
                 raise HostFailure("refused", f"{owner.name} already has a container {arguments.name!r}")
-            if there["State"] == "created":  # the agent was interrupted between creating and starting it
+            if existing["State"] == "created":  # the agent was interrupted between creating and starting it
                 await self.podman.call("start", self._name(owner, arguments.name))
             return await self._container_fields(owner, arguments.name)
         if context.is_resumed:

@@ -202,11 +202,11 @@ class SandboxSupervisor:
             process_tree.send_signal([owner.pid], signal.SIGKILL)
         if polls_left == 0:
             owner.closing = False
-            self._answer_closers(owner, remaining or [owner.pid])
+            self._reply_to_close_waiters(owner, remaining or [owner.pid])
         else:
             self._loop.call_later(_POLL_SECONDS, lambda: self._kill_owner(owner, polls_left - 1))
 
-    def _answer_closers(self, owner: OwnerProcess, remaining: list[int]) -> None:
+    def _reply_to_close_waiters(self, owner: OwnerProcess, remaining: list[int]) -> None:
         close_waiters, owner.close_waiters = owner.close_waiters, []
         for reply in close_waiters:
             reply.send_and_close(left=remaining)
@@ -240,7 +240,7 @@ class SandboxSupervisor:
             if owner.pid == pid:
                 del self._owners[label]
                 owner.channel.close()
-                self._answer_closers(owner, [])
+                self._reply_to_close_waiters(owner, [])
 
     def _kill_orphans(self) -> None:
         """Kill what an owner supervisor left behind that was not ended by us."""
