@@ -18,29 +18,30 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # when this file is run by its path
     sys.path.insert(0, str(ROOT))
 
-from tools.generation.commands import table_module  # noqa: E402
+from tools.generation.commands import nouns, table_module  # noqa: E402
 from tools.generation.document import Document  # noqa: E402
 from tools.generation.errors import errors_module  # noqa: E402
-from tools.generation.methods import ASYNC, SYNC, methods_module, operations_module  # noqa: E402
 from tools.generation.models import models_module  # noqa: E402
+from tools.generation.operations import operation_table, operations_module  # noqa: E402
 from tools.generation.pages import cli_page, sdk_page  # noqa: E402
+from tools.generation.stubs import methods_stub  # noqa: E402
 
 SOURCE = ROOT / "openapi" / "openapi.json"
 
 
 def generated(document: Document) -> dict[str, str]:
     """Every generated file by its path, as it should be."""
+    table = operation_table(document)
     raw = {
         "sdk/mooring_sdk/models.py": models_module(document),
-        "sdk/mooring_sdk/error_codes.py": errors_module(document),
+        "sdk/mooring_sdk/errors.py": errors_module(document),
         "sdk/mooring_sdk/operations.py": operations_module(document),
-        "sdk/mooring_sdk/sync_methods.py": methods_module(document, SYNC),
-        "sdk/mooring_sdk/async_methods.py": methods_module(document, ASYNC),
+        "sdk/mooring_sdk/methods.pyi": methods_stub(table),
         "cli/mooring_cli/table.py": table_module(document),
     }
     made = {path: formatted(path, text) for path, text in raw.items()}
     made["docs/sdk.md"] = sdk_page(ROOT / "docs" / "sdk.md", document)
-    made["docs/cli.md"] = cli_page(ROOT / "docs" / "cli.md", made["cli/mooring_cli/table.py"])
+    made["docs/cli.md"] = cli_page(ROOT / "docs" / "cli.md", nouns(document).values(), table)
     return made
 
 

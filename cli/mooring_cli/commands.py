@@ -48,20 +48,19 @@ class NounGroup(MooringGroup):
 
     def __init__(self, noun: Noun) -> None:
         super().__init__(name=noun.name, help=noun.summary, no_args_is_help=True)
-        self._verbs = {verb.name: verb for verb in noun.verbs}
         self._below = {each.name: each for each in noun.below}
         self._noun = noun
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*dict.fromkeys([*BESIDE.get(self._noun.name, ()), *self._verbs]), *self._below]
+        return [*dict.fromkeys([*BESIDE.get(self._noun.name, ()), *self._noun.operations]), *self._below]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         by_hand = BESIDE.get(self._noun.name, {}).get(name)
         if by_hand is not None:
             command: click.Command = getattr(import_module(by_hand[0]), by_hand[1])
             return command
-        if name in self._verbs:
-            return command_of(self._noun, self._verbs[name])
+        if name in self._noun.operations:
+            return command_of(self._noun, self._noun.verb(name))
         return group_of(self._below[name]) if name in self._below else None
 
     def resolve_command(
@@ -274,9 +273,9 @@ def show_list(
 def empty_text(noun: Noun) -> str:
     """What to say when there is nothing, and how to change that."""
     words = noun.name.replace("-", " ")
-    making = next((verb for verb in noun.verbs if verb.name == "create"), None)
-    if making is None:
+    if "create" not in noun.operations:
         return f"No {words}."
+    making = noun.verb("create")
     context = click.get_current_context()
     group = context.parent.command_path if context.parent else f"mooring {noun.name}"
     needed = [

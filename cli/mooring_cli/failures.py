@@ -70,7 +70,7 @@ def describe(error: Exception) -> tuple[dict[str, Any], int]:
 
 def is_answer(error: Exception) -> "TypeIs[MooringError]":
     """Whether the SDK raised it; asked without importing the SDK for nothing."""
-    sdk = sys.modules.get("mooring_sdk.errors")
+    sdk = sys.modules.get("mooring_sdk.mooring_error")
     return sdk is not None and isinstance(error, sdk.MooringError)
 
 

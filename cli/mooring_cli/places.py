@@ -167,7 +167,7 @@ def _listing(singular: str, nouns: tuple[Noun, ...]) -> Verb | None:
     """The verb that lists a noun, however deep below others it stands."""
     for noun in nouns:
         if noun.singular == singular:
-            found = next((verb for verb in noun.verbs if verb.name == "list"), None)
+            found = noun.verb("list") if "list" in noun.operations else None
         else:
             found = _listing(singular, noun.below)
         if found is not None:

@@ -15,14 +15,10 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from mooring_sdk.errors import (
-    ConnectionFailed,
-    DeadlineExceeded,
-    MooringError,
-    UnexpectedAnswer,
-    error_from_answer,
-)
+from mooring_sdk.errors import MooringError  # with all its classes, which `error_from_answer` chooses from
 from mooring_sdk.flow import Flow, Pause, Request, Response, authorize, send
+from mooring_sdk.mooring_error import ConnectionFailed, DeadlineExceeded, UnexpectedAnswer, error_from_answer
+from mooring_sdk.operation import Operation
 from mooring_sdk.reading import decode
 from mooring_sdk.secret import Secret
 from mooring_sdk.session import Session
@@ -36,18 +32,6 @@ UNCHANGED: Final = CallOptions()
 
 class ValueRefusedHere(ValueError):
     """A value that cannot be sent: it would change the meaning of the address that it stands in."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One endpoint, as the OpenAPI document describes it."""
-
-    name: str
-    method: str
-    path: str  # with the names of its parameters in braces
-    is_public: bool = False
-    takes_key: bool = False  # an Idempotency-Key
-    takes_form: bool = False
 
 
 @dataclass(frozen=True, slots=True)

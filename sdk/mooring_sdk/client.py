@@ -16,21 +16,16 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from mooring_sdk import models
-from mooring_sdk.async_methods import AsyncMethods
 from mooring_sdk.calls import UNCHANGED, Call, perform, read_answer
 from mooring_sdk.credentials import TokenCredentials
 from mooring_sdk.drivers import AsyncDriver, SyncDriver
 from mooring_sdk.flow import Flow
 from mooring_sdk.following import follow
-from mooring_sdk.operations import (
-    STREAM_PLATFORM_EVENTS,
-    STREAM_PROJECT_EVENTS,
-    STREAM_TENANT_EVENTS,
-)
+from mooring_sdk.methods import AsyncMethods, SyncMethods
+from mooring_sdk.operations import BY_NAME
 from mooring_sdk.paging import Page, pages
 from mooring_sdk.session import Credentials, Session
 from mooring_sdk.settings import CallOptions, ClientSettings
-from mooring_sdk.sync_methods import SyncMethods
 
 Model = TypeVar("Model")
 
@@ -50,10 +45,10 @@ def events_call(project_id: str | None, tenant_id: str | None, query: dict[str, 
     if project_id is not None and tenant_id is not None:
         raise ValueError("events are of a project or of a tenant; give one of them")
     if project_id is not None:
-        return Call(STREAM_PROJECT_EVENTS, {"project_id": project_id}, query, options=options)
+        return Call(BY_NAME["stream_project_events"], {"project_id": project_id}, query, options=options)
     if tenant_id is not None:
-        return Call(STREAM_TENANT_EVENTS, {"tenant_id": tenant_id}, query, options=options)
-    return Call(STREAM_PLATFORM_EVENTS, {}, query, options=options)
+        return Call(BY_NAME["stream_tenant_events"], {"tenant_id": tenant_id}, query, options=options)
+    return Call(BY_NAME["stream_platform_events"], {}, query, options=options)
 
 
 def answered(session: Session, call: Call, model: type[Model]) -> Flow[Model]:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mooring_sdk.calls import Call, Draft, Operation, perform, read_answer, retrying
+from mooring_sdk.calls import Call, Draft, perform, read_answer, retrying
 from mooring_sdk.flow import Flow, Request
+from mooring_sdk.operation import Operation
 from mooring_sdk.secret import Secret
 from mooring_sdk.session import AccessToken, Session
 

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from mooring_sdk.errors import ConnectionFailed, DeadlineExceeded, MooringError, UnexpectedAnswer
 from mooring_sdk.flow import Authorize, Close, Effect, Emit, Flow, Open, Pause, Read, Request, Response, Send
+from mooring_sdk.mooring_error import ConnectionFailed, DeadlineExceeded, MooringError, UnexpectedAnswer
 from mooring_sdk.session import Session, is_this_machine
 
 CONNECT_SECONDS_MAX: Final = 10.0

@@ -4,15 +4,16 @@ They stand at the end of pages that are otherwise written by hand, below their l
 the document and from the commands themselves.
 """
 
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import click
 
 from mooring_cli.commands import BESIDE, command_of
 from mooring_cli.main import BY_HAND
 from mooring_cli.nouns import Noun
+from mooring_sdk.operation import OperationTable
 from tools.generation.document import Document, Operation
 
 METHODS_HEADING = "## Methods\n"
@@ -46,30 +47,27 @@ def action_of(operation: Operation) -> str:
     return "none" if operation.is_public else f"`{operation.action}`"
 
 
-def cli_page(page: Path, table: str) -> str:
-    """`docs/cli.md` with its list of commands; `table` is the text of the table that they are made from."""
+def cli_page(page: Path, nouns: Iterable[Noun], table: OperationTable) -> str:
+    """`docs/cli.md` with its list of commands."""
     parts: list[str] = []
     for name, (module, _) in BY_HAND.items():
         parts += _described(getattr(import_module(module), name), f"mooring {name}")
     parts.append("### Every noun takes these too\n\n" + _global_options())
-    names: dict[str, Any] = {}
-    exec(compile(table, "table.py", "exec"), names)
-    for noun in names["NOUNS"].values():
-        parts += _noun(noun, "mooring")
+    for noun in nouns:
+        parts += _noun(noun, "mooring", table)
     return _below(page, COMMANDS_HEADING, "\n".join(parts))
 
 
-def _noun(noun: Noun, before: str) -> list[str]:
+def _noun(noun: Noun, before: str, table: OperationTable) -> list[str]:
     parts = []
     by_hand = BESIDE.get(noun.name, {}) if before == "mooring" else {}
     for name, (module, command) in by_hand.items():
         parts += _described(getattr(import_module(module), command), f"{before} {noun.name} {name}")
-    for verb in noun.verbs:
-        if verb.name in by_hand:
-            continue
-        parts += _described(command_of(noun, verb), f"{before} {noun.name} {verb.name}")
+    for name in noun.operations:
+        if name not in by_hand:
+            parts += _described(command_of(noun, noun.verb(name, table)), f"{before} {noun.name} {name}")
     for below in noun.below:
-        parts += _noun(below, f"{before} {noun.name}")
+        parts += _noun(below, f"{before} {noun.name}", table)
     return parts
 
 
