@@ -37,7 +37,7 @@ def generated(document: Document) -> dict[str, str]:
         "sdk/mooring_sdk/errors.py": errors_module(document),
         "sdk/mooring_sdk/operations.py": operations_module(document),
         "sdk/mooring_sdk/methods.pyi": methods_stub(table),
-        "cli/mooring_cli/table.py": table_module(document),
+        "cli/mooring_cli/noun_table.py": table_module(document),
     }
     made = {path: formatted(path, text) for path, text in raw.items()}
     made["docs/sdk.md"] = sdk_page(ROOT / "docs" / "sdk.md", document)

@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from mooring_cli import checks, keys, output, values
+from mooring_cli import check_progress, keys, output, option_types, request_body
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand, MooringGroup, close_to
 from mooring_cli.nouns import Endpoint, Field, Noun, Verb
-from mooring_cli.places import Chosen, Places
+from mooring_cli.scope import ScopeOptions, ScopeResolver
 
 PLACES = ("tenant_id", "project_id")
-PLACE_HELP = {
+SCOPE_HELP = {
     "project": "The project, by id or slug.",
     "tenant": "The tenant, by id or slug.",
     "platform": "The platform itself.",
@@ -90,21 +90,21 @@ def command_of(noun: Noun, verb: Verb) -> click.Command:
         name=verb.name,
         callback=run,
         params=parameters_of(verb),
-        help="\n\n".join(text for text in (f"{verb.summary}.", verb.description, place_text(verb)) if text),
+        help="\n\n".join(text for text in (f"{verb.summary}.", verb.description, scope_text(verb)) if text),
         short_help=verb.summary,
     )
 
 
 def parameters_of(verb: Verb) -> list[click.Parameter]:
-    """Arguments and options of a verb, over all its places."""
+    """Arguments and options of a verb, over all its resolver."""
     first = verb.endpoints[0]
     parameters: list[click.Parameter] = [
         click.Argument([name], metavar=name.removesuffix("_id").upper(), required=name not in PLACES)
         for name in first.arguments
     ]
-    parameters += place_options(verb)
+    parameters += scope_options(verb)
     for field in fields_of(verb):
-        parameters.append(values.option_of(field))
+        parameters.append(option_types.option_of(field))
     if any(endpoint.takes_body for endpoint in verb.endpoints):
         about = "The whole body from a file in JSON or YAML; - is stdin. Options win over it."
         parameters.append(click.Option(["-f", "--from-file"], metavar="FILE", help=about))
@@ -116,27 +116,27 @@ def parameters_of(verb: Verb) -> list[click.Parameter]:
     if first.pages:
         about = f"At the most so many; 0 for all. [default: {LIMIT}]"
         parameters.append(click.Option(["--limit"], type=click.IntRange(min=0), default=LIMIT, help=about))
-    if checks.follows(verb):
-        parameters.append(checks.follow_option())
+    if check_progress.follows(verb):
+        parameters.append(check_progress.follow_option())
     if mutates(verb):
         about = "Repeats under this key have one effect. [default: a new one]"
         parameters.append(click.Option(["--idempotency-key"], metavar="KEY", help=about))
     return parameters
 
 
-def place_options(verb: Verb) -> list[click.Parameter]:
+def scope_options(verb: Verb) -> list[click.Parameter]:
     """Options that choose the place, where there is something to choose."""
     options: list[click.Parameter] = []
     for endpoint in verb.endpoints:
-        if endpoint.place:
-            name = endpoint.place.removesuffix("_id")
-            options.append(click.Option([f"--{name}", f"place_{name}"], metavar="NAME", help=PLACE_HELP[name]))
+        if endpoint.scope_parameter:
+            name = endpoint.scope_parameter.removesuffix("_id")
+            options.append(click.Option([f"--{name}", f"scope_{name}"], metavar="NAME", help=SCOPE_HELP[name]))
         elif endpoint.scope == "platform" and len(verb.endpoints) > 1:
-            options.append(click.Option(["--platform", "place_platform"], is_flag=True, help=PLACE_HELP["platform"]))
+            options.append(click.Option(["--platform", "scope_platform"], is_flag=True, help=SCOPE_HELP["platform"]))
     return options
 
 
-def place_text(verb: Verb) -> str:
+def scope_text(verb: Verb) -> str:
     """How the place is found, for the help."""
     if len(verb.endpoints) < 2:
         return ""
@@ -164,24 +164,24 @@ def mutates(verb: Verb) -> bool:
 
 def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any]) -> None:
     """Do what a command says."""
-    places = Places(invocation)
-    chosen = Chosen(given.get("place_project"), given.get("place_tenant"), given.get("place_platform", False))
-    endpoint, path = places.choose(verb.endpoints, chosen)
+    resolver = ScopeResolver(invocation)
+    chosen = ScopeOptions(given.get("scope_project"), given.get("scope_tenant"), given.get("scope_platform", False))
+    endpoint, path = resolver.choose(verb.endpoints, chosen)
     for name in endpoint.arguments:
-        path[name] = named(places, name, given.get(name), path)
+        path[name] = named(resolver, name, given.get(name), path)
     if endpoint.lists:
-        show_list(invocation, noun, endpoint, (path, values.gather_query(endpoint.query, given), given.get("limit")))
+        show_list(invocation, noun, endpoint, (path, request_body.gather_query(endpoint.query, given), given.get("limit")))
         return
     if endpoint.deletes:
         confirm(invocation, f"{verb.name} {noun.singular} {path[endpoint.arguments[-1]]}", given["yes"])
     with keys.offered(given.get("generate_key")) as key:
         if key is not None:
-            given[values.destination(Field(("public_key",), "text", False))] = key.public
-        body = gather(invocation, places, endpoint, path, given) if endpoint.takes_body else None
-        query = values.gather_query(endpoint.query, given)
+            given[option_types.destination(Field(("public_key",), "text", False))] = key.public
+        body = gather(invocation, resolver, endpoint, path, given) if endpoint.takes_body else None
+        query = request_body.gather_query(endpoint.query, given)
         if given.get("follow"):
             query = {**query, "wait": 0}
-            answer = checks.followed(
+            answer = check_progress.followed(
                 invocation, endpoint, path, lambda: send(invocation, endpoint, path, (query, body), given)
             )
         else:
@@ -192,25 +192,25 @@ def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any
 
 
 def gather(
-    invocation: Invocation, places: Places, endpoint: Endpoint, path: dict[str, str], given: dict[str, Any]
+    invocation: Invocation, resolver: ScopeResolver, endpoint: Endpoint, path: dict[str, str], given: dict[str, Any]
 ) -> dict[str, Any]:
     """The body, with names made ids."""
-    body = values.gather_body(invocation, endpoint.body, given, given.get("from_file"))
+    body = request_body.gather_body(invocation, endpoint.body, given, given.get("from_file"))
     for name in endpoint.objects:
         body.setdefault(name, {})
     for field in endpoint.body:
-        if field.kind in NAMED and isinstance(named := values.get(body, field.path), str):
-            values.put(body, field.path, body_id(places, field, named, (endpoint, path)))
+        if field.kind in NAMED and isinstance(named := request_body.get(body, field.path), str):
+            request_body.put(body, field.path, body_id(resolver, field, named, (endpoint, path)))
     return body
 
 
-def body_id(places: Places, field: Field, named: str, at: tuple[Endpoint, dict[str, str]]) -> str:
+def body_id(resolver: ScopeResolver, field: Field, named: str, at: tuple[Endpoint, dict[str, str]]) -> str:
     """The id for a name in a body; a sibling is of the same noun as what the command is about."""
     endpoint, path = at
     if field.kind in ("reference", "sibling"):
         parameter = endpoint.arguments[-1] if field.kind == "sibling" else field.path[-1]
-        return places.reference(parameter, named, path)
-    return places.tenant_id(named) if field.kind == "tenant" else places.project_id(named)
+        return resolver.reference(parameter, named, path)
+    return resolver.tenant_id(named) if field.kind == "tenant" else resolver.project_id(named)
 
 
 def send(
@@ -228,15 +228,15 @@ def send(
     return invocation.call(endpoint.operation, path, query, body, options=options)
 
 
-def named(places: Places, name: str, value: str | None, path: dict[str, str]) -> str:
+def named(resolver: ScopeResolver, name: str, value: str | None, path: dict[str, str]) -> str:
     """A path parameter, by id or by name; tenants and projects come from the context when they are not given."""
     if name == "tenant_id":
-        return places.tenant_id(value)
+        return resolver.tenant_id(value)
     if name == "project_id":
-        return places.project_id(value)
+        return resolver.project_id(value)
     if not value:
         raise click.UsageError(f"{name} is empty")
-    return places.reference(name, value, path)
+    return resolver.reference(name, value, path)
 
 
 def confirm(invocation: Invocation, what: str, agreed: bool) -> None:

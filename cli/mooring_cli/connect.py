@@ -20,8 +20,8 @@ from mooring_cli.exec_command import run_at
 from mooring_cli.failures import NoSuchName
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand
-from mooring_cli.places import Places
-from mooring_cli.visits import CLOSE, DATA, END, FAILURE, Line, VisitRefused, dial, failure_of
+from mooring_cli.scope import ScopeResolver
+from mooring_cli.relay_client import CLOSE, DATA, END, FAILURE, RelayConnection, VisitRefused, dial, failure_of
 from mooring_cli.watch import find as find_instance
 
 READ_BYTES = 65_536
@@ -53,7 +53,7 @@ def connect(
     code; in a pipe its output passes unchanged. `mooring connect INSTANCE --shell` opens a shell there.
     """
     invocation = current()
-    project_id = Places(invocation).project_id(project)
+    project_id = ScopeResolver(invocation).project_id(project)
     if argv or shell or terminal:
         if browser or port or (argv and shell):
             raise click.UsageError("a command, --shell, or a port or --browser: choose one")
@@ -106,7 +106,7 @@ class Listener:
         async with server:
             await server.serve_forever()
 
-    async def _dialled(self) -> Line:
+    async def _dialled(self) -> RelayConnection:
         for again in (True, False):
             if self._ticket is None:
                 self._ticket = await asyncio.to_thread(self._invocation.call, "connect_endpoint", self._path)
@@ -140,13 +140,13 @@ class Listener:
             writer.close()
 
 
-async def _in(reader: asyncio.StreamReader, line: Line) -> None:
+async def _in(reader: asyncio.StreamReader, line: RelayConnection) -> None:
     while data := await reader.read(READ_BYTES):
         await line.send(DATA, data)
     await line.send(END)
 
 
-async def _out(line: Line, writer: asyncio.StreamWriter) -> None:
+async def _out(line: RelayConnection, writer: asyncio.StreamWriter) -> None:
     while True:
         kind, data = await line.next()
         if kind == DATA:

@@ -20,8 +20,8 @@ import click
 
 from mooring_cli.invocation import Invocation, current
 from mooring_cli.main import MooringCommand
-from mooring_cli.places import Places
-from mooring_cli.visits import CLOSE, DATA, END, ERRORS, EXIT, FAILURE, RESIZE, Line, VisitRefused, dial, failure_of
+from mooring_cli.scope import ScopeResolver
+from mooring_cli.relay_client import CLOSE, DATA, END, ERRORS, EXIT, FAILURE, RESIZE, RelayConnection, VisitRefused, dial, failure_of
 
 READ_BYTES = 65_536
 STANDS_SECONDS = 30
@@ -37,9 +37,9 @@ SETTLED = "active,failed,releasing,release_failed,released"
 def exec_(*, allocation: str, argv: tuple[str, ...], project: str | None, user: str, label: str) -> int:
     """Run an interactive command in an allocation's sandbox: mooring exec ALLOCATION -- bash."""
     invocation = current()
-    places = Places(invocation)
-    path = {"project_id": places.project_id(project)}
-    path["allocation_id"] = places.reference("allocation_id", allocation, path)
+    resolver = ScopeResolver(invocation)
+    path = {"project_id": resolver.project_id(project)}
+    path["allocation_id"] = resolver.reference("allocation_id", allocation, path)
     # One that was asked for a moment ago is waited for; any other stands as it stands, and the answer says so.
     invocation.call("get_allocation", path, {"wait": STANDS_SECONDS, "until": SETTLED})
     size = shutil.get_terminal_size()
@@ -84,7 +84,7 @@ async def attend(ticket: dict[str, Any], *, terminal: bool) -> int:
             line.close()
 
 
-async def _typed(line: Line) -> None:
+async def _typed(line: RelayConnection) -> None:
     if not _can_be_waited_for(0):
         while data := await asyncio.to_thread(os.read, 0, READ_BYTES):
             await line.send(DATA, data)
@@ -108,12 +108,12 @@ def _can_be_waited_for(descriptor: int) -> bool:
     return True
 
 
-async def _resized(line: Line) -> None:
+async def _resized(line: RelayConnection) -> None:
     size = shutil.get_terminal_size()
     await line.send(RESIZE, json.dumps({"columns": size.columns, "rows": size.lines}).encode())
 
 
-async def _shown(line: Line, ended: "asyncio.Future[int]") -> None:
+async def _shown(line: RelayConnection, ended: "asyncio.Future[int]") -> None:
     while True:
         kind, data = await line.next()
         if kind == DATA:

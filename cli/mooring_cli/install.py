@@ -16,7 +16,7 @@ from mooring_cli import output
 from mooring_cli.failures import NoSuchName
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand
-from mooring_cli.places import Places
+from mooring_cli.scope import ScopeResolver
 
 BUNDLE_VERSION = 1
 BYTES_MAX = 1_048_576
@@ -39,13 +39,13 @@ def install(*, bundle: str, tenant: str | None, project: str | None, reason: str
     """
     invocation = current()
     read = _read(Path(bundle))
-    places = Places(invocation)
-    tenant_id = places.tenant_id(tenant) if tenant or places.whoami()["tenant_id"] is not None else None
+    resolver = ScopeResolver(invocation)
+    tenant_id = resolver.tenant_id(tenant) if tenant or resolver.whoami()["tenant_id"] is not None else None
     shelf = Shelf(invocation, tenant_id, reason)
     slug = read["app"]["slug"]
     app_id = shelf.find_app(slug) if project and tenant_id and shelf.is_offered(slug) else shelf.install(read)
     if project is not None:
-        _entitle(invocation, places.project_id(project), app_id, read, reason)
+        _entitle(invocation, resolver.project_id(project), app_id, read, reason)
     output.show(invocation.output, {"app_id": app_id, "slug": slug, "version": read["manifest"]["version"]},
                 ("slug", "version", "app_id"))  # fmt: skip
 

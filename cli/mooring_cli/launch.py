@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from mooring_cli import output, values
+from mooring_cli import output, option_types, request_body
 from mooring_cli.commands import confirm
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand
-from mooring_cli.places import Places
+from mooring_cli.scope import ScopeResolver
 from mooring_cli.watch import Watched, find
 
 NAME_LENGTH_MAX = 40
@@ -49,9 +49,9 @@ def launch(*, app: str, project: str | None, plan: bool, waits: bool, **given: A
     Values of --config are JSON where they are JSON, else text: --config port=8080 --config motd=hello.
     """
     invocation = current()
-    places = Places(invocation)
-    path = {"project_id": places.project_id(project)}
-    body = body_of(places, path, app, given)
+    resolver = ScopeResolver(invocation)
+    path = {"project_id": resolver.project_id(project)}
+    body = body_of(resolver, path, app, given)
     if plan:
         show_plan(invocation, invocation.call("plan_instance", path, None, body))
         return None
@@ -69,10 +69,10 @@ def launch(*, app: str, project: str | None, plan: bool, waits: bool, **given: A
     return Watched(invocation, {**path, "instance_id": made["id"]}).run(from_beginning=True)
 
 
-def body_of(places: Places, path: dict[str, str], app: str, given: dict[str, Any]) -> dict[str, Any]:
+def body_of(resolver: ScopeResolver, path: dict[str, str], app: str, given: dict[str, Any]) -> dict[str, Any]:
     """What is asked for, out of the options; what was not given is left to the server."""
     placement = {
-        "allocations": [places.reference("allocation_id", each, path) for each in given["allocations"]] or None,
+        "allocations": [resolver.reference("allocation_id", each, path) for each in given["allocations"]] or None,
         "sku": given["sku"],
         "shape": given["shape"],
         "gpu_count": given["gpu_count"],
@@ -88,7 +88,7 @@ def body_of(places: Places, path: dict[str, str], app: str, given: dict[str, Any
         "config": config_of(given["config_file"], given["config"]) or None,
         "topology": dict(map(counted, given["topology"])) or None,
         "placement": {name: value for name, value in placement.items() if value is not None} or None,
-        "service_account_id": places.reference("service_account_id", account, path) if account else None,
+        "service_account_id": resolver.reference("service_account_id", account, path) if account else None,
         "operating_mode": given["operating_mode"],
         "control_plane_scope": given["control_plane_scope"],
         "topology_mode": given["topology_mode"],
@@ -98,7 +98,7 @@ def body_of(places: Places, path: dict[str, str], app: str, given: dict[str, Any
 
 def config_of(file: str | None, pairs: tuple[str, ...]) -> dict[str, Any]:
     """The configuration: a file, and over it what stands on the command line."""
-    config: dict[str, Any] = values.read_body(file) if file else {}
+    config: dict[str, Any] = request_body.read_body(file) if file else {}
     for pair in pairs:
         name, given, value = pair.partition("=")
         if not given or not name:
@@ -166,7 +166,7 @@ def stop(*, instance: str, project: str | None, waits: bool, yes: bool, idempote
     from mooring_sdk import CallOptions
 
     invocation = current()
-    path = find(invocation, Places(invocation).project_id(project), instance)
+    path = find(invocation, ScopeResolver(invocation).project_id(project), instance)
     if sys.stdin.isatty():
         confirm(invocation, f"stop instance {instance}", yes)
     options = CallOptions(idempotency_key=idempotency_key)

@@ -17,7 +17,7 @@ from mooring_cli.failures import NoSuchName
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand
 from mooring_cli.output import plain
-from mooring_cli.places import Places
+from mooring_cli.scope import ScopeResolver
 from mooring_cli.watch import find
 
 WAIT_SECONDS = 20
@@ -56,7 +56,7 @@ def logs(
     invocation = current()
     if as_json:
         invocation.output = "json"
-    path = find(invocation, Places(invocation).project_id(project), instance)
+    path = find(invocation, ScopeResolver(invocation).project_id(project), instance)
     path["member_id"] = _member(invocation, path, member)
     reading = Reading(invocation, path, service)
     reading.begin(tail or TAIL_LINES, offset)

@@ -18,7 +18,7 @@ import click
 from mooring_cli import failures
 from mooring_cli.contexts import ContextsUnusable
 from mooring_cli.invocation import Invocation
-from mooring_cli.table import NOUNS
+from mooring_cli.noun_table import NOUNS
 
 PLUGINS = "mooring.cli_plugins"
 BY_HAND: dict[str, tuple[str, str]] = {
@@ -32,17 +32,17 @@ BY_HAND: dict[str, tuple[str, str]] = {
     "logs": ("mooring_cli.logs", "Show what a service or a container of an instance wrote, and follow it."),
     "connect": ("mooring_cli.connect", "Reach an app's endpoint, from a local port or in a browser."),
     "exec": ("mooring_cli.exec_command", "Run an interactive command in an allocation's sandbox."),
-    "events": ("mooring_cli.records", "Show events, or follow them as they happen."),
-    "audit": ("mooring_cli.records", "Show the audit trail."),
+    "events": ("mooring_cli.events", "Show events, or follow them as they happen."),
+    "audit": ("mooring_cli.audit", "Show the audit trail."),
     "outbox": ("mooring_cli.outbox", "Show deliveries to webhooks, and send dead ones again."),
     "receipts": ("mooring_cli.receipts", "Show and export receipts of teardowns, and verify them offline."),
     "manifest": ("mooring_cli.manifest", "Begin, lint and explain the manifest of an app's version."),
     "install": ("mooring_cli.install", "Put the app of a bundle into the catalog."),
     "adapter": ("mooring_cli.adapter", "Test an adapter against a simulated platform."),
-    "schema": ("mooring_cli.words", "Show the JSON Schemas of a noun."),
-    "explain": ("mooring_cli.words", "Explain an error code, a state, an action or an event type."),
-    "completion": ("mooring_cli.shell", "Print the completion script for a shell."),
-    "version": ("mooring_cli.shell", "Show the versions of the command and of the server."),
+    "schema": ("mooring_cli.schema", "Show the JSON Schemas of a noun."),
+    "explain": ("mooring_cli.explain", "Explain an error code, a state, an action or an event type."),
+    "completion": ("mooring_cli.completion", "Print the completion script for a shell."),
+    "version": ("mooring_cli.version", "Show the versions of the command and of the server."),
 }
 
 

@@ -1,6 +1,6 @@
 """Nouns, their verbs, and the endpoints behind them: what `commands.py` makes click commands of.
 
-`table.py`, generated from the OpenAPI document, says which operations belong to which noun and verb. What an operation
+`noun_table.py`, generated from the OpenAPI document, says which operations belong to which noun and verb. What an operation
 takes and returns stands in the SDK's table of operations; it is read when a command is called, so that `mooring --help`
 does not load it. A new noun of the API gets its commands by generating both tables again.
 """
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mooring_sdk.operation import Operation, OperationTable, Parameter
 
 PREFIX = "/api/v1"
-PLACES = {"project_id": f"{PREFIX}/projects/{{project_id}}/", "tenant_id": f"{PREFIX}/tenants/{{tenant_id}}/"}
+SCOPES = {"project_id": f"{PREFIX}/projects/{{project_id}}/", "tenant_id": f"{PREFIX}/tenants/{{tenant_id}}/"}
 KINDS = {
     "str": "text",
     "int": "integer",
@@ -45,7 +45,7 @@ class Endpoint(NamedTuple):
 
     operation: str
     scope: str  # self, platform, tenant, project
-    place: str  # the path parameter that names the place, where an option chooses it; otherwise empty
+    scope_parameter: str  # the path parameter that names the place, where an option chooses it; otherwise empty
     arguments: tuple[str, ...] = ()
     query: tuple[Field, ...] = ()
     body: tuple[Field, ...] = ()
@@ -97,13 +97,13 @@ class Noun(NamedTuple):
 
 def endpoint_of(operation: "Operation", table: "OperationTable") -> Endpoint:
     """What a command needs to know of an operation."""
-    place = next((name for name, start in PLACES.items() if operation.path.startswith(start)), "")
+    parameter = next((name for name, start in SCOPES.items() if operation.path.startswith(start)), "")
     body = operation.body or ()
     return Endpoint(
         operation.name,
         operation.scope,
-        place,
-        arguments=tuple(name for name in operation.path_parameters if name != place),
+        parameter,
+        arguments=tuple(name for name in operation.path_parameters if name != parameter),
         query=tuple(field_of(each) for each in operation.query if each.name not in ("cursor", "limit")),
         body=tuple(body_fields(body, table)),
         lists=operation.is_list,

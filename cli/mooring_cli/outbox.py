@@ -8,8 +8,7 @@ from mooring_cli import output
 from mooring_cli.invocation import current, plain_call
 from mooring_cli.main import MooringGroup
 from mooring_cli.nouns import Endpoint
-from mooring_cli.places import Chosen, Places
-from mooring_cli.records import PAGE_MAX, place_options
+from mooring_cli.scope import PAGE_MAX, ScopeOptions, ScopeResolver, scope_options
 
 COLUMNS = ("id", "event_type", "status", "attempts", "due_at", "last_status", "last_error")
 ROUNDS_MAX = 1_000
@@ -31,7 +30,7 @@ def outbox() -> None:
 
 
 @outbox.command("list")
-@place_options
+@scope_options
 @click.option("--status", type=click.Choice(STATUSES), help="Only those in this state.")
 @click.option("--dead", is_flag=True, help="Only dead letters: short for --status dead.")
 @click.option("--webhook", metavar="ID", help="Only those of this webhook.")
@@ -48,7 +47,7 @@ def list_(
 ) -> None:
     """List deliveries, the newest first."""
     invocation = current()
-    endpoint, path = Places(invocation).choose(endpoints("list_{}_deliveries"), Chosen(project, tenant, platform))
+    endpoint, path = ScopeResolver(invocation).choose(endpoints("list_{}_deliveries"), ScopeOptions(project, tenant, platform))
     wanted = "dead" if dead else status
     query = {"status": wanted, "webhook_id": webhook, "limit": min(limit or PAGE_MAX, PAGE_MAX)}
     rows = list(invocation.client.pages(plain_call(endpoint.operation, path, query), most=limit or None))
@@ -60,30 +59,30 @@ def list_(
 
 @outbox.command()
 @click.argument("delivery")
-@place_options
+@scope_options
 def show(*, delivery: str, project: str | None, tenant: str | None, platform: bool) -> None:
     """Show one delivery, with the last error."""
     invocation = current()
-    endpoint, path = Places(invocation).choose(endpoints("get_{}_delivery"), Chosen(project, tenant, platform))
+    endpoint, path = ScopeResolver(invocation).choose(endpoints("get_{}_delivery"), ScopeOptions(project, tenant, platform))
     output.show(invocation.output, invocation.call(endpoint.operation, {**path, "delivery_id": delivery}))
 
 
 @outbox.command()
 @click.argument("deliveries", nargs=-1)
 @click.option("--dead", is_flag=True, help="All dead letters of the place.")
-@place_options
+@scope_options
 def replay(*, deliveries: tuple[str, ...], dead: bool, project: str | None, tenant: str | None, platform: bool) -> None:
     """Send deliveries again: those that are named, or all dead letters with --dead."""
     if bool(deliveries) == dead:
         raise click.UsageError("name deliveries, or say --dead")
     invocation = current()
-    places, chosen = Places(invocation), Chosen(project, tenant, platform)
+    resolver, chosen = ScopeResolver(invocation), ScopeOptions(project, tenant, platform)
     if dead:
-        endpoint, path = places.choose(endpoints("replay_{}_dead_deliveries"), chosen)
+        endpoint, path = resolver.choose(endpoints("replay_{}_dead_deliveries"), chosen)
         replayed = replay_dead(endpoint, path)
         output.show(invocation.output, {"replayed": replayed})
         return
-    endpoint, path = places.choose(endpoints("replay_{}_delivery"), chosen)
+    endpoint, path = resolver.choose(endpoints("replay_{}_delivery"), chosen)
     rows = [invocation.call(endpoint.operation, {**path, "delivery_id": each}) for each in deliveries]
     output.show(invocation.output, rows, COLUMNS)
 

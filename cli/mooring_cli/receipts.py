@@ -11,7 +11,7 @@ from mooring_cli import failures, output
 from mooring_cli.commands import NounGroup
 from mooring_cli.invocation import current
 from mooring_cli.main import MooringCommand
-from mooring_cli.table import NOUNS
+from mooring_cli.noun_table import NOUNS
 
 BYTES_MAX = 64 * 1_048_576
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from mooring_cli import output, values
+from mooring_cli import output, option_types
 from mooring_cli.contexts import DEFAULT_NAME, Context
 from mooring_cli.invocation import Invocation, NotSignedIn, current
 from mooring_cli.main import MooringCommand
@@ -33,7 +33,7 @@ PASSWORD_LENGTH_MIN = 12
 )
 @click.option("--name", "token_name", metavar="TEXT", help="Name of the token. [default: this machine's name]")
 @click.option(
-    "--expires-in", type=values.Seconds(), default=LIFETIME, show_default=True, help="How long the token is good."
+    "--expires-in", type=option_types.Seconds(), default=LIFETIME, show_default=True, help="How long the token is good."
 )
 def login(
     *,

@@ -17,12 +17,12 @@ from typing import Any
 import click
 
 from mooring_cli import output
-from mooring_cli.checks import size
+from mooring_cli.check_progress import size
 from mooring_cli.failures import NoSuchName
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand
 from mooring_cli.output import plain
-from mooring_cli.places import Places
+from mooring_cli.scope import ScopeResolver
 
 WAIT_SECONDS = 2
 LINE_SECONDS = 10.0
@@ -51,7 +51,7 @@ def watch(
     invocation = current()
     if as_json:
         invocation.output = "json"
-    path = find(invocation, Places(invocation).project_id(project), instance)
+    path = find(invocation, ScopeResolver(invocation).project_id(project), instance)
     watched = Watched(invocation, path, audit=audit, follow=follow)
     return watched.run(from_beginning=everything)
 

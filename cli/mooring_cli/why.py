@@ -8,7 +8,7 @@ from mooring_cli import output
 from mooring_cli.invocation import current
 from mooring_cli.main import MooringCommand
 from mooring_cli.output import plain
-from mooring_cli.places import Places
+from mooring_cli.scope import ScopeResolver
 
 WHO = {
     "you": "you",
@@ -32,7 +32,7 @@ def why(*, subject: str, project: str | None, as_json: bool) -> None:
     invocation = current()
     if as_json:
         invocation.output = "json"
-    path = {"project_id": Places(invocation).project_id(project), "subject": subject}
+    path = {"project_id": ScopeResolver(invocation).project_id(project), "subject": subject}
     answer = invocation.call("explain_anything", path)
     if invocation.output != "table":
         output.show(invocation.output, answer)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.tests.platform_double import Platform, serving
+from cli.tests.support.fake_platform import Platform, serving
 from mooring_cli.main import mooring
 
 TOKEN = "mrgp_the-secret-token"

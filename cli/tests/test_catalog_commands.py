@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cli.tests.platform_double import PROJECT, TENANT, Given, Platform, page, whoami
+from cli.tests.support.fake_platform import PROJECT, TENANT, Given, Platform, page, whoami
 from mooring_cli import output
 
 Run = Callable[..., Result]

@@ -10,8 +10,8 @@ import pytest
 from click.testing import Result
 
 from cli.tests.conftest import Ran
-from cli.tests.platform_double import PROJECT, Given, Platform, page, problem
-from mooring_cli.visits import DATA, END, ERRORS, EXIT, HEAD
+from cli.tests.support.fake_platform import PROJECT, Given, Platform, page, problem
+from mooring_cli.relay_client import DATA, END, ERRORS, EXIT, HEAD
 
 Run = Callable[..., Result]
 AT = f"/api/v1/projects/{PROJECT}/app-instances"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cli.tests.platform_double import PROJECT, Asked, Given, Platform, page, problem
+from cli.tests.support.fake_platform import PROJECT, Asked, Given, Platform, page, problem
 from cli.tests.test_instances import AT, INSTANCE, ONE, instance
 from mooring_cli import logs
 

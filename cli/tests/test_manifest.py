@@ -9,7 +9,7 @@ import pytest
 import yaml
 from click.testing import Result
 
-from cli.tests.platform_double import Given, Platform
+from cli.tests.support.fake_platform import Given, Platform
 from mooring_cli.manifest import KINDS, read
 
 Run = Callable[..., Result]

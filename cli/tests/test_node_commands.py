@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cli.tests.platform_double import Given, Platform, page
+from cli.tests.support.fake_platform import Given, Platform, page
 from mooring_cli import output
 
 Run = Callable[..., Result]

@@ -1,4 +1,4 @@
-"""The commands that come from the table: places, names, bodies, lists."""
+"""The commands that come from the table: resolver, names, bodies, lists."""
 
 import json
 from collections.abc import Callable
@@ -8,11 +8,11 @@ import click
 import pytest
 from click.testing import Result
 
-from cli.tests.platform_double import PROJECT, TENANT, Asked, Given, Platform, account, page, problem, project, whoami
+from cli.tests.support.fake_platform import PROJECT, TENANT, Asked, Given, Platform, account, page, problem, project, whoami
 from mooring_cli.commands import command_of
 from mooring_cli.main import BY_HAND, mooring
 from mooring_cli.nouns import Noun
-from mooring_cli.table import NOUNS
+from mooring_cli.noun_table import NOUNS
 
 Run = Callable[..., Result]
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from cli.tests.conftest import TOKEN, Ran
-from cli.tests.platform_double import CREATED, Asked, Given, Platform, page, problem, serving, whoami
+from cli.tests.support.fake_platform import CREATED, Asked, Given, Platform, page, problem, serving, whoami
 
 Run = Callable[..., Result]
 PASSWORD = "correct horse battery"

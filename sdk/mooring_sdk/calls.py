@@ -19,7 +19,7 @@ from mooring_sdk.errors import MooringError  # with all its classes, which `erro
 from mooring_sdk.flow import Flow, Pause, Request, Response, authorize, send
 from mooring_sdk.mooring_error import ConnectionFailed, DeadlineExceeded, UnexpectedAnswer, error_from_answer
 from mooring_sdk.operation import Operation
-from mooring_sdk.reading import decode
+from mooring_sdk.decoding import decode
 from mooring_sdk.secret import Secret
 from mooring_sdk.session import Session
 from mooring_sdk.settings import CallOptions

@@ -20,7 +20,7 @@ from mooring_sdk.calls import UNCHANGED, Call, perform, read_answer
 from mooring_sdk.credentials import TokenCredentials
 from mooring_sdk.drivers import AsyncDriver, SyncDriver
 from mooring_sdk.flow import Flow
-from mooring_sdk.following import follow
+from mooring_sdk.event_stream import follow
 from mooring_sdk.methods import AsyncMethods, SyncMethods
 from mooring_sdk.operations import BY_NAME
 from mooring_sdk.paging import Page, pages

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from mooring_sdk.reading import decode
+from mooring_sdk.decoding import decode
 
 
 class MooringError(Exception):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sdk.tests.platform_double import Driven
+from sdk.tests.support.fake_platform import Driven
 
 
 @pytest.fixture(params=["sync", "async"])

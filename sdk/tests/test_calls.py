@@ -19,7 +19,7 @@ from mooring_sdk import (
     errors,
     models,
 )
-from sdk.tests.platform_double import Driven, Pieces, answer, problem, project
+from sdk.tests.support.fake_platform import Driven, Pieces, answer, problem, project
 
 
 def test_a_read_gives_its_model_and_passes_over_fields_that_are_new(driven: Driven) -> None:

@@ -26,7 +26,7 @@ from mooring_sdk import (
     SignInCredentials,
     errors,
 )
-from sdk.tests.platform_double import URL, Driven, answer, problem, project
+from sdk.tests.support.fake_platform import URL, Driven, answer, problem, project
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PEM = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

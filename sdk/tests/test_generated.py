@@ -96,7 +96,7 @@ def test_a_new_noun_gets_its_methods_model_and_commands_by_generating(content: d
     assert "anchor: models.Anchor" in method
     built = Method("create_buoy", operation_table(Document(grown))["create_buoy"], ASYNC)
     assert "'class': class_" in built.statement
-    assert '"create": ("create_buoy",)' in texts["cli/mooring_cli/table.py"]
+    assert '"create": ("create_buoy",)' in texts["cli/mooring_cli/noun_table.py"]
     described = texts["docs/cli.md"].partition("### mooring buoys create\n")[2].partition("###")[0]
     assert "`--anchor-depth`" in described
     assert "`create_buoy`" in texts["docs/sdk.md"]

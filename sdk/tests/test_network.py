@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from mooring_sdk import AsyncClient, Client, ClientSettings, ConnectionFailed, RetryPolicy
-from sdk.tests.platform_double import project, server_sent
+from sdk.tests.support.fake_platform import project, server_sent
 
 ONCE = RetryPolicy(attempts=1)
 

@@ -7,13 +7,13 @@ FIRST_USES = """
 import sys, threading
 from typing import Annotated
 import msgspec
-from mooring_sdk import reading
+from mooring_sdk import decoding
 
 sys.setswitchinterval(1e-6)
 
 def use(kind, all_at_once, seen):
     all_at_once.wait()
-    seen.append(reading.decode(b'{"field_3": [1]}', kind).field_3)
+    seen.append(decoding.decode(b'{"field_3": [1]}', kind).field_3)
 
 for number in range(200):
     fields = [(f"field_{each}", "list[Annotated[int, msgspec.Meta(ge=0)]] | None", None) for each in range(20)]

@@ -45,7 +45,7 @@ class Group:
 
 
 def table_module(document: Document) -> str:
-    """The text of `table.py`."""
+    """The text of `noun_table.py`."""
     rows = "".join(f"    {name!r}: {_text(noun, 4)},\n" for name, noun in nouns(document).items())
     return f"{HEAD}NOUNS: dict[str, Noun] = {{\n{rows}}}\n".replace("'", '"')
 

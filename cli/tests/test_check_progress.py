@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cli.tests.platform_double import CREATED, TENANT, Asked, Given, Platform, problem
-from mooring_cli import checks
+from cli.tests.support.fake_platform import CREATED, TENANT, Asked, Given, Platform, problem
+from mooring_cli import check_progress
 
 Run = Callable[..., Result]
 ARTIFACT = "art_01weights"
@@ -122,7 +122,7 @@ def test_staging_follows_the_check_it_waits_for_and_then_is_made(run: Run, platf
 
 def test_a_terminal_gets_one_line_that_is_written_over(capsys: pytest.CaptureFixture[str]) -> None:
     seconds = count(0, 2)
-    progress = checks.Progress(True, lambda: float(next(seconds)))
+    progress = check_progress.Progress(True, lambda: float(next(seconds)))
     for done in (0, 4 * MIB, 8 * MIB):
         progress.tell(check("running", done))
     progress.close()
@@ -144,7 +144,7 @@ def test_on_a_real_terminal_the_bar_is_drawn(on_terminal: Callable[..., Any], re
 
 def test_elsewhere_there_is_a_line_now_and_then_and_one_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     moments = iter([0.0, 1.0, 12.0, 13.0])
-    progress = checks.Progress(False, lambda: next(moments))
+    progress = check_progress.Progress(False, lambda: next(moments))
     for about in (check("running"), check("running", 1), check("running", 2), check("succeeded", 3, 3)):
         progress.tell(about)
     progress.close()
@@ -156,12 +156,12 @@ def test_elsewhere_there_is_a_line_now_and_then_and_one_at_the_end(capsys: pytes
 
 
 def test_without_a_total_only_what_came_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = checks.Progress(False)
+    progress = check_progress.Progress(False)
     progress.tell(check("running", 3 * 1024**3, None))
     assert capsys.readouterr().err == "content check running  3.0 GiB\n"
 
 
 def test_sizes_are_told_in_words() -> None:
-    assert [checks.size(each) for each in (0, 1023, 1024, 1536 * 1024, 300 * 1024**3)] == [
+    assert [check_progress.size(each) for each in (0, 1023, 1024, 1536 * 1024, 300 * 1024**3)] == [
         "0 B", "1023 B", "1.0 KiB", "1.5 MiB", "300.0 GiB",
     ]  # fmt: skip

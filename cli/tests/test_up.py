@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 
 from agent.tests.supervisor.standing import is_alive
-from cli.tests.platform_double import Given, Platform
+from cli.tests.support.fake_platform import Given, Platform
 from mooring_cli import up
 
 Run = Callable[..., Result]

@@ -14,7 +14,7 @@ import msgspec
 from mooring_sdk.calls import Call, labels, target_of
 from mooring_sdk.flow import Close, Emit, Flow, Pause, Request, Response, authorize, open_stream, read_piece
 from mooring_sdk.mooring_error import ConnectionFailed, MooringError, UnexpectedAnswer, error_from_answer
-from mooring_sdk.reading import decode
+from mooring_sdk.decoding import decode
 from mooring_sdk.secret import Secret
 from mooring_sdk.session import Session
 

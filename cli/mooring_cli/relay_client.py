@@ -30,7 +30,7 @@ class VisitRefused(click.ClickException):
 
 
 @dataclass(slots=True)
-class Line:
+class RelayConnection:
     """One connection to the relay, switched to frames."""
 
     reader: asyncio.StreamReader
@@ -56,7 +56,7 @@ class Line:
         self.writer.close()
 
 
-async def dial(url: str, ticket: str) -> Line:
+async def dial(url: str, ticket: str) -> RelayConnection:
     """Show a ticket to the relay, and speak frames from then on."""
     parts = urlsplit(url)
     secure = ssl.create_default_context() if parts.scheme == "https" else None
@@ -81,7 +81,7 @@ async def dial(url: str, ticket: str) -> Line:
         body = await reader.read(HEAD_MAX)
         writer.close()
         raise VisitRefused(_told(head, body), int(head.split(b" ", 2)[1]))
-    return Line(reader, writer)
+    return RelayConnection(reader, writer)
 
 
 def failure_of(data: bytes) -> VisitRefused:

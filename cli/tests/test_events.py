@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cli.tests.platform_double import CREATED, PROJECT, TENANT, Given, Platform, page, problem
+from cli.tests.support.fake_platform import CREATED, PROJECT, TENANT, Given, Platform, page, problem
 from mooring_cli import outbox
 
 Run = Callable[..., Result]

@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from mooring_sdk import ClientSettings, ConnectionFailed, RetryPolicy, UnexpectedAnswer, errors
-from mooring_sdk.following import MESSAGE_LENGTH_MAX, Message, Parser
-from sdk.tests.platform_double import Driven, Pieces, answer, event, problem, server_sent, stream
+from mooring_sdk.event_stream import MESSAGE_LENGTH_MAX, Message, Parser
+from sdk.tests.support.fake_platform import Driven, Pieces, answer, event, problem, server_sent, stream
 from sdk.tests.test_credentials import account
 
 OPENED = b": the stream is open\nretry: 1000\nid: c0\n\n"

@@ -14,13 +14,25 @@ import click
 from mooring_cli.failures import NoSuchName
 from mooring_cli.invocation import Invocation, plain_call
 from mooring_cli.nouns import Endpoint, Noun, Verb
-from mooring_cli.table import NOUNS
+from mooring_cli.noun_table import NOUNS
 
+PAGE_MAX = 500
 NAME_FIELDS = ("slug", "name", "email", "version", "digest")
 NAMED_BY_APP = ("entitlement",)  # a project has one for each app
 
 
-class Chosen:
+def scope_options(command: Any) -> Any:
+    """--project, --tenant and --platform."""
+    for option in (
+        click.option("--platform", is_flag=True, help="Those of the platform."),
+        click.option("--tenant", metavar="NAME", help="Those of this tenant, by id or slug."),
+        click.option("--project", metavar="NAME", help="Those of this project, by id or slug."),
+    ):
+        command = option(command)
+    return command
+
+
+class ScopeOptions:
     """What the options say about the place."""
 
     def __init__(self, project: str | None = None, tenant: str | None = None, platform: bool = False) -> None:
@@ -32,27 +44,27 @@ class Chosen:
         self.project, self.tenant, self.platform = project, tenant, platform
 
 
-class Places:
-    """Finds places, and asks the server as rarely as it can."""
+class ScopeResolver:
+    """Finds resolver, and asks the server as rarely as it can."""
 
     def __init__(self, invocation: Invocation) -> None:
         self._invocation = invocation
         self._whoami: dict[str, Any] | None = None
         self._acts_at: str | None = None  # the kind of place of the command itself
 
-    def choose(self, endpoints: tuple[Endpoint, ...], chosen: Chosen) -> tuple[Endpoint, dict[str, str]]:
+    def choose(self, endpoints: tuple[Endpoint, ...], chosen: ScopeOptions) -> tuple[Endpoint, dict[str, str]]:
         """The endpoint of the place, and the path parameter that names it."""
         by_scope = {endpoint.scope: endpoint for endpoint in endpoints}
         scope = self._scope(by_scope, chosen)
         endpoint = by_scope[scope]
         self._acts_at = self._acts_at or scope
-        if not endpoint.place:
+        if not endpoint.scope_parameter:
             return endpoint, {}
-        if endpoint.place == "project_id":
+        if endpoint.scope_parameter == "project_id":
             return endpoint, {"project_id": self.project_id(chosen.project)}
         return endpoint, {"tenant_id": self.tenant_id(chosen.tenant)}
 
-    def _scope(self, by_scope: dict[str, Endpoint], chosen: Chosen) -> str:
+    def _scope(self, by_scope: dict[str, Endpoint], chosen: ScopeOptions) -> str:
         for scope, given in (("project", chosen.project), ("tenant", chosen.tenant), ("platform", chosen.platform)):
             if given:
                 if scope not in by_scope:
@@ -145,9 +157,9 @@ class Places:
 
     def _named(self, listing: Verb, value: str, path: dict[str, str], fields: Sequence[str]) -> list[dict[str, Any]]:
         """Those of a list that have this name in one of the fields."""
-        chosen = Chosen(platform=self._acts_at == "platform" and any(not each.place for each in listing.endpoints))
-        if any(endpoint.place in path for endpoint in listing.endpoints if endpoint.place):
-            chosen = Chosen(path.get("project_id"), None if "project_id" in path else path.get("tenant_id"))
+        chosen = ScopeOptions(platform=self._acts_at == "platform" and any(not each.scope_parameter for each in listing.endpoints))
+        if any(endpoint.scope_parameter in path for endpoint in listing.endpoints if endpoint.scope_parameter):
+            chosen = ScopeOptions(path.get("project_id"), None if "project_id" in path else path.get("tenant_id"))
         endpoint, place = self.choose(listing.endpoints, chosen)
         around = {name: path[name] for name in endpoint.arguments if name in path}
         asked: dict[str, Any] = {"limit": 500} if endpoint.pages else {}

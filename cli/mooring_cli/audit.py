@@ -1,0 +1,54 @@
+"""`mooring audit`: who did what, or was refused."""
+
+import click
+
+from mooring_cli import output
+from mooring_cli.invocation import current, plain_call
+from mooring_cli.main import MooringCommand
+from mooring_cli.nouns import Endpoint
+from mooring_cli.scope import PAGE_MAX, ScopeOptions, ScopeResolver, scope_options
+
+AUDITS = (
+    Endpoint("list_project_audit", "project", "project_id"),
+    Endpoint("list_tenant_audit", "tenant", "tenant_id"),
+    Endpoint("list_platform_audit", "platform", ""),
+)
+AUDIT_COLUMNS = ("occurred_at", "outcome", "action", "subject_id", "actor_id", "reason", "correlation_id")
+
+
+@click.command(cls=MooringCommand)
+@scope_options
+@click.option("--correlation", metavar="ID", help="Only what was done under this correlation id.")
+@click.option("--actor", metavar="ID", help="Only what this user or service account did.")
+@click.option("--action", metavar="KEY", help="Only this action key.")
+@click.option("--outcome", type=click.Choice(["done", "denied", "hidden", "refused"]), help="Only this outcome.")
+@click.option("--limit", type=click.IntRange(min=0), default=50, help="At the most so many; 0 for all. [default: 50]")
+def audit(
+    *,
+    project: str | None,
+    tenant: str | None,
+    platform: bool,
+    correlation: str | None,
+    actor: str | None,
+    action: str | None,
+    outcome: str | None,
+    limit: int,
+) -> None:
+    """Show who did what, or was refused, the newest first.
+
+    Without an option for the place it is the context's project, else its tenant, else where you are at home.
+    """
+    invocation = current()
+    endpoint, path = ScopeResolver(invocation).choose(AUDITS, ScopeOptions(project, tenant, platform))
+    query = {
+        "correlation_id": correlation,
+        "actor_id": actor,
+        "action": action,
+        "outcome": outcome,
+        "limit": min(limit or PAGE_MAX, PAGE_MAX),
+    }
+    rows = list(invocation.client.pages(plain_call(endpoint.operation, path, query), most=limit or None))
+    if not rows and invocation.output == "table":
+        output.note("Nothing in the audit trail.")
+        return
+    output.show(invocation.output, rows, AUDIT_COLUMNS)
