@@ -72,9 +72,12 @@ def running_registry(program: str, directory: Path, address: str, auth: dict[str
     begin = [keeper, "--pdeathsig", "KILL"] if keeper else []
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*begin, program, "serve", str(config)], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            [*begin, program, "serve", str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             env={"PATH": "/usr/bin:/bin"},
-        )  # fmt: skip
+        )
     try:
         _wait_until_it_listens(process, log)
         yield

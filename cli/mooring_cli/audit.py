@@ -18,11 +18,15 @@ AUDIT_COLUMNS = ("occurred_at", "outcome", "action", "subject_id", "actor_id", "
 
 @click.command(cls=MooringCommand)
 @scope_options
-@click.option("--correlation", metavar="ID", help="Only what was done under this correlation id.")
-@click.option("--actor", metavar="ID", help="Only what this user or service account did.")
-@click.option("--action", metavar="KEY", help="Only this action key.")
-@click.option("--outcome", type=click.Choice(["done", "denied", "hidden", "refused"]), help="Only this outcome.")
-@click.option("--limit", type=click.IntRange(min=0), default=50, help="At the most so many; 0 for all. [default: 50]")
+@click.option("--correlation", metavar="ID", help="Only entries with this correlation id.")
+@click.option("--actor", metavar="ID", help="Only entries of this user or service account.")
+@click.option("--action", metavar="KEY", help="Only entries with this action key.")
+@click.option(
+    "--outcome", type=click.Choice(["done", "denied", "hidden", "refused"]), help="Only entries with this outcome."
+)
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=50, help="Show at most this many; 0 for all. [default: 50]"
+)
 def audit(
     *,
     project: str | None,
@@ -34,9 +38,9 @@ def audit(
     outcome: str | None,
     limit: int,
 ) -> None:
-    """Show who did what, or was refused, the newest first.
+    """Show who did what, or was refused, newest first.
 
-    Without an option for the place it is the context's project, else its tenant, else where you are at home.
+    Without --project, --tenant or --platform it uses the context's project, then its tenant, then your own tenant.
     """
     invocation = current()
     endpoint, path = ScopeResolver(invocation).choose(AUDITS, ScopeOptions(project, tenant, platform))
@@ -49,6 +53,6 @@ def audit(
     }
     rows = list(invocation.client.pages(plain_call(endpoint.operation, path, query), most=limit or None))
     if not rows and invocation.output == "table":
-        output.note("Nothing in the audit trail.")
+        output.note("No audit entries.")
         return
     output.show(invocation.output, rows, AUDIT_COLUMNS)

@@ -26,10 +26,14 @@ STREAMS = (
 
 @click.command(cls=MooringCommand)
 @scope_options
-@click.option("--follow", is_flag=True, help="Go on and show events as they happen, until interrupted.")
-@click.option("--correlation", metavar="ID", help="Only what happened under this correlation id.")
-@click.option("--since", metavar="CURSOR", help="Begin after this cursor; `beginning` is the oldest that is kept.")
-@click.option("--limit", type=click.IntRange(min=0), default=100, help="At the most so many; 0 for all. [default: 100]")
+@click.option("--follow", is_flag=True, help="Show events as they happen, until interrupted.")
+@click.option("--correlation", metavar="ID", help="Only events with this correlation id.")
+@click.option(
+    "--since", metavar="CURSOR", help="Start after this cursor; `beginning` is the oldest event that is kept."
+)
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=100, help="Show at most this many; 0 for all. [default: 100]"
+)
 def events(
     *,
     project: str | None,
@@ -40,10 +44,10 @@ def events(
     since: str | None,
     limit: int,
 ) -> None:
-    """Show events, the oldest first, or follow them as they happen.
+    """Show events, oldest first, or follow them as they happen.
 
-    Without an option for the place it is the context's project, else its tenant, else where you are at home. With
-    --follow and without --since it begins now. It goes on over broken connections and misses nothing.
+    Without --project, --tenant or --platform it uses the context's project, then its tenant, then your own tenant.
+    With --follow and without --since it starts now. It reconnects when a connection breaks and misses nothing.
     """
     invocation = current()
     chosen = ScopeOptions(project, tenant, platform)
@@ -68,11 +72,10 @@ def events(
 
 
 def event_line(event: dict[str, Any]) -> str:
-    """An event as one line."""
     moment = output.read_time(str(event.get("occurred_at", "")))
     clock = moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S") if isinstance(moment, datetime) else "-"
-    told = " ".join(f"{name}={output.nested(value)}" for name, value in (event.get("data") or {}).items())
+    data = " ".join(f"{name}={output.nested(value)}" for name, value in (event.get("data") or {}).items())
     actor = f"by {event.get('actor_kind')} {event.get('actor_id')}"
     return plain(
-        f"{clock}  {event.get('type')}  {event.get('subject_id')}  {told}  {actor}  [{event.get('correlation_id')}]"
+        f"{clock}  {event.get('type')}  {event.get('subject_id')}  {data}  {actor}  [{event.get('correlation_id')}]"
     )

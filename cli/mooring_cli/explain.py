@@ -1,4 +1,4 @@
-"""`mooring explain`: what a word of the contract means, as the server says it."""
+"""`mooring explain`: the meaning of a word of the contract, as the server defines it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +22,7 @@ def explain(word: str | None) -> None:
     invocation = current()
     entries = list(entries_of(invocation.public_call("get_reference")))
     if word is None:
-        raise click.UsageError(f"say what: a word, or one of the lists {', '.join(LISTS)}")
+        raise click.UsageError(f"give a word, or one of the lists {', '.join(LISTS)}")
     if word in LISTS:
         rows = [{"word": each["word"], "meaning": each["meaning"]} for each in entries if each["list"] == word]
         output.show(invocation.output, rows, ("word", "meaning"))
@@ -37,7 +37,7 @@ def explain(word: str | None) -> None:
             word, [each["word"] for each in entries] + [each["word"].rpartition(".")[2] for each in entries]
         )
         hint = f"; did you mean {near}?" if near else f"; the lists are {', '.join(LISTS)}"
-        raise click.UsageError(f"there is no {word!r} in the contract{hint}")
+        raise click.UsageError(f"{word!r} is not a word of the contract{hint}")
     if invocation.output != "table":
         output.show(invocation.output, found)
         return
@@ -48,7 +48,7 @@ def explain(word: str | None) -> None:
 
 
 def entries_of(reference: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every word with its meaning, and what belongs to it."""
+    """Every word with its meaning and properties."""
     for error in reference["errors"]:
         yield {"list": "errors", "word": error["code"], "kind": "error code", **_without(error, "code")}
     roles: dict[str, list[str]] = {}

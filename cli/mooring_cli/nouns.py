@@ -1,8 +1,8 @@
-"""Nouns, their verbs, and the endpoints behind them: what `commands.py` makes click commands of.
+"""Nouns, their verbs, and the endpoints behind them: `commands.py` makes click commands of them.
 
-`noun_table.py`, generated from the OpenAPI document, says which operations belong to which noun and verb. What an operation
-takes and returns stands in the SDK's table of operations; it is read when a command is called, so that `mooring --help`
-does not load it. A new noun of the API gets its commands by generating both tables again.
+`noun_table.py`, generated from the OpenAPI document, lists the operations of each noun and verb. Their parameters and
+answers are in the SDK's table of operations, which is loaded when a command is called, and not for `mooring --help`.
+A new noun of the API gets its commands by generating both tables again.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ OBJECT_DEPTH_MAX = 3
 class Field(NamedTuple):
     """A value that a command takes: an option for a field of the body or of the query."""
 
-    path: tuple[str, ...]  # where it stands in the body; one name for a query
+    path: tuple[str, ...]  # where it is in the body; one name for a query
     kind: str  # text, integer, number, boolean, time, list, json, secret, reference, sibling, tenant, project
     required: bool
     help: str = ""
@@ -35,17 +35,17 @@ class Field(NamedTuple):
 
     @property
     def option(self) -> str:
-        """The name of its option, without the hyphens before it."""
+        """The name of its option, without the leading hyphens."""
         words = "-".join(self.path).replace("_", "-")
         return words.removesuffix("-id") if self.kind in ("tenant", "project", "reference") else words
 
 
 class Endpoint(NamedTuple):
-    """An operation of the API at one kind of place."""
+    """An operation of the API in one scope."""
 
     operation: str
     scope: str  # self, platform, tenant, project
-    scope_parameter: str  # the path parameter that names the place, where an option chooses it; otherwise empty
+    scope_parameter: str  # the path parameter that an option for the scope sets; otherwise empty
     arguments: tuple[str, ...] = ()
     query: tuple[Field, ...] = ()
     body: tuple[Field, ...] = ()
@@ -58,7 +58,7 @@ class Endpoint(NamedTuple):
 
 
 class Verb(NamedTuple):
-    """What can be done with a noun, in one place or in several."""
+    """What can be done with a noun, in one scope or in several."""
 
     name: str
     summary: str
@@ -71,7 +71,7 @@ class Noun(NamedTuple):
 
     name: str
     singular: str
-    operations: dict[str, tuple[str, ...]]  # of each verb, one for each kind of place
+    operations: dict[str, tuple[str, ...]]  # by verb, one for each scope
     below: tuple["Noun", ...] = ()
 
     @property
@@ -85,7 +85,7 @@ class Noun(NamedTuple):
         return tuple(self.verb(name) for name in self.operations)
 
     def verb(self, name: str, table: "OperationTable | None" = None) -> Verb:
-        """A verb with its endpoints, read from the SDK's table unless another is given."""
+        """A verb with its endpoints, from the SDK's table unless another is given."""
         if table is None:
             from mooring_sdk.operations import BY_NAME
 
@@ -96,7 +96,6 @@ class Noun(NamedTuple):
 
 
 def endpoint_of(operation: "Operation", table: "OperationTable") -> Endpoint:
-    """What a command needs to know of an operation."""
     parameter = next((name for name, start in SCOPES.items() if operation.path.startswith(start)), "")
     body = operation.body or ()
     return Endpoint(
@@ -118,7 +117,7 @@ def endpoint_of(operation: "Operation", table: "OperationTable") -> Endpoint:
 def body_fields(
     parameters: tuple["Parameter", ...], table: "OperationTable", path: tuple[str, ...] = ()
 ) -> Iterator[Field]:
-    """The options of a body; an object inside it has its fields as options of their own."""
+    """The options of a body; the fields of a nested object are options too."""
     for each in parameters:
         inside = table.fields_of(each.type_without_none)
         if inside and len(path) + 1 < OBJECT_DEPTH_MAX:
@@ -128,13 +127,12 @@ def body_fields(
 
 
 def field_of(parameter: "Parameter", path: tuple[str, ...] = ()) -> Field:
-    """The option of one value."""
     where = (*path, parameter.name)
     return Field(where, kind_of(parameter), parameter.required, parameter.description, parameter.choices)
 
 
 def kind_of(parameter: "Parameter") -> str:
-    """How the text of an option is read, and what a name in it refers to."""
+    """How the text of an option is parsed, and what a name in it refers to."""
     name, type_text = parameter.name, parameter.type_without_none
     if parameter.is_secret:
         return "secret"

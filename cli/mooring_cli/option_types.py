@@ -1,4 +1,4 @@
-"""Options of fields: their click types, and how their text is read."""
+"""Options for fields: their click types, and how their text is parsed."""
 
 import json
 import re
@@ -60,11 +60,11 @@ class JsonText(click.ParamType):  # type: ignore[type-arg]
         try:
             return json.loads(value)
         except ValueError as error:
-            self.fail(f"this is not JSON: {error}; @ and a name reads a file", param, ctx)
+            self.fail(f"this is not JSON: {error}; use @FILE to read a file", param, ctx)
 
 
 class PemText(click.ParamType):  # type: ignore[type-arg]
-    """Text in PEM form, or @ and the name of a file with it."""
+    """PEM text, or @ and the name of a file with it."""
 
     name = "pem|@file"
 
@@ -73,37 +73,35 @@ class PemText(click.ParamType):  # type: ignore[type-arg]
 
 
 def duration_seconds(text: str) -> int | None:
-    """The seconds of a duration such as 30d; None where it is none."""
+    """The seconds of a duration such as 30d; None if it is not one."""
     match = DURATION.match(text)
     return int(match[1]) * UNIT_SECONDS[match[2]] if match else None
 
 
 def option_of(field: Field) -> click.Option:
-    """The click option of a field."""
     names = [f"--{field.option}", destination(field)]
     about = field.help or ("By id or by name." if field.kind in ("tenant", "project", "reference", "sibling") else "")
     text = f"{about} [required]".strip() if field.required else about
     if field.kind == "boolean":
         return click.Option([f"--{field.option}/--no-{field.option}", destination(field)], default=None, help=text)
     if field.kind == "secret":
-        text = f"{text} Read from this file; - is stdin.".strip()
+        text = f"{text} Read it from this file; - is stdin.".strip()
         return click.Option([f"--{field.option}-file", destination(field)], metavar="FILE", help=text)
     if field.kind == "list":
         if field.option.endswith("s"):
             names.insert(0, f"--{field.option[:-1]}")
-        return click.Option(names, multiple=True, help=f"{text} Repeat it for several.".strip())
+        return click.Option(names, multiple=True, help=f"{text} Repeatable.".strip())
     if field.choices:
         return click.Option(names, type=click.Choice(field.choices), help=text)
     return click.Option(names, type=type_of(field), help=text or None)
 
 
 def destination(field: Field) -> str:
-    """The name under which click hands the value over."""
+    """The parameter name of the option in click."""
     return "__".join(("value", *field.path))
 
 
 def type_of(field: Field) -> "click.ParamType[Any]":
-    """How the text of an option is read."""
     if field.kind == "integer":
         return Seconds() if field.path[-1].endswith("_seconds") else click.INT
     if field.path[-1].endswith("_pem"):

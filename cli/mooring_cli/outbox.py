@@ -1,4 +1,4 @@
-"""The outbox: what is delivered to webhooks, and what could not be and waits for a replay."""
+"""`mooring outbox`: webhook deliveries, and the dead ones that wait for a replay."""
 
 from typing import Any
 
@@ -16,25 +16,27 @@ STATUSES = ("queued", "claimed", "delivered", "dead")
 
 
 def endpoints(operation: str) -> tuple[Endpoint, ...]:
-    """The three endpoints of an operation, one for each kind of place."""
+    """The three endpoints of an operation, one for each scope."""
     scopes = (("project", "project_id"), ("tenant", "tenant_id"), ("platform", ""))
     return tuple(Endpoint(operation.format(scope), scope, place) for scope, place in scopes)
 
 
 @click.group(cls=MooringGroup, no_args_is_help=True)
 def outbox() -> None:
-    """Show deliveries to webhooks, and send them again.
+    """Show webhook deliveries, and send them again.
 
-    A delivery that failed as often as it is tried is a dead letter: it waits until somebody sends it again.
+    A delivery that failed too often is a dead letter: it waits until somebody sends it again.
     """
 
 
 @outbox.command("list")
 @scope_options
-@click.option("--status", type=click.Choice(STATUSES), help="Only those in this state.")
-@click.option("--dead", is_flag=True, help="Only dead letters: short for --status dead.")
-@click.option("--webhook", metavar="ID", help="Only those of this webhook.")
-@click.option("--limit", type=click.IntRange(min=0), default=50, help="At the most so many; 0 for all. [default: 50]")
+@click.option("--status", type=click.Choice(STATUSES), help="Only deliveries in this state.")
+@click.option("--dead", is_flag=True, help="Only dead letters; the same as --status dead.")
+@click.option("--webhook", metavar="ID", help="Only deliveries of this webhook.")
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=50, help="Show at most this many; 0 for all. [default: 50]"
+)
 def list_(
     *,
     project: str | None,
@@ -45,9 +47,11 @@ def list_(
     webhook: str | None,
     limit: int,
 ) -> None:
-    """List deliveries, the newest first."""
+    """List deliveries, newest first."""
     invocation = current()
-    endpoint, path = ScopeResolver(invocation).choose(endpoints("list_{}_deliveries"), ScopeOptions(project, tenant, platform))
+    endpoint, path = ScopeResolver(invocation).choose(
+        endpoints("list_{}_deliveries"), ScopeOptions(project, tenant, platform)
+    )
     wanted = "dead" if dead else status
     query = {"status": wanted, "webhook_id": webhook, "limit": min(limit or PAGE_MAX, PAGE_MAX)}
     rows = list(invocation.client.pages(plain_call(endpoint.operation, path, query), most=limit or None))
@@ -63,18 +67,20 @@ def list_(
 def show(*, delivery: str, project: str | None, tenant: str | None, platform: bool) -> None:
     """Show one delivery, with the last error."""
     invocation = current()
-    endpoint, path = ScopeResolver(invocation).choose(endpoints("get_{}_delivery"), ScopeOptions(project, tenant, platform))
+    endpoint, path = ScopeResolver(invocation).choose(
+        endpoints("get_{}_delivery"), ScopeOptions(project, tenant, platform)
+    )
     output.show(invocation.output, invocation.call(endpoint.operation, {**path, "delivery_id": delivery}))
 
 
 @outbox.command()
 @click.argument("deliveries", nargs=-1)
-@click.option("--dead", is_flag=True, help="All dead letters of the place.")
+@click.option("--dead", is_flag=True, help="All dead letters of the scope.")
 @scope_options
 def replay(*, deliveries: tuple[str, ...], dead: bool, project: str | None, tenant: str | None, platform: bool) -> None:
-    """Send deliveries again: those that are named, or all dead letters with --dead."""
+    """Send deliveries again: the given ones, or all dead letters with --dead."""
     if bool(deliveries) == dead:
-        raise click.UsageError("name deliveries, or say --dead")
+        raise click.UsageError("give deliveries, or --dead")
     invocation = current()
     resolver, chosen = ScopeResolver(invocation), ScopeOptions(project, tenant, platform)
     if dead:
@@ -88,7 +94,7 @@ def replay(*, deliveries: tuple[str, ...], dead: bool, project: str | None, tena
 
 
 def replay_dead(endpoint: Endpoint, path: dict[str, str]) -> int:
-    """Ask until the server says that no more are left; how many are sent again."""
+    """Repeat until the server has no more; returns how many are sent again."""
     count = 0
     for _ in range(ROUNDS_MAX):
         answer: dict[str, Any] = current().call(endpoint.operation, path)

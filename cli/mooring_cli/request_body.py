@@ -1,7 +1,7 @@
-"""The query and the body of a request, out of options, files and questions.
+"""The query and the body of a request, from options, files and prompts.
 
-A secret is never an option, because the list of processes shows options to everybody. It is read from a file, from
-stdin, or at a prompt that does not echo.
+A secret is never an option, because everybody can see the options of a process. It is read from a file, from stdin,
+or at a prompt that does not echo.
 """
 
 import json
@@ -18,7 +18,6 @@ MISSING = object()
 
 
 def gather_query(fields: Iterable[Field], given: dict[str, Any]) -> dict[str, Any]:
-    """The values of a query."""
     values = {field.path[0]: given.get(destination(field)) for field in fields}
     return {
         name: list(value) if isinstance(value, tuple) else value
@@ -30,9 +29,7 @@ def gather_query(fields: Iterable[Field], given: dict[str, Any]) -> dict[str, An
 def gather_body(
     invocation: Invocation, fields: tuple[Field, ...], given: dict[str, Any], file: str | None
 ) -> dict[str, Any]:
-    """A body out of a file and the options, which win; what is missing is asked for, where somebody can
-    answer.
-    """
+    """A body from a file and the options, which override it; missing values are asked for on a terminal."""
     body = read_body(file) if file else {}
     for field in fields:
         value = given.get(destination(field))
@@ -53,7 +50,7 @@ def gather_body(
 
 
 def ask(field: Field) -> Any:
-    """Ask a person for a value, on stderr."""
+    """Prompt for a value, on stderr."""
     words = " ".join(field.path).replace("_", " ")
     if field.kind == "secret":
         return click.prompt(words, hide_input=True, err=True)
@@ -64,22 +61,21 @@ def ask(field: Field) -> Any:
 
 
 def put(body: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    """Set a value inside of a body."""
+    """Set a value in a body."""
     for name in path[:-1]:
         inner = body.setdefault(name, {})
         if not isinstance(inner, dict):
-            raise click.UsageError(f"{name} in the file is no object")
+            raise click.UsageError(f"{name} in the file is not an object")
         body = inner
     body[path[-1]] = value
 
 
 def has(body: Any, path: tuple[str, ...]) -> bool:
-    """Whether a value is there."""
     return get(body, path, default=MISSING) is not MISSING
 
 
 def get(body: Any, path: tuple[str, ...], default: Any = None) -> Any:
-    """A value inside of a body."""
+    """A value in a body."""
     for name in path:
         if not isinstance(body, dict) or name not in body:
             return default
@@ -100,10 +96,10 @@ def read_body(file: str) -> dict[str, Any]:
         except yaml.YAMLError as error:
             raise click.UsageError(f"{file} is neither JSON nor YAML: {error}") from error
     if not isinstance(content, dict):
-        raise click.UsageError(f"{file} holds no object with fields")
+        raise click.UsageError(f"{file} does not contain an object")
     return content
 
 
 def secret_from(file: str) -> str:
-    """A secret from a file; the end of the last line does not belong to it."""
+    """A secret from a file, without the final line break."""
     return read_text(file).rstrip("\r\n")

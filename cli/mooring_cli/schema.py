@@ -12,9 +12,7 @@ from mooring_cli.main import MooringCommand, close_to
 @click.command(cls=MooringCommand)
 @click.argument("noun", required=False)
 def schema(noun: str | None) -> None:
-    """Show the JSON Schemas of a noun: what its commands take and what they show. Without a noun, list the
-    nouns.
-    """
+    """Show the JSON Schemas of a noun: the bodies and answers of its commands. Without a noun, list the nouns."""
     invocation = current()
     document = invocation.public_call("get_openapi")
     by_noun = operations_by_noun(document)
@@ -32,7 +30,6 @@ def schema(noun: str | None) -> None:
 
 
 def operations_by_noun(document: dict[str, Any]) -> dict[str, list[str]]:
-    """The names of the operations of each noun."""
     found: dict[str, list[str]] = {}
     for item in document["paths"].values():
         for operation in item.values():
@@ -41,7 +38,7 @@ def operations_by_noun(document: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def schemas_of(document: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """The bodies and answers of operations, with every schema that they lead to."""
+    """The bodies and answers of operations, with every schema that they refer to."""
     schemas = document["components"]["schemas"]
     needed: dict[str, Any] = {}
     left: list[Any] = []

@@ -27,8 +27,7 @@ def version(*, client_only: bool) -> None:
 
 
 def installed(name: str) -> str:
-    """The version of an installed distribution."""
     try:
         return version_of(name)
     except PackageNotFoundError:
-        return "not installed as a distribution"
+        return "not installed"

@@ -1,4 +1,4 @@
-"""`mooring why`: the chain of causes behind an instance, a member or an operation, and the one next step."""
+"""`mooring why`: the causes behind the state of an instance, a member or an operation, and the next step."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from mooring_cli.scope import ScopeResolver
 WHO = {
     "you": "you",
     "project_admin": "an admin of the project",
-    "app_team": "whoever runs the app's adapter",
+    "app_team": "the operator of the app's adapter",
     "operator": "the platform's operator",
     "nobody": "nobody",
 }
@@ -25,9 +25,9 @@ LINES_SHOWN = 10
 @click.option("--project", metavar="NAME", help="The project, by id or slug.")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 def why(*, subject: str, project: str | None, as_json: bool) -> None:
-    """Say why an instance, a member or an operation is as it is, and who can do what about it.
+    """Explain the state of an instance, a member or an operation, and who can do what about it.
 
-    SUBJECT is an id, the beginning of one, or the name of an instance.
+    SUBJECT is an id, a prefix of one, or the name of an instance.
     """
     invocation = current()
     if as_json:
@@ -42,7 +42,7 @@ def why(*, subject: str, project: str | None, as_json: bool) -> None:
 
 
 def lines_of(answer: dict[str, Any]) -> list[str]:
-    """An explanation as a tree: each cause below the one that it explains."""
+    """An explanation as a tree: each cause below what it explains."""
     lines: list[str] = []
     for depth, cause in enumerate(answer["chain"]):
         indent = "   " * (depth - 1) + "└─ " if depth else ""

@@ -17,18 +17,34 @@ ARTIFACT = "art_01weights"
 CHECK = "chk_01weights"
 PLACE = f"/api/v1/tenants/{TENANT}/artifacts"
 REGISTER = (
-    "artifacts", "register", "--tenant", "acme", "--kind", "blob", "--location", "s3://models/weights",
-    "--digest", f"sha256:{'a' * 64}",
-)  # fmt: skip
+    "artifacts",
+    "register",
+    "--tenant",
+    "acme",
+    "--kind",
+    "blob",
+    "--location",
+    "s3://models/weights",
+    "--digest",
+    f"sha256:{'a' * 64}",
+)
 MIB = 1024**2
 
 
 def check(status: str, done: int = 0, total: int | None = 8 * MIB, **further: Any) -> dict[str, Any]:
     return {
-        "id": CHECK, "artifact_id": ARTIFACT, "name": "content", "status": status, "bytes_done": done,
-        "bytes_total": total, "etag": f"1.{done}", "failure_code": None, "detail": "", "correlation_id": "cor_1",
+        "id": CHECK,
+        "artifact_id": ARTIFACT,
+        "name": "content",
+        "status": status,
+        "bytes_done": done,
+        "bytes_total": total,
+        "etag": f"1.{done}",
+        "failure_code": None,
+        "detail": "",
+        "correlation_id": "cor_1",
         **further,
-    }  # fmt: skip
+    }
 
 
 def artifact(trust: str, about: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +140,7 @@ def test_a_terminal_gets_one_line_that_is_written_over(capsys: pytest.CaptureFix
     seconds = count(0, 2)
     progress = check_progress.Progress(True, lambda: float(next(seconds)))
     for done in (0, 4 * MIB, 8 * MIB):
-        progress.tell(check("running", done))
+        progress.show(check("running", done))
     progress.close()
     told = capsys.readouterr().err
     assert told.count("\n") == 1
@@ -146,22 +162,28 @@ def test_elsewhere_there_is_a_line_now_and_then_and_one_at_the_end(capsys: pytes
     moments = iter([0.0, 1.0, 12.0, 13.0])
     progress = check_progress.Progress(False, lambda: next(moments))
     for about in (check("running"), check("running", 1), check("running", 2), check("succeeded", 3, 3)):
-        progress.tell(about)
+        progress.show(about)
     progress.close()
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("  ")[0] for line in lines] == [
-        "content check running", "content check running", "content check succeeded",
-    ]  # fmt: skip
+        "content check running",
+        "content check running",
+        "content check succeeded",
+    ]
     assert not any("[" in line or "\r" in line for line in lines)
 
 
 def test_without_a_total_only_what_came_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     progress = check_progress.Progress(False)
-    progress.tell(check("running", 3 * 1024**3, None))
+    progress.show(check("running", 3 * 1024**3, None))
     assert capsys.readouterr().err == "content check running  3.0 GiB\n"
 
 
 def test_sizes_are_told_in_words() -> None:
     assert [check_progress.size(each) for each in (0, 1023, 1024, 1536 * 1024, 300 * 1024**3)] == [
-        "0 B", "1023 B", "1.0 KiB", "1.5 MiB", "300.0 GiB",
-    ]  # fmt: skip
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "1.5 MiB",
+        "300.0 GiB",
+    ]

@@ -15,10 +15,10 @@ WHOLE = {"bundle": 1, "app": {"slug": "hello"}, "artifacts": {}, "manifest": {"v
     ("text", "told"),
     [
         ("no JSON", "cannot be read"),
-        ("[]", "no bundle of version 1"),
-        (json.dumps({**WHOLE, "bundle": 2}), "no bundle of version 1"),
+        ("[]", "is not a bundle of version 1"),
+        (json.dumps({**WHOLE, "bundle": 2}), "is not a bundle of version 1"),
         (json.dumps({name: WHOLE[name] for name in ("bundle", "app")}), "lacks artifacts, manifest"),
-        (json.dumps(WHOLE) + " " * 1_048_576, "no bundle of version 1"),
+        (json.dumps(WHOLE) + " " * 1_048_576, "is not a bundle of version 1"),
     ],
 )
 def test_what_is_no_bundle_is_refused_with_the_reason(tmp_path: Path, text: str, told: str) -> None:

@@ -25,10 +25,18 @@ def in_project(environment: dict[str, str]) -> None:
 def part(text: str, offset: int, size: int, **other: Any) -> dict[str, Any]:
     """A part of the log."""
     return {
-        "member_id": MEMBER, "service": "web", "kind": "service", "offset": offset,
-        "next_offset": offset + len(text.encode()), "size": size, "text": text, "truncated_before": False,
-        "dropped_bytes": None, "log": "", **other,
-    }  # fmt: skip
+        "member_id": MEMBER,
+        "service": "web",
+        "kind": "service",
+        "offset": offset,
+        "next_offset": offset + len(text.encode()),
+        "size": size,
+        "text": text,
+        "truncated_before": False,
+        "dropped_bytes": None,
+        "log": "",
+        **other,
+    }
 
 
 def members(platform: Platform, *names: str, status: str = "ready") -> None:

@@ -1,12 +1,12 @@
 """Builds the methods of both clients from the table of operations.
 
-A method is a real function with a real signature, so that `help()`, `inspect.signature`, wrong arguments and tracebacks
-are what they would be had somebody written it: its source is rendered from the operation and compiled, as `dataclasses`
-does it. That happens when the method is first used; until then a small descriptor stands in its place. Type checkers
-and editors read `methods.pyi`, which is generated from the same signatures.
+A method is a real function with a real signature, so that `help()`, `inspect.signature`, errors about arguments and
+tracebacks look as if it were written by hand: its source is rendered from the operation and compiled, as
+`dataclasses` does. That happens on first use; until then a small descriptor takes its place. Type checkers and
+editors read `methods.pyi`, which is generated from the same signatures.
 
-Path parameters are positional, everything else goes by name. A list has an iterator beside it, an event stream a
-follower. The value of an optional parameter that is not given is left to the server.
+Path parameters are positional, all others are keyword-only. A list also has an iterator, an event stream a follower.
+The default of an optional parameter is left to the server.
 """
 
 import keyword
@@ -28,7 +28,7 @@ RESERVED: Final = frozenset({"options", "self", "most"})
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How the methods of one client are written."""
+    """The differences between the methods of the two clients."""
 
     define: str
     wait: str
@@ -73,15 +73,14 @@ class Method:
     @property
     def doc(self) -> str:
         if self._is_iterator:
-            return f"{self.operation.summary}; all of them, or at the `most` so many, page after page."
+            return f"{self.operation.summary}; iterates over all pages, and stops after `most` items if that is given."
         parts = [f"{self.operation.summary}.", self.operation.description]
         if self.operation.shows_secret_once:
-            parts.append("The answer holds something that is told once.")
+            parts.append("The answer contains a secret that is shown only once.")
         return "\n\n".join(part for part in parts if part)
 
     @property
     def statement(self) -> str:
-        """What the method does."""
         operation = self.operation
         if self._is_follower:
             return f"return self.follow({self._call}, {operation.item}, cursor)"
@@ -131,7 +130,7 @@ class Method:
 
 
 def argument(name: str) -> str:
-    """The name of a parameter in Python."""
+    """The Python name of a parameter."""
     return f"{name}_" if keyword.iskeyword(name) or name in RESERVED else name
 
 
@@ -168,14 +167,14 @@ def method_names(operation: str, flags: list[str]) -> Iterator[str]:
 
 
 def install(owner: type, style: Style, table: OperationTable) -> None:
-    """Give a class one method for each operation, and iterators and followers."""
+    """Give a class the methods of every operation."""
     for operation in table:
         for name in method_names(operation, table.flags(operation)):
             setattr(owner, name, LazyMethod(owner, name, operation, style=style, table=table))
 
 
 class LazyMethod:
-    """Stands for a method until it is first used, and then puts the function in its own place."""
+    """Takes the place of a method until it is first used, and then replaces itself by the function."""
 
     __slots__ = ("_name", "_operation", "_owner", "_style", "_table")
 
@@ -190,7 +189,7 @@ class LazyMethod:
 
 
 def compiled(method: Method, owner: type) -> FunctionType:
-    """The function of a method, as a method of this class."""
+    """Compile a method as a function of this class."""
     from mooring_sdk import models
 
     source = f"{method.header}\n    {method.statement}\n"

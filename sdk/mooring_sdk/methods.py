@@ -1,6 +1,6 @@
-"""The methods of both clients, one for each operation; `methods.pyi` says the same to type checkers and editors.
+"""The methods of both clients, one for each operation; `methods.pyi` has their types for type checkers and editors.
 
-What sends the calls is the client that inherits from these classes.
+The clients inherit from these classes, and send the calls.
 """
 
 from mooring_sdk.method_builder import ASYNC, SYNC, install

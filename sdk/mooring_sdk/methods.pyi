@@ -84,7 +84,7 @@ class SyncMethods:
 
         Needs the action `instance.connect`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def create_allocation(self, project_id: str, *, shape: str, sku: str, gpu_count: int | None = None, region: str | None = None, name: str | None = None, group_id: str | None = None, place_within_seconds: int | None = None, scheduler_type: str | None = None, integration_metadata: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Allocation:
         """Ask for capacity.
@@ -122,7 +122,7 @@ class SyncMethods:
 
         Needs the action `node.enrol`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def create_entitlement(self, project_id: str, *, app_id: str, reason: str, enabled: bool | None = None, versions: str | None = None, rules: models.RulesBody | None = None, agreed_actions: list[str] | None = None, options: CallOptions = UNCHANGED) -> models.Entitlement:
         """Entitle a project to an app, or say that it is not.
@@ -159,7 +159,7 @@ class SyncMethods:
 
         Needs the action `user.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def create_platform_version(self, app_id: str, *, manifest: dict[str, Any], options: CallOptions = UNCHANGED) -> models.Version:
         """Publish a version as a draft.
@@ -176,7 +176,7 @@ class SyncMethods:
 
         Needs the action `webhook.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def create_project(self, tenant_id: str, *, slug: str, display_name: str, options: CallOptions = UNCHANGED) -> models.Project:
         """Make a project in a tenant.
@@ -196,7 +196,7 @@ class SyncMethods:
 
         Needs the action `webhook.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def create_service_account(self, project_id: str, *, name: str, actions: list[str], description: str | None = None, public_key: str | None = None, options: CallOptions = UNCHANGED) -> models.ServiceAccount:
         """Make a service account with an explicit list of actions, at most those of its maker.
@@ -221,7 +221,7 @@ class SyncMethods:
 
         Needs the action `tenant.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def create_tenant_app(self, tenant_id: str, *, slug: str, display_name: str, category: str, description: str | None = None, icon: str | None = None, options: CallOptions = UNCHANGED) -> models.App:
         """Register an app, for everybody or for one tenant; its slug and category stay for ever.
@@ -245,7 +245,7 @@ class SyncMethods:
 
         Needs the action `user.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def create_tenant_version(self, tenant_id: str, app_id: str, *, manifest: dict[str, Any], options: CallOptions = UNCHANGED) -> models.Version:
         """Publish a version as a draft.
@@ -262,14 +262,14 @@ class SyncMethods:
 
         Needs the action `webhook.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def create_token(self, *, name: str, expires_in_seconds: int | None = None, actions: list[str] | None = None, options: CallOptions = UNCHANGED) -> models.TokenCreated:
         """Make a personal access token, told once; with `actions` it is narrower than its maker, never wider.
 
         Needs the action `token.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def delete_attachment(self, project_id: str, attachment_id: str, *, options: CallOptions = UNCHANGED) -> models.Attachment:
         """End the project's use of the instance: the same as `detach`, with its defaults.
@@ -418,7 +418,7 @@ class SyncMethods:
 
         Needs the action `instance.exec`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def exec_instance(self, project_id: str, instance_id: str, *, argv: list[str] | None = None, endpoint: str | None = None, columns: int | None = None, rows: int | None = None, terminal: bool | None = None, options: CallOptions = UNCHANGED) -> models.Ticket:
         """Get a ticket for one command at the app's terminal, as the user whom the app names there, who is never root.
@@ -427,7 +427,7 @@ class SyncMethods:
 
         Needs the action `instance.exec`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def explain_allocation(self, project_id: str, *, shape: str, sku: str, gpu_count: int | None = None, region: str | None = None, count: int | None = None, same_node: bool | None = None, options: CallOptions = UNCHANGED) -> models.Explanation:
         """Say whether a request would fit now and, if not, why, and the smallest change that would make it fit.
@@ -853,7 +853,7 @@ class SyncMethods:
         Needs the action `allocation.read`."""
 
     def iter_allocation_groups(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.AllocationGroup, None, None]:
-        """List a project's allocation groups with their allocations; all of them, or at the `most` so many, page after page."""
+        """List a project's allocation groups with their allocations; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_allocations(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, group_id: str | None = None, options: CallOptions = UNCHANGED) -> models.AllocationPage:
         """List a project's allocations, the oldest first; those that are over stay readable.
@@ -861,7 +861,7 @@ class SyncMethods:
         Needs the action `allocation.read`."""
 
     def iter_allocations(self, project_id: str, *, limit: int | None = None, status: str | None = None, group_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Allocation, None, None]:
-        """List a project's allocations, the oldest first; those that are over stay readable; all of them, or at the `most` so many, page after page."""
+        """List a project's allocations, the oldest first; those that are over stay readable; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_attachment_operations(self, project_id: str, attachment_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.AttachedOperationPage:
         """List what was done for the attachment, the newest first; actions that only read are not among it.
@@ -869,7 +869,7 @@ class SyncMethods:
         Needs the action `attachment.read`."""
 
     def iter_attachment_operations(self, project_id: str, attachment_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.AttachedOperation, None, None]:
-        """List what was done for the attachment, the newest first; actions that only read are not among it; all of them, or at the `most` so many, page after page."""
+        """List what was done for the attachment, the newest first; actions that only read are not among it; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_attachment_usage(self, project_id: str, attachment_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UsageRecordPage:
         """List what the project used of the instance, as its app reported it.
@@ -877,7 +877,7 @@ class SyncMethods:
         Needs the action `usage.read`."""
 
     def iter_attachment_usage(self, project_id: str, attachment_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.UsageRecord, None, None]:
-        """List what the project used of the instance, as its app reported it; all of them, or at the `most` so many, page after page."""
+        """List what the project used of the instance, as its app reported it; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_attachments(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.AttachmentPage:
         """List what the project is attached to, the oldest first; those that are over stay readable.
@@ -885,7 +885,7 @@ class SyncMethods:
         Needs the action `attachment.read`."""
 
     def iter_attachments(self, project_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Attachment, None, None]:
-        """List what the project is attached to, the oldest first; those that are over stay readable; all of them, or at the `most` so many, page after page."""
+        """List what the project is attached to, the oldest first; those that are over stay readable; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_catalog(self, *, cursor: str | None = None, limit: int | None = None, search: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.CatalogAppPage:
         """Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version.
@@ -893,7 +893,7 @@ class SyncMethods:
         Needs the action `self.read`."""
 
     def iter_catalog(self, *, limit: int | None = None, search: str | None = None, category: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.CatalogApp, None, None]:
-        """Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version; all of them, or at the `most` so many, page after page."""
+        """Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_closing_records(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ClosingRecordPage:
         """List by what the end of each member is known: a receipt, that nothing was started, or a write-off.
@@ -901,7 +901,7 @@ class SyncMethods:
         Needs the action `instance.read`."""
 
     def iter_closing_records(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.ClosingRecord, None, None]:
-        """List by what the end of each member is known: a receipt, that nothing was started, or a write-off; all of them, or at the `most` so many, page after page."""
+        """List by what the end of each member is known: a receipt, that nothing was started, or a write-off; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_endpoints(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.EndpointPage:
         """List the endpoints of a project's apps that can be reached now.
@@ -909,7 +909,7 @@ class SyncMethods:
         Needs the action `instance.read`."""
 
     def iter_endpoints(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Endpoint, None, None]:
-        """List the endpoints of a project's apps that can be reached now; all of them, or at the `most` so many, page after page."""
+        """List the endpoints of a project's apps that can be reached now; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_enrolment_tokens(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.EnrolmentTokenPage:
         """List the tokens by which machines join or joined, never their secrets.
@@ -917,7 +917,7 @@ class SyncMethods:
         Needs the action `node.enrol`."""
 
     def iter_enrolment_tokens(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.EnrolmentToken, None, None]:
-        """List the tokens by which machines join or joined, never their secrets; all of them, or at the `most` so many, page after page."""
+        """List the tokens by which machines join or joined, never their secrets; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_entitlements(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.EntitlementPage:
         """List what a project was entitled to; what it may launch in the end is in its catalog.
@@ -925,7 +925,7 @@ class SyncMethods:
         Needs the action `entitlement.read`."""
 
     def iter_entitlements(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Entitlement, None, None]:
-        """List what a project was entitled to; what it may launch in the end is in its catalog; all of them, or at the `most` so many, page after page."""
+        """List what a project was entitled to; what it may launch in the end is in its catalog; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_instance_attachments(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.InstanceAttachmentPage:
         """List which projects are attached to an instance of this one, each with its account's name and its state.
@@ -933,7 +933,7 @@ class SyncMethods:
         Needs the action `attachment.read`."""
 
     def iter_instance_attachments(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.InstanceAttachment, None, None]:
-        """List which projects are attached to an instance of this one, each with its account's name and its state; all of them, or at the `most` so many, page after page."""
+        """List which projects are attached to an instance of this one, each with its account's name and its state; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_instance_timeline(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, audit: bool | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.TimelinePage:
         """Read what happened around an instance: its members, operations, tasks and the capacity it asked for.
@@ -941,7 +941,7 @@ class SyncMethods:
         Needs the action `event.read`."""
 
     def iter_instance_timeline(self, project_id: str, instance_id: str, *, limit: int | None = None, correlation_id: str | None = None, audit: bool | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.TimelineEntry, None, None]:
-        """Read what happened around an instance: its members, operations, tasks and the capacity it asked for; all of them, or at the `most` so many, page after page."""
+        """Read what happened around an instance: its members, operations, tasks and the capacity it asked for; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_instances(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
         """List a project's instances, the oldest first; those that are over stay readable.
@@ -949,7 +949,7 @@ class SyncMethods:
         Needs the action `instance.read`."""
 
     def iter_instances(self, project_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Instance, None, None]:
-        """List a project's instances, the oldest first; those that are over stay readable; all of them, or at the `most` so many, page after page."""
+        """List a project's instances, the oldest first; those that are over stay readable; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_members(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, component: str | None = None, options: CallOptions = UNCHANGED) -> models.MemberPage:
         """List the members of an instance, those that were removed among them.
@@ -957,7 +957,7 @@ class SyncMethods:
         Needs the action `member.read`."""
 
     def iter_members(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, component: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Member, None, None]:
-        """List the members of an instance, those that were removed among them; all of them, or at the `most` so many, page after page."""
+        """List the members of an instance, those that were removed among them; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_node_tasks(self, node_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.NodeTaskPage:
         """List the tasks of a node, newest first: that they are there and how they stand, not what is in them.
@@ -970,7 +970,7 @@ class SyncMethods:
         Needs the action `node.read`."""
 
     def iter_nodes(self, *, limit: int | None = None, status: str | None = None, region: str | None = None, reachable: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Node, None, None]:
-        """List nodes, by status, region or whether they are heard of; all of them, or at the `most` so many, page after page."""
+        """List nodes, by status, region or whether they are heard of; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_operations(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.OperationPage:
         """List the operations of an instance, the newest first; actions that only read are not among them.
@@ -978,7 +978,7 @@ class SyncMethods:
         Needs the action `operation.read`."""
 
     def iter_operations(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Operation, None, None]:
-        """List the operations of an instance, the newest first; actions that only read are not among them; all of them, or at the `most` so many, page after page."""
+        """List the operations of an instance, the newest first; actions that only read are not among them; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_allocations(self, *, cursor: str | None = None, limit: int | None = None, node_id: str | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.OccupancyPage:
         """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it.
@@ -986,7 +986,7 @@ class SyncMethods:
         Needs the action `node.read`."""
 
     def iter_platform_allocations(self, *, limit: int | None = None, node_id: str | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Occupancy, None, None]:
-        """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it; all of them, or at the `most` so many, page after page."""
+        """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_apps(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AppPage:
         """List the apps of exactly this place; what a project may launch is in its catalog.
@@ -994,7 +994,7 @@ class SyncMethods:
         Needs the action `catalog.read`."""
 
     def iter_platform_apps(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.App, None, None]:
-        """List the apps of exactly this place; what a project may launch is in its catalog; all of them, or at the `most` so many, page after page."""
+        """List the apps of exactly this place; what a project may launch is in its catalog; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_artifact_checks(self, artifact_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheckPage:
         """List the checks of an artifact, newest first: those that are under way and those that ended.
@@ -1002,7 +1002,7 @@ class SyncMethods:
         Needs the action `artifact.read`."""
 
     def iter_platform_artifact_checks(self, artifact_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.ArtifactCheck, None, None]:
-        """List the checks of an artifact, newest first: those that are under way and those that ended; all of them, or at the `most` so many, page after page."""
+        """List the checks of an artifact, newest first: those that are under way and those that ended; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_artifact_sources(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSourcePage:
         """List the sources that count here: the platform's and the tenant's own.
@@ -1010,7 +1010,7 @@ class SyncMethods:
         Needs the action `artifact_source.read`."""
 
     def iter_platform_artifact_sources(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.ArtifactSource, None, None]:
-        """List the sources that count here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        """List the sources that count here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_artifacts(self, *, cursor: str | None = None, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactPage:
         """List the artifacts that this place sees: the platform's, its tenant's and its own.
@@ -1018,7 +1018,7 @@ class SyncMethods:
         Needs the action `artifact.read`."""
 
     def iter_platform_artifacts(self, *, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Artifact, None, None]:
-        """List the artifacts that this place sees: the platform's, its tenant's and its own; all of them, or at the `most` so many, page after page."""
+        """List the artifacts that this place sees: the platform's, its tenant's and its own; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_audit(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
@@ -1026,7 +1026,7 @@ class SyncMethods:
         Needs the action `audit.read`."""
 
     def iter_platform_audit(self, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Audit, None, None]:
-        """Read the audit trail, newest first; all of them, or at the `most` so many, page after page."""
+        """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_break_glass(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.BreakGlassPage:
         """List who entered which tenant, when and why.
@@ -1034,7 +1034,7 @@ class SyncMethods:
         Needs the action `break_glass.read`."""
 
     def iter_platform_break_glass(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.BreakGlass, None, None]:
-        """List who entered which tenant, when and why; all of them, or at the `most` so many, page after page."""
+        """List who entered which tenant, when and why; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_deliveries(self, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
         """List the deliveries of exactly this place's webhooks, newest first.
@@ -1042,7 +1042,7 @@ class SyncMethods:
         Needs the action `outbox.read`."""
 
     def iter_platform_deliveries(self, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Delivery, None, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; all of them, or at the `most` so many, page after page."""
+        """List the deliveries of exactly this place's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_events(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
         """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
@@ -1050,7 +1050,7 @@ class SyncMethods:
         Needs the action `event.read`."""
 
     def iter_platform_events(self, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; all of them, or at the `most` so many, page after page."""
+        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_memberships(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place.
@@ -1058,7 +1058,7 @@ class SyncMethods:
         Needs the action `membership.read`."""
 
     def iter_platform_memberships(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Membership, None, None]:
-        """List who has which role in exactly this place; all of them, or at the `most` so many, page after page."""
+        """List who has which role in exactly this place; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_signer_keys(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
         """List the keys that count or counted here: the platform's and the tenant's own.
@@ -1066,7 +1066,7 @@ class SyncMethods:
         Needs the action `signer_key.read`."""
 
     def iter_platform_signer_keys(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.SignerKey, None, None]:
-        """List the keys that count or counted here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        """List the keys that count or counted here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_users(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UserPage:
         """List users.
@@ -1074,7 +1074,7 @@ class SyncMethods:
         Needs the action `user.read`."""
 
     def iter_platform_users(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.User, None, None]:
-        """List users; all of them, or at the `most` so many, page after page."""
+        """List users; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_versions(self, app_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.VersionPage:
         """List the versions of an app in the order in which they were published.
@@ -1082,7 +1082,7 @@ class SyncMethods:
         Needs the action `app_version.read`."""
 
     def iter_platform_versions(self, app_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Version, None, None]:
-        """List the versions of an app in the order in which they were published; all of them, or at the `most` so many, page after page."""
+        """List the versions of an app in the order in which they were published; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_webhooks(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
         """List the webhooks of exactly this place.
@@ -1090,7 +1090,7 @@ class SyncMethods:
         Needs the action `webhook.read`."""
 
     def iter_platform_webhooks(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Webhook, None, None]:
-        """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
+        """List the webhooks of exactly this place; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_artifact_checks(self, project_id: str, artifact_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheckPage:
         """List the checks of an artifact, newest first: those that are under way and those that ended.
@@ -1098,7 +1098,7 @@ class SyncMethods:
         Needs the action `artifact.read`."""
 
     def iter_project_artifact_checks(self, project_id: str, artifact_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.ArtifactCheck, None, None]:
-        """List the checks of an artifact, newest first: those that are under way and those that ended; all of them, or at the `most` so many, page after page."""
+        """List the checks of an artifact, newest first: those that are under way and those that ended; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_artifact_sources(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSourcePage:
         """List the sources that count here: the platform's and the tenant's own.
@@ -1106,7 +1106,7 @@ class SyncMethods:
         Needs the action `artifact_source.read`."""
 
     def iter_project_artifact_sources(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.ArtifactSource, None, None]:
-        """List the sources that count here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        """List the sources that count here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_artifacts(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactPage:
         """List the artifacts that this place sees: the platform's, its tenant's and its own.
@@ -1114,7 +1114,7 @@ class SyncMethods:
         Needs the action `artifact.read`."""
 
     def iter_project_artifacts(self, project_id: str, *, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Artifact, None, None]:
-        """List the artifacts that this place sees: the platform's, its tenant's and its own; all of them, or at the `most` so many, page after page."""
+        """List the artifacts that this place sees: the platform's, its tenant's and its own; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_audit(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
@@ -1122,7 +1122,7 @@ class SyncMethods:
         Needs the action `audit.read`."""
 
     def iter_project_audit(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Audit, None, None]:
-        """Read the audit trail, newest first; all of them, or at the `most` so many, page after page."""
+        """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_catalog(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, search: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.CatalogEntryPage:
         """Browse what a project may launch and, for what it may not, everything that hinders it.
@@ -1130,7 +1130,7 @@ class SyncMethods:
         Needs the action `catalog.read`."""
 
     def iter_project_catalog(self, project_id: str, *, limit: int | None = None, search: str | None = None, category: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.CatalogEntry, None, None]:
-        """Browse what a project may launch and, for what it may not, everything that hinders it; all of them, or at the `most` so many, page after page."""
+        """Browse what a project may launch and, for what it may not, everything that hinders it; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_deliveries(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
         """List the deliveries of exactly this place's webhooks, newest first.
@@ -1138,7 +1138,7 @@ class SyncMethods:
         Needs the action `outbox.read`."""
 
     def iter_project_deliveries(self, project_id: str, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Delivery, None, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; all of them, or at the `most` so many, page after page."""
+        """List the deliveries of exactly this place's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_events(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
         """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
@@ -1146,7 +1146,7 @@ class SyncMethods:
         Needs the action `event.read`."""
 
     def iter_project_events(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; all of them, or at the `most` so many, page after page."""
+        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_memberships(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place.
@@ -1154,7 +1154,7 @@ class SyncMethods:
         Needs the action `membership.read`."""
 
     def iter_project_memberships(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Membership, None, None]:
-        """List who has which role in exactly this place; all of them, or at the `most` so many, page after page."""
+        """List who has which role in exactly this place; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_signer_keys(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
         """List the keys that count or counted here: the platform's and the tenant's own.
@@ -1162,7 +1162,7 @@ class SyncMethods:
         Needs the action `signer_key.read`."""
 
     def iter_project_signer_keys(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.SignerKey, None, None]:
-        """List the keys that count or counted here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        """List the keys that count or counted here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_webhooks(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
         """List the webhooks of exactly this place.
@@ -1170,7 +1170,7 @@ class SyncMethods:
         Needs the action `webhook.read`."""
 
     def iter_project_webhooks(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Webhook, None, None]:
-        """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
+        """List the webhooks of exactly this place; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_projects(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ProjectPage:
         """List the projects that the caller may read: all of the tenant for its admins, else those it works in.
@@ -1178,7 +1178,7 @@ class SyncMethods:
         Needs the action `self.read`."""
 
     def iter_projects(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Project, None, None]:
-        """List the projects that the caller may read: all of the tenant for its admins, else those it works in; all of them, or at the `most` so many, page after page."""
+        """List the projects that the caller may read: all of the tenant for its admins, else those it works in; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_receipts(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, allocation_id: str | None = None, options: CallOptions = UNCHANGED) -> models.ReceiptPage:
         """List the receipts of the project's teardowns, newest first.
@@ -1186,7 +1186,7 @@ class SyncMethods:
         Needs the action `receipt.read`."""
 
     def iter_receipts(self, project_id: str, *, limit: int | None = None, allocation_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Receipt, None, None]:
-        """List the receipts of the project's teardowns, newest first; all of them, or at the `most` so many, page after page."""
+        """List the receipts of the project's teardowns, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_service_account_keys(self, project_id: str, service_account_id: str, *, options: CallOptions = UNCHANGED) -> models.KeyPage:
         """List the public keys of a service account, revoked ones too.
@@ -1199,7 +1199,7 @@ class SyncMethods:
         Needs the action `service_account.read`."""
 
     def iter_service_accounts(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.ServiceAccount, None, None]:
-        """List a project's service accounts; deleted ones are readable by id only; all of them, or at the `most` so many, page after page."""
+        """List a project's service accounts; deleted ones are readable by id only; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_sku_prices(self, sku_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SkuPricePage:
         """List what a SKU cost and costs, the newest price last.
@@ -1207,7 +1207,7 @@ class SyncMethods:
         Needs the action `self.read`."""
 
     def iter_sku_prices(self, sku_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.SkuPrice, None, None]:
-        """List what a SKU cost and costs, the newest price last; all of them, or at the `most` so many, page after page."""
+        """List what a SKU cost and costs, the newest price last; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_skus(self, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, region: str | None = None, shape: str | None = None, options: CallOptions = UNCHANGED) -> models.SkuPage:
         """List what is offered, and what it costs.
@@ -1215,7 +1215,7 @@ class SyncMethods:
         Needs the action `self.read`."""
 
     def iter_skus(self, *, limit: int | None = None, status: str | None = None, region: str | None = None, shape: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Sku, None, None]:
-        """List what is offered, and what it costs; all of them, or at the `most` so many, page after page."""
+        """List what is offered, and what it costs; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_task_signing_keys(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKeyPage:
         """List the keys that sign, or signed, tasks, the newest one last.
@@ -1228,7 +1228,7 @@ class SyncMethods:
         Needs the action `task.read`."""
 
     def iter_tasks(self, project_id: str, *, limit: int | None = None, status: str | None = None, allocation_id: str | None = None, instance_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Task, None, None]:
-        """List the project's tasks, newest first; all of them, or at the `most` so many, page after page."""
+        """List the project's tasks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_apps(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AppPage:
         """List the apps of exactly this place; what a project may launch is in its catalog.
@@ -1236,7 +1236,7 @@ class SyncMethods:
         Needs the action `catalog.read`."""
 
     def iter_tenant_apps(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.App, None, None]:
-        """List the apps of exactly this place; what a project may launch is in its catalog; all of them, or at the `most` so many, page after page."""
+        """List the apps of exactly this place; what a project may launch is in its catalog; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_artifact_checks(self, tenant_id: str, artifact_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheckPage:
         """List the checks of an artifact, newest first: those that are under way and those that ended.
@@ -1244,7 +1244,7 @@ class SyncMethods:
         Needs the action `artifact.read`."""
 
     def iter_tenant_artifact_checks(self, tenant_id: str, artifact_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.ArtifactCheck, None, None]:
-        """List the checks of an artifact, newest first: those that are under way and those that ended; all of them, or at the `most` so many, page after page."""
+        """List the checks of an artifact, newest first: those that are under way and those that ended; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_artifact_sources(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSourcePage:
         """List the sources that count here: the platform's and the tenant's own.
@@ -1252,7 +1252,7 @@ class SyncMethods:
         Needs the action `artifact_source.read`."""
 
     def iter_tenant_artifact_sources(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.ArtifactSource, None, None]:
-        """List the sources that count here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        """List the sources that count here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_artifacts(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactPage:
         """List the artifacts that this place sees: the platform's, its tenant's and its own.
@@ -1260,7 +1260,7 @@ class SyncMethods:
         Needs the action `artifact.read`."""
 
     def iter_tenant_artifacts(self, tenant_id: str, *, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Artifact, None, None]:
-        """List the artifacts that this place sees: the platform's, its tenant's and its own; all of them, or at the `most` so many, page after page."""
+        """List the artifacts that this place sees: the platform's, its tenant's and its own; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_audit(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
@@ -1268,7 +1268,7 @@ class SyncMethods:
         Needs the action `audit.read`."""
 
     def iter_tenant_audit(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Audit, None, None]:
-        """Read the audit trail, newest first; all of them, or at the `most` so many, page after page."""
+        """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_break_glass(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.BreakGlassPage:
         """List who entered which tenant, when and why.
@@ -1276,7 +1276,7 @@ class SyncMethods:
         Needs the action `break_glass.read`."""
 
     def iter_tenant_break_glass(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.BreakGlass, None, None]:
-        """List who entered which tenant, when and why; all of them, or at the `most` so many, page after page."""
+        """List who entered which tenant, when and why; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_deliveries(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
         """List the deliveries of exactly this place's webhooks, newest first.
@@ -1284,7 +1284,7 @@ class SyncMethods:
         Needs the action `outbox.read`."""
 
     def iter_tenant_deliveries(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Delivery, None, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; all of them, or at the `most` so many, page after page."""
+        """List the deliveries of exactly this place's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_events(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
         """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
@@ -1292,7 +1292,7 @@ class SyncMethods:
         Needs the action `event.read`."""
 
     def iter_tenant_events(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; all of them, or at the `most` so many, page after page."""
+        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_memberships(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place.
@@ -1300,7 +1300,7 @@ class SyncMethods:
         Needs the action `membership.read`."""
 
     def iter_tenant_memberships(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Membership, None, None]:
-        """List who has which role in exactly this place; all of them, or at the `most` so many, page after page."""
+        """List who has which role in exactly this place; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_signer_keys(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
         """List the keys that count or counted here: the platform's and the tenant's own.
@@ -1308,7 +1308,7 @@ class SyncMethods:
         Needs the action `signer_key.read`."""
 
     def iter_tenant_signer_keys(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.SignerKey, None, None]:
-        """List the keys that count or counted here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        """List the keys that count or counted here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_users(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UserPage:
         """List users.
@@ -1316,7 +1316,7 @@ class SyncMethods:
         Needs the action `user.read`."""
 
     def iter_tenant_users(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.User, None, None]:
-        """List users; all of them, or at the `most` so many, page after page."""
+        """List users; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_versions(self, tenant_id: str, app_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.VersionPage:
         """List the versions of an app in the order in which they were published.
@@ -1324,7 +1324,7 @@ class SyncMethods:
         Needs the action `app_version.read`."""
 
     def iter_tenant_versions(self, tenant_id: str, app_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Version, None, None]:
-        """List the versions of an app in the order in which they were published; all of them, or at the `most` so many, page after page."""
+        """List the versions of an app in the order in which they were published; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_webhooks(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
         """List the webhooks of exactly this place.
@@ -1332,7 +1332,7 @@ class SyncMethods:
         Needs the action `webhook.read`."""
 
     def iter_tenant_webhooks(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Webhook, None, None]:
-        """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
+        """List the webhooks of exactly this place; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenants(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.TenantPage:
         """List the platform's tenants.
@@ -1340,7 +1340,7 @@ class SyncMethods:
         Needs the action `tenant.read`."""
 
     def iter_tenants(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Tenant, None, None]:
-        """List the platform's tenants; all of them, or at the `most` so many, page after page."""
+        """List the platform's tenants; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_timeline(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, audit: bool | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.TimelinePage:
         """Read what happened under a correlation id, or around an instance: events and audit rows in one order.
@@ -1350,7 +1350,7 @@ class SyncMethods:
         Needs the action `event.read`."""
 
     def iter_timeline(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, audit: bool | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.TimelineEntry, None, None]:
-        """Read what happened under a correlation id, or around an instance: events and audit rows in one order; all of them, or at the `most` so many, page after page."""
+        """Read what happened under a correlation id, or around an instance: events and audit rows in one order; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tokens(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.TokenPage:
         """List the caller's own tokens that still count.
@@ -1358,7 +1358,7 @@ class SyncMethods:
         Needs the action `token.read`."""
 
     def iter_tokens(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Token, None, None]:
-        """List the caller's own tokens that still count; all of them, or at the `most` so many, page after page."""
+        """List the caller's own tokens that still count; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_usage_records(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UsageRecordPage:
         """List what the app reported that it used.
@@ -1366,7 +1366,7 @@ class SyncMethods:
         Needs the action `usage.read`."""
 
     def iter_usage_records(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.UsageRecord, None, None]:
-        """List what the app reported that it used; all of them, or at the `most` so many, page after page."""
+        """List what the app reported that it used; iterates over all pages, and stops after `most` items if that is given."""
 
     def make_member_task(self, instance_id: str, *, fence: int, member_id: str, type: str, step: str, operation_id: str | None = None, arguments: dict[str, Any] | None = None, grants: list[models.Granted] | None = None, lifetime_seconds: float | None = None, options: CallOptions = UNCHANGED) -> models.RuntimeTask:
         """Have something done on the node of a member; the task is named by operation and step, and made once.
@@ -1389,7 +1389,7 @@ class SyncMethods:
 
         Needs the action `break_glass.open`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def open_endpoint(self, project_id: str, endpoint_id: str, *, options: CallOptions = UNCHANGED) -> models.Link:
         """Get a link that opens this endpoint in a browser.
@@ -1398,7 +1398,7 @@ class SyncMethods:
 
         Needs the action `instance.connect`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def plan_instance(self, project_id: str, *, app: str, name: str | None = None, version: str | None = None, channel: str | None = None, config: dict[str, Any] | None = None, topology: dict[str, int] | None = None, placement: models.Placement | None = None, service_account_id: str | None = None, operating_mode: str | None = None, control_plane_scope: str | None = None, topology_mode: str | None = None, options: CallOptions = UNCHANGED) -> models.Plan:
         """Say what a launch would be, without launching.
@@ -1458,7 +1458,7 @@ class SyncMethods:
 
         Needs the action `artifact.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def publish_project_artifact(self, project_id: str, *, name: str, options: CallOptions = UNCHANGED) -> models.Publish:
         """Get a token to push to one repository of this place in the platform's own registry.
@@ -1467,7 +1467,7 @@ class SyncMethods:
 
         Needs the action `artifact.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def publish_tenant_artifact(self, tenant_id: str, *, name: str, options: CallOptions = UNCHANGED) -> models.Publish:
         """Get a token to push to one repository of this place in the platform's own registry.
@@ -1476,7 +1476,7 @@ class SyncMethods:
 
         Needs the action `artifact.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def reconcile_instance(self, project_id: str, instance_id: str, *, options: CallOptions = UNCHANGED) -> models.Operation:
         """Let the adapter compare what is with what is wanted, and put it right.
@@ -1620,14 +1620,14 @@ class SyncMethods:
 
         Needs the action `user.update`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def reset_tenant_user(self, tenant_id: str, user_id: str, *, options: CallOptions = UNCHANGED) -> models.UserCreated:
         """Replace a user's password, and every token, by a new one-time sign-in, which is told once.
 
         Needs the action `user.update`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def restart_instance(self, project_id: str, instance_id: str, *, options: CallOptions = UNCHANGED) -> models.Operation:
         """Begin anew with the same version, where the manifest allows it; otherwise `details.instead` says what does.
@@ -1659,7 +1659,7 @@ class SyncMethods:
 
         Needs the action `instance.connect`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def revoke_enrolment_token(self, enrolment_token_id: str, *, options: CallOptions = UNCHANGED) -> models.EnrolmentToken:
         """Revoke a token that nobody joined with.
@@ -1703,7 +1703,7 @@ class SyncMethods:
 
         Needs the action `webhook.update`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def rotate_project_webhook_key(self, project_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
         """Give a webhook a new signing key, which is told once.
@@ -1712,7 +1712,7 @@ class SyncMethods:
 
         Needs the action `webhook.update`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def rotate_task_signing_key(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKey:
         """Sign tasks with a new key from now on; nodes believe it by the signature of the last one.
@@ -1726,7 +1726,7 @@ class SyncMethods:
 
         Needs the action `webhook.update`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     def set_platform_app_adapter_key(self, app_id: str, *, public_key: str | None, keep_previous: bool | None = None, options: CallOptions = UNCHANGED) -> models.App:
         """Set the public key of the adapter that serves an app.
@@ -2008,7 +2008,7 @@ class AsyncMethods:
 
         Needs the action `instance.connect`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def create_allocation(self, project_id: str, *, shape: str, sku: str, gpu_count: int | None = None, region: str | None = None, name: str | None = None, group_id: str | None = None, place_within_seconds: int | None = None, scheduler_type: str | None = None, integration_metadata: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Allocation:
         """Ask for capacity.
@@ -2046,7 +2046,7 @@ class AsyncMethods:
 
         Needs the action `node.enrol`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def create_entitlement(self, project_id: str, *, app_id: str, reason: str, enabled: bool | None = None, versions: str | None = None, rules: models.RulesBody | None = None, agreed_actions: list[str] | None = None, options: CallOptions = UNCHANGED) -> models.Entitlement:
         """Entitle a project to an app, or say that it is not.
@@ -2083,7 +2083,7 @@ class AsyncMethods:
 
         Needs the action `user.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def create_platform_version(self, app_id: str, *, manifest: dict[str, Any], options: CallOptions = UNCHANGED) -> models.Version:
         """Publish a version as a draft.
@@ -2100,7 +2100,7 @@ class AsyncMethods:
 
         Needs the action `webhook.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def create_project(self, tenant_id: str, *, slug: str, display_name: str, options: CallOptions = UNCHANGED) -> models.Project:
         """Make a project in a tenant.
@@ -2120,7 +2120,7 @@ class AsyncMethods:
 
         Needs the action `webhook.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def create_service_account(self, project_id: str, *, name: str, actions: list[str], description: str | None = None, public_key: str | None = None, options: CallOptions = UNCHANGED) -> models.ServiceAccount:
         """Make a service account with an explicit list of actions, at most those of its maker.
@@ -2145,7 +2145,7 @@ class AsyncMethods:
 
         Needs the action `tenant.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def create_tenant_app(self, tenant_id: str, *, slug: str, display_name: str, category: str, description: str | None = None, icon: str | None = None, options: CallOptions = UNCHANGED) -> models.App:
         """Register an app, for everybody or for one tenant; its slug and category stay for ever.
@@ -2169,7 +2169,7 @@ class AsyncMethods:
 
         Needs the action `user.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def create_tenant_version(self, tenant_id: str, app_id: str, *, manifest: dict[str, Any], options: CallOptions = UNCHANGED) -> models.Version:
         """Publish a version as a draft.
@@ -2186,14 +2186,14 @@ class AsyncMethods:
 
         Needs the action `webhook.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def create_token(self, *, name: str, expires_in_seconds: int | None = None, actions: list[str] | None = None, options: CallOptions = UNCHANGED) -> models.TokenCreated:
         """Make a personal access token, told once; with `actions` it is narrower than its maker, never wider.
 
         Needs the action `token.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def delete_attachment(self, project_id: str, attachment_id: str, *, options: CallOptions = UNCHANGED) -> models.Attachment:
         """End the project's use of the instance: the same as `detach`, with its defaults.
@@ -2342,7 +2342,7 @@ class AsyncMethods:
 
         Needs the action `instance.exec`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def exec_instance(self, project_id: str, instance_id: str, *, argv: list[str] | None = None, endpoint: str | None = None, columns: int | None = None, rows: int | None = None, terminal: bool | None = None, options: CallOptions = UNCHANGED) -> models.Ticket:
         """Get a ticket for one command at the app's terminal, as the user whom the app names there, who is never root.
@@ -2351,7 +2351,7 @@ class AsyncMethods:
 
         Needs the action `instance.exec`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def explain_allocation(self, project_id: str, *, shape: str, sku: str, gpu_count: int | None = None, region: str | None = None, count: int | None = None, same_node: bool | None = None, options: CallOptions = UNCHANGED) -> models.Explanation:
         """Say whether a request would fit now and, if not, why, and the smallest change that would make it fit.
@@ -2777,7 +2777,7 @@ class AsyncMethods:
         Needs the action `allocation.read`."""
 
     def iter_allocation_groups(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.AllocationGroup, None]:
-        """List a project's allocation groups with their allocations; all of them, or at the `most` so many, page after page."""
+        """List a project's allocation groups with their allocations; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_allocations(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, group_id: str | None = None, options: CallOptions = UNCHANGED) -> models.AllocationPage:
         """List a project's allocations, the oldest first; those that are over stay readable.
@@ -2785,7 +2785,7 @@ class AsyncMethods:
         Needs the action `allocation.read`."""
 
     def iter_allocations(self, project_id: str, *, limit: int | None = None, status: str | None = None, group_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Allocation, None]:
-        """List a project's allocations, the oldest first; those that are over stay readable; all of them, or at the `most` so many, page after page."""
+        """List a project's allocations, the oldest first; those that are over stay readable; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_attachment_operations(self, project_id: str, attachment_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.AttachedOperationPage:
         """List what was done for the attachment, the newest first; actions that only read are not among it.
@@ -2793,7 +2793,7 @@ class AsyncMethods:
         Needs the action `attachment.read`."""
 
     def iter_attachment_operations(self, project_id: str, attachment_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.AttachedOperation, None]:
-        """List what was done for the attachment, the newest first; actions that only read are not among it; all of them, or at the `most` so many, page after page."""
+        """List what was done for the attachment, the newest first; actions that only read are not among it; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_attachment_usage(self, project_id: str, attachment_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UsageRecordPage:
         """List what the project used of the instance, as its app reported it.
@@ -2801,7 +2801,7 @@ class AsyncMethods:
         Needs the action `usage.read`."""
 
     def iter_attachment_usage(self, project_id: str, attachment_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.UsageRecord, None]:
-        """List what the project used of the instance, as its app reported it; all of them, or at the `most` so many, page after page."""
+        """List what the project used of the instance, as its app reported it; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_attachments(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.AttachmentPage:
         """List what the project is attached to, the oldest first; those that are over stay readable.
@@ -2809,7 +2809,7 @@ class AsyncMethods:
         Needs the action `attachment.read`."""
 
     def iter_attachments(self, project_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Attachment, None]:
-        """List what the project is attached to, the oldest first; those that are over stay readable; all of them, or at the `most` so many, page after page."""
+        """List what the project is attached to, the oldest first; those that are over stay readable; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_catalog(self, *, cursor: str | None = None, limit: int | None = None, search: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.CatalogAppPage:
         """Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version.
@@ -2817,7 +2817,7 @@ class AsyncMethods:
         Needs the action `self.read`."""
 
     def iter_catalog(self, *, limit: int | None = None, search: str | None = None, category: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.CatalogApp, None]:
-        """Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version; all of them, or at the `most` so many, page after page."""
+        """Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_closing_records(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ClosingRecordPage:
         """List by what the end of each member is known: a receipt, that nothing was started, or a write-off.
@@ -2825,7 +2825,7 @@ class AsyncMethods:
         Needs the action `instance.read`."""
 
     def iter_closing_records(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.ClosingRecord, None]:
-        """List by what the end of each member is known: a receipt, that nothing was started, or a write-off; all of them, or at the `most` so many, page after page."""
+        """List by what the end of each member is known: a receipt, that nothing was started, or a write-off; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_endpoints(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.EndpointPage:
         """List the endpoints of a project's apps that can be reached now.
@@ -2833,7 +2833,7 @@ class AsyncMethods:
         Needs the action `instance.read`."""
 
     def iter_endpoints(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Endpoint, None]:
-        """List the endpoints of a project's apps that can be reached now; all of them, or at the `most` so many, page after page."""
+        """List the endpoints of a project's apps that can be reached now; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_enrolment_tokens(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.EnrolmentTokenPage:
         """List the tokens by which machines join or joined, never their secrets.
@@ -2841,7 +2841,7 @@ class AsyncMethods:
         Needs the action `node.enrol`."""
 
     def iter_enrolment_tokens(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.EnrolmentToken, None]:
-        """List the tokens by which machines join or joined, never their secrets; all of them, or at the `most` so many, page after page."""
+        """List the tokens by which machines join or joined, never their secrets; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_entitlements(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.EntitlementPage:
         """List what a project was entitled to; what it may launch in the end is in its catalog.
@@ -2849,7 +2849,7 @@ class AsyncMethods:
         Needs the action `entitlement.read`."""
 
     def iter_entitlements(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Entitlement, None]:
-        """List what a project was entitled to; what it may launch in the end is in its catalog; all of them, or at the `most` so many, page after page."""
+        """List what a project was entitled to; what it may launch in the end is in its catalog; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_instance_attachments(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.InstanceAttachmentPage:
         """List which projects are attached to an instance of this one, each with its account's name and its state.
@@ -2857,7 +2857,7 @@ class AsyncMethods:
         Needs the action `attachment.read`."""
 
     def iter_instance_attachments(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.InstanceAttachment, None]:
-        """List which projects are attached to an instance of this one, each with its account's name and its state; all of them, or at the `most` so many, page after page."""
+        """List which projects are attached to an instance of this one, each with its account's name and its state; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_instance_timeline(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, audit: bool | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.TimelinePage:
         """Read what happened around an instance: its members, operations, tasks and the capacity it asked for.
@@ -2865,7 +2865,7 @@ class AsyncMethods:
         Needs the action `event.read`."""
 
     def iter_instance_timeline(self, project_id: str, instance_id: str, *, limit: int | None = None, correlation_id: str | None = None, audit: bool | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.TimelineEntry, None]:
-        """Read what happened around an instance: its members, operations, tasks and the capacity it asked for; all of them, or at the `most` so many, page after page."""
+        """Read what happened around an instance: its members, operations, tasks and the capacity it asked for; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_instances(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
         """List a project's instances, the oldest first; those that are over stay readable.
@@ -2873,7 +2873,7 @@ class AsyncMethods:
         Needs the action `instance.read`."""
 
     def iter_instances(self, project_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Instance, None]:
-        """List a project's instances, the oldest first; those that are over stay readable; all of them, or at the `most` so many, page after page."""
+        """List a project's instances, the oldest first; those that are over stay readable; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_members(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, component: str | None = None, options: CallOptions = UNCHANGED) -> models.MemberPage:
         """List the members of an instance, those that were removed among them.
@@ -2881,7 +2881,7 @@ class AsyncMethods:
         Needs the action `member.read`."""
 
     def iter_members(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, component: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Member, None]:
-        """List the members of an instance, those that were removed among them; all of them, or at the `most` so many, page after page."""
+        """List the members of an instance, those that were removed among them; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_node_tasks(self, node_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.NodeTaskPage:
         """List the tasks of a node, newest first: that they are there and how they stand, not what is in them.
@@ -2894,7 +2894,7 @@ class AsyncMethods:
         Needs the action `node.read`."""
 
     def iter_nodes(self, *, limit: int | None = None, status: str | None = None, region: str | None = None, reachable: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Node, None]:
-        """List nodes, by status, region or whether they are heard of; all of them, or at the `most` so many, page after page."""
+        """List nodes, by status, region or whether they are heard of; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_operations(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.OperationPage:
         """List the operations of an instance, the newest first; actions that only read are not among them.
@@ -2902,7 +2902,7 @@ class AsyncMethods:
         Needs the action `operation.read`."""
 
     def iter_operations(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Operation, None]:
-        """List the operations of an instance, the newest first; actions that only read are not among them; all of them, or at the `most` so many, page after page."""
+        """List the operations of an instance, the newest first; actions that only read are not among them; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_allocations(self, *, cursor: str | None = None, limit: int | None = None, node_id: str | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.OccupancyPage:
         """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it.
@@ -2910,7 +2910,7 @@ class AsyncMethods:
         Needs the action `node.read`."""
 
     def iter_platform_allocations(self, *, limit: int | None = None, node_id: str | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Occupancy, None]:
-        """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it; all of them, or at the `most` so many, page after page."""
+        """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_apps(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AppPage:
         """List the apps of exactly this place; what a project may launch is in its catalog.
@@ -2918,7 +2918,7 @@ class AsyncMethods:
         Needs the action `catalog.read`."""
 
     def iter_platform_apps(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.App, None]:
-        """List the apps of exactly this place; what a project may launch is in its catalog; all of them, or at the `most` so many, page after page."""
+        """List the apps of exactly this place; what a project may launch is in its catalog; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_artifact_checks(self, artifact_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheckPage:
         """List the checks of an artifact, newest first: those that are under way and those that ended.
@@ -2926,7 +2926,7 @@ class AsyncMethods:
         Needs the action `artifact.read`."""
 
     def iter_platform_artifact_checks(self, artifact_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.ArtifactCheck, None]:
-        """List the checks of an artifact, newest first: those that are under way and those that ended; all of them, or at the `most` so many, page after page."""
+        """List the checks of an artifact, newest first: those that are under way and those that ended; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_artifact_sources(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSourcePage:
         """List the sources that count here: the platform's and the tenant's own.
@@ -2934,7 +2934,7 @@ class AsyncMethods:
         Needs the action `artifact_source.read`."""
 
     def iter_platform_artifact_sources(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.ArtifactSource, None]:
-        """List the sources that count here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        """List the sources that count here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_artifacts(self, *, cursor: str | None = None, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactPage:
         """List the artifacts that this place sees: the platform's, its tenant's and its own.
@@ -2942,7 +2942,7 @@ class AsyncMethods:
         Needs the action `artifact.read`."""
 
     def iter_platform_artifacts(self, *, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Artifact, None]:
-        """List the artifacts that this place sees: the platform's, its tenant's and its own; all of them, or at the `most` so many, page after page."""
+        """List the artifacts that this place sees: the platform's, its tenant's and its own; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_audit(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
@@ -2950,7 +2950,7 @@ class AsyncMethods:
         Needs the action `audit.read`."""
 
     def iter_platform_audit(self, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Audit, None]:
-        """Read the audit trail, newest first; all of them, or at the `most` so many, page after page."""
+        """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_break_glass(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.BreakGlassPage:
         """List who entered which tenant, when and why.
@@ -2958,7 +2958,7 @@ class AsyncMethods:
         Needs the action `break_glass.read`."""
 
     def iter_platform_break_glass(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.BreakGlass, None]:
-        """List who entered which tenant, when and why; all of them, or at the `most` so many, page after page."""
+        """List who entered which tenant, when and why; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_deliveries(self, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
         """List the deliveries of exactly this place's webhooks, newest first.
@@ -2966,7 +2966,7 @@ class AsyncMethods:
         Needs the action `outbox.read`."""
 
     def iter_platform_deliveries(self, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Delivery, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; all of them, or at the `most` so many, page after page."""
+        """List the deliveries of exactly this place's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_events(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
         """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
@@ -2974,7 +2974,7 @@ class AsyncMethods:
         Needs the action `event.read`."""
 
     def iter_platform_events(self, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; all of them, or at the `most` so many, page after page."""
+        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_memberships(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place.
@@ -2982,7 +2982,7 @@ class AsyncMethods:
         Needs the action `membership.read`."""
 
     def iter_platform_memberships(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Membership, None]:
-        """List who has which role in exactly this place; all of them, or at the `most` so many, page after page."""
+        """List who has which role in exactly this place; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_signer_keys(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
         """List the keys that count or counted here: the platform's and the tenant's own.
@@ -2990,7 +2990,7 @@ class AsyncMethods:
         Needs the action `signer_key.read`."""
 
     def iter_platform_signer_keys(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.SignerKey, None]:
-        """List the keys that count or counted here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        """List the keys that count or counted here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_users(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UserPage:
         """List users.
@@ -2998,7 +2998,7 @@ class AsyncMethods:
         Needs the action `user.read`."""
 
     def iter_platform_users(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.User, None]:
-        """List users; all of them, or at the `most` so many, page after page."""
+        """List users; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_versions(self, app_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.VersionPage:
         """List the versions of an app in the order in which they were published.
@@ -3006,7 +3006,7 @@ class AsyncMethods:
         Needs the action `app_version.read`."""
 
     def iter_platform_versions(self, app_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Version, None]:
-        """List the versions of an app in the order in which they were published; all of them, or at the `most` so many, page after page."""
+        """List the versions of an app in the order in which they were published; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_webhooks(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
         """List the webhooks of exactly this place.
@@ -3014,7 +3014,7 @@ class AsyncMethods:
         Needs the action `webhook.read`."""
 
     def iter_platform_webhooks(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Webhook, None]:
-        """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
+        """List the webhooks of exactly this place; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_artifact_checks(self, project_id: str, artifact_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheckPage:
         """List the checks of an artifact, newest first: those that are under way and those that ended.
@@ -3022,7 +3022,7 @@ class AsyncMethods:
         Needs the action `artifact.read`."""
 
     def iter_project_artifact_checks(self, project_id: str, artifact_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.ArtifactCheck, None]:
-        """List the checks of an artifact, newest first: those that are under way and those that ended; all of them, or at the `most` so many, page after page."""
+        """List the checks of an artifact, newest first: those that are under way and those that ended; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_artifact_sources(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSourcePage:
         """List the sources that count here: the platform's and the tenant's own.
@@ -3030,7 +3030,7 @@ class AsyncMethods:
         Needs the action `artifact_source.read`."""
 
     def iter_project_artifact_sources(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.ArtifactSource, None]:
-        """List the sources that count here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        """List the sources that count here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_artifacts(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactPage:
         """List the artifacts that this place sees: the platform's, its tenant's and its own.
@@ -3038,7 +3038,7 @@ class AsyncMethods:
         Needs the action `artifact.read`."""
 
     def iter_project_artifacts(self, project_id: str, *, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Artifact, None]:
-        """List the artifacts that this place sees: the platform's, its tenant's and its own; all of them, or at the `most` so many, page after page."""
+        """List the artifacts that this place sees: the platform's, its tenant's and its own; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_audit(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
@@ -3046,7 +3046,7 @@ class AsyncMethods:
         Needs the action `audit.read`."""
 
     def iter_project_audit(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Audit, None]:
-        """Read the audit trail, newest first; all of them, or at the `most` so many, page after page."""
+        """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_catalog(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, search: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.CatalogEntryPage:
         """Browse what a project may launch and, for what it may not, everything that hinders it.
@@ -3054,7 +3054,7 @@ class AsyncMethods:
         Needs the action `catalog.read`."""
 
     def iter_project_catalog(self, project_id: str, *, limit: int | None = None, search: str | None = None, category: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.CatalogEntry, None]:
-        """Browse what a project may launch and, for what it may not, everything that hinders it; all of them, or at the `most` so many, page after page."""
+        """Browse what a project may launch and, for what it may not, everything that hinders it; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_deliveries(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
         """List the deliveries of exactly this place's webhooks, newest first.
@@ -3062,7 +3062,7 @@ class AsyncMethods:
         Needs the action `outbox.read`."""
 
     def iter_project_deliveries(self, project_id: str, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Delivery, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; all of them, or at the `most` so many, page after page."""
+        """List the deliveries of exactly this place's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_events(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
         """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
@@ -3070,7 +3070,7 @@ class AsyncMethods:
         Needs the action `event.read`."""
 
     def iter_project_events(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; all of them, or at the `most` so many, page after page."""
+        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_memberships(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place.
@@ -3078,7 +3078,7 @@ class AsyncMethods:
         Needs the action `membership.read`."""
 
     def iter_project_memberships(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Membership, None]:
-        """List who has which role in exactly this place; all of them, or at the `most` so many, page after page."""
+        """List who has which role in exactly this place; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_signer_keys(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
         """List the keys that count or counted here: the platform's and the tenant's own.
@@ -3086,7 +3086,7 @@ class AsyncMethods:
         Needs the action `signer_key.read`."""
 
     def iter_project_signer_keys(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.SignerKey, None]:
-        """List the keys that count or counted here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        """List the keys that count or counted here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_webhooks(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
         """List the webhooks of exactly this place.
@@ -3094,7 +3094,7 @@ class AsyncMethods:
         Needs the action `webhook.read`."""
 
     def iter_project_webhooks(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Webhook, None]:
-        """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
+        """List the webhooks of exactly this place; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_projects(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ProjectPage:
         """List the projects that the caller may read: all of the tenant for its admins, else those it works in.
@@ -3102,7 +3102,7 @@ class AsyncMethods:
         Needs the action `self.read`."""
 
     def iter_projects(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Project, None]:
-        """List the projects that the caller may read: all of the tenant for its admins, else those it works in; all of them, or at the `most` so many, page after page."""
+        """List the projects that the caller may read: all of the tenant for its admins, else those it works in; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_receipts(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, allocation_id: str | None = None, options: CallOptions = UNCHANGED) -> models.ReceiptPage:
         """List the receipts of the project's teardowns, newest first.
@@ -3110,7 +3110,7 @@ class AsyncMethods:
         Needs the action `receipt.read`."""
 
     def iter_receipts(self, project_id: str, *, limit: int | None = None, allocation_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Receipt, None]:
-        """List the receipts of the project's teardowns, newest first; all of them, or at the `most` so many, page after page."""
+        """List the receipts of the project's teardowns, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_service_account_keys(self, project_id: str, service_account_id: str, *, options: CallOptions = UNCHANGED) -> models.KeyPage:
         """List the public keys of a service account, revoked ones too.
@@ -3123,7 +3123,7 @@ class AsyncMethods:
         Needs the action `service_account.read`."""
 
     def iter_service_accounts(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.ServiceAccount, None]:
-        """List a project's service accounts; deleted ones are readable by id only; all of them, or at the `most` so many, page after page."""
+        """List a project's service accounts; deleted ones are readable by id only; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_sku_prices(self, sku_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SkuPricePage:
         """List what a SKU cost and costs, the newest price last.
@@ -3131,7 +3131,7 @@ class AsyncMethods:
         Needs the action `self.read`."""
 
     def iter_sku_prices(self, sku_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.SkuPrice, None]:
-        """List what a SKU cost and costs, the newest price last; all of them, or at the `most` so many, page after page."""
+        """List what a SKU cost and costs, the newest price last; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_skus(self, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, region: str | None = None, shape: str | None = None, options: CallOptions = UNCHANGED) -> models.SkuPage:
         """List what is offered, and what it costs.
@@ -3139,7 +3139,7 @@ class AsyncMethods:
         Needs the action `self.read`."""
 
     def iter_skus(self, *, limit: int | None = None, status: str | None = None, region: str | None = None, shape: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Sku, None]:
-        """List what is offered, and what it costs; all of them, or at the `most` so many, page after page."""
+        """List what is offered, and what it costs; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_task_signing_keys(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKeyPage:
         """List the keys that sign, or signed, tasks, the newest one last.
@@ -3152,7 +3152,7 @@ class AsyncMethods:
         Needs the action `task.read`."""
 
     def iter_tasks(self, project_id: str, *, limit: int | None = None, status: str | None = None, allocation_id: str | None = None, instance_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Task, None]:
-        """List the project's tasks, newest first; all of them, or at the `most` so many, page after page."""
+        """List the project's tasks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_apps(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AppPage:
         """List the apps of exactly this place; what a project may launch is in its catalog.
@@ -3160,7 +3160,7 @@ class AsyncMethods:
         Needs the action `catalog.read`."""
 
     def iter_tenant_apps(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.App, None]:
-        """List the apps of exactly this place; what a project may launch is in its catalog; all of them, or at the `most` so many, page after page."""
+        """List the apps of exactly this place; what a project may launch is in its catalog; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_artifact_checks(self, tenant_id: str, artifact_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheckPage:
         """List the checks of an artifact, newest first: those that are under way and those that ended.
@@ -3168,7 +3168,7 @@ class AsyncMethods:
         Needs the action `artifact.read`."""
 
     def iter_tenant_artifact_checks(self, tenant_id: str, artifact_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.ArtifactCheck, None]:
-        """List the checks of an artifact, newest first: those that are under way and those that ended; all of them, or at the `most` so many, page after page."""
+        """List the checks of an artifact, newest first: those that are under way and those that ended; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_artifact_sources(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSourcePage:
         """List the sources that count here: the platform's and the tenant's own.
@@ -3176,7 +3176,7 @@ class AsyncMethods:
         Needs the action `artifact_source.read`."""
 
     def iter_tenant_artifact_sources(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.ArtifactSource, None]:
-        """List the sources that count here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        """List the sources that count here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_artifacts(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactPage:
         """List the artifacts that this place sees: the platform's, its tenant's and its own.
@@ -3184,7 +3184,7 @@ class AsyncMethods:
         Needs the action `artifact.read`."""
 
     def iter_tenant_artifacts(self, tenant_id: str, *, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Artifact, None]:
-        """List the artifacts that this place sees: the platform's, its tenant's and its own; all of them, or at the `most` so many, page after page."""
+        """List the artifacts that this place sees: the platform's, its tenant's and its own; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_audit(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
@@ -3192,7 +3192,7 @@ class AsyncMethods:
         Needs the action `audit.read`."""
 
     def iter_tenant_audit(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Audit, None]:
-        """Read the audit trail, newest first; all of them, or at the `most` so many, page after page."""
+        """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_break_glass(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.BreakGlassPage:
         """List who entered which tenant, when and why.
@@ -3200,7 +3200,7 @@ class AsyncMethods:
         Needs the action `break_glass.read`."""
 
     def iter_tenant_break_glass(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.BreakGlass, None]:
-        """List who entered which tenant, when and why; all of them, or at the `most` so many, page after page."""
+        """List who entered which tenant, when and why; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_deliveries(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
         """List the deliveries of exactly this place's webhooks, newest first.
@@ -3208,7 +3208,7 @@ class AsyncMethods:
         Needs the action `outbox.read`."""
 
     def iter_tenant_deliveries(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Delivery, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; all of them, or at the `most` so many, page after page."""
+        """List the deliveries of exactly this place's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_events(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
         """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
@@ -3216,7 +3216,7 @@ class AsyncMethods:
         Needs the action `event.read`."""
 
     def iter_tenant_events(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; all of them, or at the `most` so many, page after page."""
+        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_memberships(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place.
@@ -3224,7 +3224,7 @@ class AsyncMethods:
         Needs the action `membership.read`."""
 
     def iter_tenant_memberships(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Membership, None]:
-        """List who has which role in exactly this place; all of them, or at the `most` so many, page after page."""
+        """List who has which role in exactly this place; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_signer_keys(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
         """List the keys that count or counted here: the platform's and the tenant's own.
@@ -3232,7 +3232,7 @@ class AsyncMethods:
         Needs the action `signer_key.read`."""
 
     def iter_tenant_signer_keys(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.SignerKey, None]:
-        """List the keys that count or counted here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        """List the keys that count or counted here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_users(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UserPage:
         """List users.
@@ -3240,7 +3240,7 @@ class AsyncMethods:
         Needs the action `user.read`."""
 
     def iter_tenant_users(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.User, None]:
-        """List users; all of them, or at the `most` so many, page after page."""
+        """List users; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_versions(self, tenant_id: str, app_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.VersionPage:
         """List the versions of an app in the order in which they were published.
@@ -3248,7 +3248,7 @@ class AsyncMethods:
         Needs the action `app_version.read`."""
 
     def iter_tenant_versions(self, tenant_id: str, app_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Version, None]:
-        """List the versions of an app in the order in which they were published; all of them, or at the `most` so many, page after page."""
+        """List the versions of an app in the order in which they were published; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_webhooks(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
         """List the webhooks of exactly this place.
@@ -3256,7 +3256,7 @@ class AsyncMethods:
         Needs the action `webhook.read`."""
 
     def iter_tenant_webhooks(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Webhook, None]:
-        """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
+        """List the webhooks of exactly this place; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenants(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.TenantPage:
         """List the platform's tenants.
@@ -3264,7 +3264,7 @@ class AsyncMethods:
         Needs the action `tenant.read`."""
 
     def iter_tenants(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Tenant, None]:
-        """List the platform's tenants; all of them, or at the `most` so many, page after page."""
+        """List the platform's tenants; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_timeline(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, audit: bool | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.TimelinePage:
         """Read what happened under a correlation id, or around an instance: events and audit rows in one order.
@@ -3274,7 +3274,7 @@ class AsyncMethods:
         Needs the action `event.read`."""
 
     def iter_timeline(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, audit: bool | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.TimelineEntry, None]:
-        """Read what happened under a correlation id, or around an instance: events and audit rows in one order; all of them, or at the `most` so many, page after page."""
+        """Read what happened under a correlation id, or around an instance: events and audit rows in one order; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tokens(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.TokenPage:
         """List the caller's own tokens that still count.
@@ -3282,7 +3282,7 @@ class AsyncMethods:
         Needs the action `token.read`."""
 
     def iter_tokens(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Token, None]:
-        """List the caller's own tokens that still count; all of them, or at the `most` so many, page after page."""
+        """List the caller's own tokens that still count; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_usage_records(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UsageRecordPage:
         """List what the app reported that it used.
@@ -3290,7 +3290,7 @@ class AsyncMethods:
         Needs the action `usage.read`."""
 
     def iter_usage_records(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.UsageRecord, None]:
-        """List what the app reported that it used; all of them, or at the `most` so many, page after page."""
+        """List what the app reported that it used; iterates over all pages, and stops after `most` items if that is given."""
 
     async def make_member_task(self, instance_id: str, *, fence: int, member_id: str, type: str, step: str, operation_id: str | None = None, arguments: dict[str, Any] | None = None, grants: list[models.Granted] | None = None, lifetime_seconds: float | None = None, options: CallOptions = UNCHANGED) -> models.RuntimeTask:
         """Have something done on the node of a member; the task is named by operation and step, and made once.
@@ -3313,7 +3313,7 @@ class AsyncMethods:
 
         Needs the action `break_glass.open`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def open_endpoint(self, project_id: str, endpoint_id: str, *, options: CallOptions = UNCHANGED) -> models.Link:
         """Get a link that opens this endpoint in a browser.
@@ -3322,7 +3322,7 @@ class AsyncMethods:
 
         Needs the action `instance.connect`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def plan_instance(self, project_id: str, *, app: str, name: str | None = None, version: str | None = None, channel: str | None = None, config: dict[str, Any] | None = None, topology: dict[str, int] | None = None, placement: models.Placement | None = None, service_account_id: str | None = None, operating_mode: str | None = None, control_plane_scope: str | None = None, topology_mode: str | None = None, options: CallOptions = UNCHANGED) -> models.Plan:
         """Say what a launch would be, without launching.
@@ -3382,7 +3382,7 @@ class AsyncMethods:
 
         Needs the action `artifact.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def publish_project_artifact(self, project_id: str, *, name: str, options: CallOptions = UNCHANGED) -> models.Publish:
         """Get a token to push to one repository of this place in the platform's own registry.
@@ -3391,7 +3391,7 @@ class AsyncMethods:
 
         Needs the action `artifact.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def publish_tenant_artifact(self, tenant_id: str, *, name: str, options: CallOptions = UNCHANGED) -> models.Publish:
         """Get a token to push to one repository of this place in the platform's own registry.
@@ -3400,7 +3400,7 @@ class AsyncMethods:
 
         Needs the action `artifact.create`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def reconcile_instance(self, project_id: str, instance_id: str, *, options: CallOptions = UNCHANGED) -> models.Operation:
         """Let the adapter compare what is with what is wanted, and put it right.
@@ -3544,14 +3544,14 @@ class AsyncMethods:
 
         Needs the action `user.update`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def reset_tenant_user(self, tenant_id: str, user_id: str, *, options: CallOptions = UNCHANGED) -> models.UserCreated:
         """Replace a user's password, and every token, by a new one-time sign-in, which is told once.
 
         Needs the action `user.update`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def restart_instance(self, project_id: str, instance_id: str, *, options: CallOptions = UNCHANGED) -> models.Operation:
         """Begin anew with the same version, where the manifest allows it; otherwise `details.instead` says what does.
@@ -3583,7 +3583,7 @@ class AsyncMethods:
 
         Needs the action `instance.connect`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def revoke_enrolment_token(self, enrolment_token_id: str, *, options: CallOptions = UNCHANGED) -> models.EnrolmentToken:
         """Revoke a token that nobody joined with.
@@ -3627,7 +3627,7 @@ class AsyncMethods:
 
         Needs the action `webhook.update`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def rotate_project_webhook_key(self, project_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
         """Give a webhook a new signing key, which is told once.
@@ -3636,7 +3636,7 @@ class AsyncMethods:
 
         Needs the action `webhook.update`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def rotate_task_signing_key(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKey:
         """Sign tasks with a new key from now on; nodes believe it by the signature of the last one.
@@ -3650,7 +3650,7 @@ class AsyncMethods:
 
         Needs the action `webhook.update`.
 
-        The answer holds something that is told once."""
+        The answer contains a secret that is shown only once."""
 
     async def set_platform_app_adapter_key(self, app_id: str, *, public_key: str | None, keep_previous: bool | None = None, options: CallOptions = UNCHANGED) -> models.App:
         """Set the public key of the adapter that serves an app.

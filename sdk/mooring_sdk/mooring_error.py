@@ -1,11 +1,10 @@
-"""What can go wrong, as exceptions.
+"""The exceptions of the SDK.
 
-Each code of the platform's closed catalogue has a class of its own in `error_codes` (generated); all are
-below `MooringError`. A code that is newer than this SDK is a plain `MooringError` with that code. Three
-classes are not answers of the platform: it was not reached, it did not answer in time, or something else
-answered in its place.
+Each error code of the platform has its own class in `errors` (generated), below `MooringError`. A code that is newer
+than this SDK is a plain `MooringError` with that code. Three classes are not answers of the platform: it could not be
+reached, it did not answer in time, or something else answered.
 
-No exception holds a token, a header or a body that was sent.
+No exception contains a token, a header or a request body.
 """
 
 from typing import Any, ClassVar
@@ -55,37 +54,35 @@ class MooringError(Exception):
 
 
 class ConnectionFailed(MooringError):
-    """The server was not reached, or the connection broke before the whole answer was here."""
+    """The server could not be reached, or the connection broke before the answer was complete."""
 
     code = "connection_failed"
 
     def __init__(self, detail: str, *, was_sent: bool, correlation_id: str | None = None) -> None:
-        remedy = "Check the address and that the server runs."
+        remedy = "Check the address, and that the server is running."
         super().__init__(detail, remedy=remedy, retryable=True, correlation_id=correlation_id)
         self.was_sent = was_sent
         """Whether the server may have seen the request."""
 
 
 class DeadlineExceeded(MooringError):
-    """The time that the caller gave was over before there was an answer. It may have been done all the
-    same.
-    """
+    """The deadline passed before there was an answer. The server may still have done it."""
 
     code = "deadline_exceeded"
 
     def __init__(self, detail: str, *, correlation_id: str | None = None) -> None:
-        remedy = "Repeat it with the same idempotency key, or give it more time."
+        remedy = "Repeat it with the same idempotency key, or allow more time."
         super().__init__(detail, remedy=remedy, retryable=True, correlation_id=correlation_id)
 
 
 class UnexpectedAnswer(MooringError):
-    """What answered did not speak as the platform does: a proxy, another server, a redirect."""
+    """The answer is not one of the platform: it came from a proxy, another server or a redirect."""
 
     code = "unexpected_answer"
 
 
 class _Problem(msgspec.Struct):
-    """The fields of a problem document that are used; all may be missing."""
+    """The fields of a problem document that are used; all are optional."""
 
     code: str = ""
     title: str = ""
@@ -101,7 +98,7 @@ EXCERPT_LENGTH = 200
 
 
 def error_from_answer(status: int, headers: dict[str, str], body: bytes) -> MooringError:
-    """The exception for an answer that is not a success."""
+    """The exception for an unsuccessful answer."""
     correlation_id = headers.get("x-correlation-id")
     media_type = headers.get("content-type", "").partition(";")[0].strip()
     if media_type != "application/problem+json":
@@ -136,18 +133,18 @@ def _unexpected(status: int, headers: dict[str, str], correlation_id: str | None
     if 300 <= status < 400:
         detail = f"the server answered with a redirect ({status}), which is not followed"
     else:
-        detail = f"the server answered {status} with {media_type}, which is no answer of Mooring's"
+        detail = f"the server answered {status} with {media_type}, which is not an answer of Mooring"
     return UnexpectedAnswer(
         detail,
         status=status,
-        remedy="Check that the address is that of a Mooring server, and what stands between.",
+        remedy="Check that this is the address of a Mooring server, and any proxy in between.",
         retryable=status in RETRYABLE_STATUSES,
         correlation_id=correlation_id,
     )
 
 
 def _retry_after(text: str | None) -> float | None:
-    """The seconds of a Retry-After header; the date form is not used by the platform and not read."""
+    """The seconds of a Retry-After header; the platform does not use the date form."""
     if text is None or not text.strip().isdigit():
         return None
     return float(text.strip())

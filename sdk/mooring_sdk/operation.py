@@ -1,9 +1,9 @@
-"""The shape of the table of operations, and how its rows are read.
+"""The shape of the table of operations.
 
 `operations.py` holds the table itself, generated from the OpenAPI document as plain tuples: Python loads those
-without running code, and a row becomes an `Operation` only when somebody asks for it. The clients' methods and the
-commands of the CLI are both built from this table. Nothing here imports more than the standard library, so that
-`mooring --help` stays fast.
+without running code, and a row becomes an `Operation` only when it is needed. The clients' methods and the commands
+of the CLI are both built from this table. This module imports only the standard library, so that `mooring --help`
+stays fast.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,9 +18,9 @@ class Parameter:
     """A value that an operation takes in its query or in its body."""
 
     name: str
-    type: str  # as it stands in an annotation; ends with `| None` where the API takes null
+    type: str  # as written in an annotation; ends with `| None` where the API takes null
     required: bool = False
-    null_is_a_value: bool = False  # null and leaving it out mean different things
+    null_is_a_value: bool = False  # sending null and omitting it mean different things
     is_secret: bool = False
     description: str = ""
     choices: tuple[str, ...] = ()
@@ -43,12 +43,12 @@ class Operation:
     has_pages: bool = False
     is_list: bool = False  # its answer has `items`
     is_stream: bool = False
-    is_raw: bool = False  # its answer is neither JSON nor a stream of events: the clients have no method for it
+    is_raw: bool = False  # its answer is neither JSON nor an event stream: the clients have no method for it
     shows_secret_once: bool = False
     scope: str = ""
     summary: str = ""
     description: str = ""
-    answer: str | None = None  # the type of the whole answer, as it stands in an annotation
+    answer: str | None = None  # the type of the whole answer
     item: str | None = None  # the type of one item of a list or stream
     query: tuple[Parameter, ...] = ()
     body: tuple[Parameter, ...] | None = None
@@ -60,7 +60,7 @@ class Operation:
 
 
 class OperationTable(Mapping[str, Operation]):
-    """The operations by name; each is read from its row on first use."""
+    """The operations by name; each row is parsed on first use."""
 
     def __init__(self, rows: Mapping[str, Row], objects: Mapping[str, tuple[Row, ...]]) -> None:
         self._rows = rows
@@ -80,7 +80,7 @@ class OperationTable(Mapping[str, Operation]):
         return len(self._rows)
 
     def flags(self, name: str) -> list[str]:
-        """What is true of an operation, without reading the rest of its row."""
+        """The boolean properties of an operation, without parsing the rest of its row."""
         flags: str = self._rows[name][3]
         return flags.split()
 

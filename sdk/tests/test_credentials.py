@@ -220,10 +220,10 @@ def test_what_is_no_ed25519_key_is_refused_without_being_shown() -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("mooring.example.org", "looks like"),
-        ("ftp://mooring.example.org", "looks like"),
-        ("https://ada:secret@mooring.example.org", "no password"),
-        ("https://mooring.example.org/?x=1", "no query"),
+        ("mooring.example.org", "must look like"),
+        ("ftp://mooring.example.org", "must look like"),
+        ("https://ada:secret@mooring.example.org", "must not contain a user or password"),
+        ("https://mooring.example.org/?x=1", "must not have a query"),
         ("http://mooring.example.org", "plain http"),
         ("http://10.0.0.1:7420", "plain http"),
     ],

@@ -73,17 +73,23 @@ def test_a_new_noun_gets_its_methods_model_and_commands_by_generating(content: d
     grown = copy.deepcopy(content)
     schemas = grown["components"]["schemas"]
     schemas["BuoyView"] = {
-        "title": "BuoyView", "description": "A buoy.", "type": "object", "required": ["id", "class"],
+        "title": "BuoyView",
+        "description": "A buoy.",
+        "type": "object",
+        "required": ["id", "class"],
         "properties": {
-            "id": {"type": "string"}, "class": {"type": "string"}, "seen_at": {"type": ["string", "null"]},
+            "id": {"type": "string"},
+            "class": {"type": "string"},
+            "seen_at": {"type": ["string", "null"]},
             "anchor": {"anyOf": [{"$ref": "#/components/schemas/Anchor"}, {"type": "null"}]},
         },
-    }  # fmt: skip
+    }
     schemas["Anchor"] = {"type": "object", "properties": {"depth": {"type": "number"}}, "required": ["depth"]}
     schemas["CreateBuoy"] = {
-        "type": "object", "required": ["class", "anchor"],
+        "type": "object",
+        "required": ["class", "anchor"],
         "properties": {"class": {"type": "string"}, "anchor": {"$ref": "#/components/schemas/Anchor"}},
-    }  # fmt: skip
+    }
     grown["paths"]["/api/v1/projects/{project_id}/buoys"] = {"post": posting()}
     texts = generated(Document(grown))
     models = texts["sdk/mooring_sdk/models.py"]
@@ -114,10 +120,18 @@ def posting() -> dict[str, Any]:
         "requestBody": {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/CreateBuoy"}}}},
         "responses": {"201": answer},
         "x-mooring": {
-            "noun": "buoy", "verb": "create", "action": "buoy.create", "scope": "project", "idempotent": True,
-            "one_time_secret": False, "pages": False, "waits": False, "streams": False, "errors": [],
+            "noun": "buoy",
+            "verb": "create",
+            "action": "buoy.create",
+            "scope": "project",
+            "idempotent": True,
+            "one_time_secret": False,
+            "pages": False,
+            "waits": False,
+            "streams": False,
+            "errors": [],
         },
-    }  # fmt: skip
+    }
 
 
 def test_an_operation_that_does_not_say_what_it_is_stops_the_generation(content: dict[str, Any]) -> None:

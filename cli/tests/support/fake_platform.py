@@ -129,19 +129,35 @@ def serving() -> Iterator[Platform]:
 def problem(status: int, code: str, detail: str = "it was refused", *, retryable: bool = False) -> Given:
     """A problem document."""
     content = {
-        "type": f"urn:mooring:error:{code}", "title": code, "status": status, "code": code, "detail": detail,
-        "remedy": "do it in another way", "retryable": retryable, "correlation_id": "cor_problem", "details": {"a": 1},
-    }  # fmt: skip
+        "type": f"urn:mooring:error:{code}",
+        "title": code,
+        "status": status,
+        "code": code,
+        "detail": detail,
+        "remedy": "do it in another way",
+        "retryable": retryable,
+        "correlation_id": "cor_problem",
+        "details": {"a": 1},
+    }
     return Given(status, content, media_type="application/problem+json")
 
 
 def whoami(**changes: Any) -> dict[str, Any]:
     """A tenant's admin, unless changed."""
     return {
-        "kind": "user", "id": "usr_01ada", "tenant_id": TENANT, "token_id": "tok_01", "token_kind": "personal",
-        "expires_at": CREATED, "break_glass_id": None, "roles": [{"role": "tenant_admin", "project_id": None}],
-        "platform_actions": [], "tenant_actions": ["project.create"], "project_actions": {}, **changes,
-    }  # fmt: skip
+        "kind": "user",
+        "id": "usr_01ada",
+        "tenant_id": TENANT,
+        "token_id": "tok_01",
+        "token_kind": "personal",
+        "expires_at": CREATED,
+        "break_glass_id": None,
+        "roles": [{"role": "tenant_admin", "project_id": None}],
+        "platform_actions": [],
+        "tenant_actions": ["project.create"],
+        "project_actions": {},
+        **changes,
+    }
 
 
 def tenant(slug: str = "acme") -> dict[str, Any]:
@@ -150,17 +166,33 @@ def tenant(slug: str = "acme") -> dict[str, Any]:
 
 def project(slug: str = "vision", **changes: Any) -> dict[str, Any]:
     return {
-        "id": PROJECT, "tenant_id": TENANT, "slug": slug, "display_name": slug.capitalize(), "created_at": CREATED,
-        "revision": 3, "etag": "3", "allowed_actions": ["project.update"], **changes,
-    }  # fmt: skip
+        "id": PROJECT,
+        "tenant_id": TENANT,
+        "slug": slug,
+        "display_name": slug.capitalize(),
+        "created_at": CREATED,
+        "revision": 3,
+        "etag": "3",
+        "allowed_actions": ["project.update"],
+        **changes,
+    }
 
 
 def account(**changes: Any) -> dict[str, Any]:
     return {
-        "id": "sa_01ci", "tenant_id": TENANT, "project_id": PROJECT, "name": "ci", "description": "",
-        "status": "active", "actions": ["project.read"], "created_at": CREATED, "revision": 0, "generation": 0,
-        "etag": "0.0", **changes,
-    }  # fmt: skip
+        "id": "sa_01ci",
+        "tenant_id": TENANT,
+        "project_id": PROJECT,
+        "name": "ci",
+        "description": "",
+        "status": "active",
+        "actions": ["project.read"],
+        "created_at": CREATED,
+        "revision": 0,
+        "generation": 0,
+        "etag": "0.0",
+        **changes,
+    }
 
 
 def page(*items: Any) -> Given:
