@@ -1,9 +1,8 @@
-"""Write the generated parts of the SDK, the CLI and their pages from the OpenAPI document, or compare them with it.
+"""Write the generated files of the SDK and the CLI and their pages from the OpenAPI document, or check them.
 
-Without an option the files are written; with `--check` nothing is, and the exit code is 1, with the difference
-printed, when a file is not what the document says.
+With `--check` nothing is written; if a file is out of date, the difference is printed and the exit code is 1.
 
-Every file is put in order by ruff, as a person's would be; run it by `python -m tools.generate_sdk`.
+Every file is formatted by ruff. Run it with `python -m tools.generate_sdk`.
 """
 
 import argparse
@@ -30,7 +29,7 @@ SOURCE = ROOT / "openapi" / "openapi.json"
 
 
 def generated(document: Document) -> dict[str, str]:
-    """Every generated file by its path, as it should be."""
+    """The path and the text of every generated file."""
     table = operation_table(document)
     raw = {
         "sdk/mooring_sdk/models.py": models_module(document),
@@ -46,7 +45,7 @@ def generated(document: Document) -> dict[str, str]:
 
 
 def formatted(path: str, text: str) -> str:
-    """The text as ruff writes it, without imports that nothing uses."""
+    """The text as ruff formats it, without unused imports."""
     ruff = str(Path(sys.executable).parent / "ruff")
     fix = [ruff, "check", "--quiet", "--fix-only", "--select", "F401,I", "--stdin-filename", path, "-"]
     for command in (fix, [ruff, "format", "--quiet", "--stdin-filename", path, "-"]):
@@ -61,12 +60,12 @@ def formatted(path: str, text: str) -> str:
     )
     if long.returncode:
         head, _, rest = text.partition("\n")
-        text = f"{head}\n# ruff: noqa: E501\n{rest}"  # sentences of the document are not cut
+        text = f"{head}\n# ruff: noqa: E501\n{rest}"  # sentences of the document are not wrapped
     return text
 
 
 def differences(root: Path, wanted: Mapping[str, str]) -> list[str]:
-    """The lines in which the stored files differ from the wanted ones."""
+    """A diff of the stored files and the wanted ones."""
     lines: list[str] = []
     for path, text in wanted.items():
         stored = root / path
@@ -78,7 +77,7 @@ def differences(root: Path, wanted: Mapping[str, str]) -> list[str]:
 
 
 def main(arguments: Sequence[str], source: Path = SOURCE, root: Path = ROOT) -> int:
-    """Write or check the files; the exit code."""
+    """Write or check the files; returns the exit code."""
     parser = argparse.ArgumentParser(description="Write the SDK's and the CLI's generated files.")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     checks = parser.parse_args(arguments).check
@@ -87,7 +86,7 @@ def main(arguments: Sequence[str], source: Path = SOURCE, root: Path = ROOT) -> 
         found = differences(root, wanted)
         sys.stderr.writelines(found)
         if found:
-            sys.stderr.write("generated files are not what the document says; run python -m tools.generate_sdk\n")
+            sys.stderr.write("generated files are out of date; run python -m tools.generate_sdk\n")
         return 1 if found else 0
     for path, text in wanted.items():
         (root / path).write_text(text, encoding="utf-8")

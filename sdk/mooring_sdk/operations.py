@@ -5,7 +5,7 @@
 from mooring_sdk.operation import OperationTable
 
 # fmt: off
-# An object's fields: name, type, what is true of it, description, choices.
+# Fields of an object: name, type, flags, description, choices.
 OBJECTS = {
     "AddMembers": (
         ("component", "str", "required"),
@@ -450,8 +450,7 @@ OBJECTS = {
         ("may_be_left", "str", "required", "What may still be on the machine."),
     ),
 }
-# Operations: method, path, scope, what is true of it, types of the answer and of one item, body,
-# query, summary, description.
+# Operations: method, path, scope, flags, type of the answer, type of an item, body, query, summary, description.
 ROWS = {
     "add_members": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/members", "project", "takes_key", "models.Operation", None, "AddMembers",

@@ -1,8 +1,8 @@
-"""The CLI's table of commands: nouns as groups, verbs as commands.
+"""The CLI's table of nouns: nouns are groups, verbs are commands.
 
-Where a command stands follows from the operation's path: what is left of it behind the place (`/platform`,
-`/tenants/{tenant_id}`, `/projects/{project_id}`) names the groups. What a command takes stands in the SDK's table of
-operations. Commands that are written by hand, because they read better that way, are left out.
+The path of an operation determines its group: the part after the scope (`/platform`, `/tenants/{tenant_id}`,
+`/projects/{project_id}`) names the groups. Parameters are in the SDK's table of operations. Nouns with hand-written
+commands are left out.
 """
 
 from dataclasses import dataclass, field
@@ -19,18 +19,18 @@ from mooring_cli.nouns import Noun
 # fmt: off
 '''
 AGENTS = {"enrolment", "runtime"}
-"""Nouns for agents and adapters: there is no command for them, nor for anything in the scope of nodes."""
+"""Nouns for agents and adapters: they have no commands, and neither has the scope of nodes."""
 HAND_WRITTEN = {"event", "audit", "delivery", "whoami", "session", "reference", "health", "manifest", "timeline", "why"}
 PREFIX = ["api", "v1"]
-PLACES = (["platform"], ["tenants", "{tenant_id}"], ["projects", "{project_id}"])
+SCOPES = (["platform"], ["tenants", "{tenant_id}"], ["projects", "{project_id}"])
 GROUP_NAMES = {"app-instances": "instances"}
-"""The word that people use for a word of a path."""
+"""The name of a group, if it differs from the path."""
 VERB_ORDER = ("list", "get", "create", "open", "update", "enable", "disable", "reset", "revoke", "delete")
 
 
 @dataclass
 class Group:
-    """A noun while it is gathered."""
+    """A noun while it is being collected."""
 
     name: str
     singular: str = ""
@@ -68,14 +68,14 @@ def _put(top: Group, operation: Operation) -> None:
 
 
 def group_names(operation: Operation) -> list[str]:
-    """The names of the groups that an operation's command stands in."""
+    """The names of the groups of an operation's command."""
     parts = operation.path.strip("/").split("/")
     parts = parts[len(PREFIX) :] if parts[: len(PREFIX)] == PREFIX else parts
-    for head in PLACES:
+    for head in SCOPES:
         if parts[: len(head)] == head and len(parts) > len(head):
             parts = parts[len(head) :]
             break
-    parts = [*parts[:-1], parts[-1].partition(":")[0]]  # a question about a whole list says so after a colon
+    parts = [*parts[:-1], parts[-1].partition(":")[0]]  # `…/artifacts:lookup` is in the group `artifacts`
     last = parts[-1].replace("-", "_")
     verb = operation.verb.replace("-", "_")
     if len(parts) > 1 and (verb == last or verb.endswith(f"_{last}")):

@@ -1,4 +1,4 @@
-"""The SDK's exceptions: one class for each code of the closed catalogue."""
+"""The SDK's exceptions: one class for each error code."""
 
 from tools.generation.document import Document
 

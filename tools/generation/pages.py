@@ -1,7 +1,6 @@
-"""The lists in the docs: every method of the SDK, every command of the CLI, each with what it takes.
+"""The generated lists in the docs: every method of the SDK, and every command of the CLI with its options.
 
-They stand at the end of pages that are otherwise written by hand, below their last heading, and are written anew from
-the document and from the commands themselves.
+They are below the last heading of pages that are otherwise written by hand.
 """
 
 from collections.abc import Iterable
@@ -18,13 +17,13 @@ from tools.generation.document import Document, Operation
 
 METHODS_HEADING = "## Methods\n"
 COMMANDS_HEADING = "## Commands\n"
-UNTOLD = {"--help", "--output"}
+LEFT_OUT = {"--help", "--output"}
 
 
 def sdk_page(page: Path, document: Document) -> str:
-    """`docs/sdk.md` with its list of methods."""
     lines = [
-        "Each method does one operation and needs the action key beside it. `iter_…` walks a list page after page.",
+        "Each method calls one operation and needs the action key in the last column. `iter_…` iterates over all "
+        "pages of a list.",
         "",
     ]
     lines += ["| method | request | action |", "|---|---|---|"]
@@ -35,7 +34,6 @@ def sdk_page(page: Path, document: Document) -> str:
 
 
 def methods_of(operation: Operation) -> str:
-    """The names of an operation's methods."""
     rest = operation.name.partition("_")[2]
     if operation.streams:
         return f"`follow_{rest}`"
@@ -43,7 +41,6 @@ def methods_of(operation: Operation) -> str:
 
 
 def action_of(operation: Operation) -> str:
-    """The action key that an operation needs."""
     return "none" if operation.is_public else f"`{operation.action}`"
 
 
@@ -52,7 +49,7 @@ def cli_page(page: Path, nouns: Iterable[Noun], table: OperationTable) -> str:
     parts: list[str] = []
     for name, (module, _) in BY_HAND.items():
         parts += _described(getattr(import_module(module), name), f"mooring {name}")
-    parts.append("### Every noun takes these too\n\n" + _global_options())
+    parts.append("### Global options\n\n" + _global_options())
     for noun in nouns:
         parts += _noun(noun, "mooring", table)
     return _below(page, COMMANDS_HEADING, "\n".join(parts))
@@ -77,8 +74,8 @@ def _described(command: click.Command, words: str) -> list[str]:
     arguments = [_argument(each) for each in command.params if isinstance(each, click.Argument)]
     lines = [f"### {' '.join([words, *arguments])}", "", _first_line(command), ""]
     options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
-    told = [f"- {_option(each)}" for each in options if not UNTOLD & set(each.opts)]
-    return ["\n".join(lines + told + ([""] if told else []))]
+    shown = [f"- {_option(each)}" for each in options if not LEFT_OUT & set(each.opts)]
+    return ["\n".join(lines + shown + ([""] if shown else []))]
 
 
 def _first_line(command: click.Command) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tools.demo_telling import DemoFailed, undisturbed
+from tools.demo_output import DemoFailed, undisturbed
 
 ASKS = [signal.SIGINT, signal.SIGTERM]
 
