@@ -39,7 +39,7 @@ OVER = {"succeeded", "failed", "cancelled"}
 
 
 @dataclass(frozen=True)
-class Stage:
+class DemoStage:
     """The address of Mooring, and the two callers: the platform's admin, and the tenant's admin in a project."""
 
     url: str
@@ -77,7 +77,7 @@ def containers_are_missing() -> str:
     return "" if Podman.on_this_machine() else "containers need root, podman, runc and conmon"
 
 
-def show_apps(stage: Stage) -> None:
+def show_apps(stage: DemoStage) -> None:
     """An app from a bundle, and a cluster."""
     work, apps = stage.work, stage.apps
     heading("An app is installed from a bundle, and the project may launch it")
@@ -104,7 +104,7 @@ def _first_bundle(path: Path) -> Path:
     return path
 
 
-def install_app(stage: Stage, bundle: Path) -> None:
+def install_app(stage: DemoStage, bundle: Path) -> None:
     """Install it into the platform's catalog as its admin, and entitle the project as the tenant's admin."""
     work = stage.work
     for token, words in ((stage.admin, []), (stage.token, ["--project", work.project.id])):
@@ -139,7 +139,7 @@ def echo_bundle(apps: Path, directory: Path) -> Path:
     return path
 
 
-def show_jupyter(stage: Stage) -> None:
+def show_jupyter(stage: DemoStage) -> None:
     """JupyterLab in a container, entered with a token that only the platform shows."""
     heading("JupyterLab, in a container, from an image that the node verifies")
     try:

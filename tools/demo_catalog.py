@@ -11,7 +11,7 @@ from mooring.gateways.signing.cosign_keys import SigningKey, new_signing_key
 from mooring.gateways.signing.cosign_sign import sign_as_tag
 from mooring_sdk import Client, MooringError, models
 from tools.demo_output import DemoFailed, heading, show_fact
-from tools.demo_registry import Image, push, pushing, small_image
+from tools.demo_registry import DemoImage, push, pushing, small_image
 
 WHY = "the demo shows it"
 APP = "beacon"
@@ -48,7 +48,7 @@ def push_an_image(catalog: TenantCatalog) -> tuple[models.Artifact, models.Publi
     show_fact("policy", "this tenant launches only signed images")
     intent = client.publish_tenant_artifact(catalog.tenant_id, name=APP)
     show_fact("may push to", f"{intent.location}, and only there, for some minutes")
-    image: Image = small_image()
+    image: DemoImage = small_image()
     asyncio.run(push(intent, image))
     show_fact("pushed", f"an image of {sum(map(len, image.blobs))} bytes, built by the demo")
     artifact = client.register_tenant_artifact(

@@ -85,8 +85,8 @@ def _node(admin: Client, log: Path) -> models.Node:
         for node in admin.iter_nodes(status="ready"):
             return node
         time.sleep(LOOK_SECONDS)
-    told = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line[:1] != "{"]
-    raise DemoFailed("\n".join(["this machine did not join as a node", *told]))
+    shown = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line[:1] != "{"]
+    raise DemoFailed("\n".join(["this machine did not join as a node", *shown]))
 
 
 def offer(admin: Client) -> None:

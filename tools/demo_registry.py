@@ -95,7 +95,7 @@ def _wait_until_it_listens(process: "subprocess.Popen[bytes]", log: Path) -> Non
 
 
 @dataclass(frozen=True)
-class Image:
+class DemoImage:
     """An image: its manifest and its blobs."""
 
     manifest: bytes
@@ -106,7 +106,7 @@ class Image:
         return digest_of(self.manifest)
 
 
-def small_image() -> Image:
+def small_image() -> DemoImage:
     """An image with one program in one layer, made with tar, gzip and JSON."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -127,7 +127,7 @@ def small_image() -> Image:
         "config": {"mediaType": OCI_CONFIG, "digest": digest_of(config), "size": len(config)},
         "layers": [{"mediaType": OCI_LAYER_GZIP, "digest": digest_of(layer), "size": len(layer)}],
     }
-    return Image(msgspec.json.encode(manifest), (layer, config))
+    return DemoImage(msgspec.json.encode(manifest), (layer, config))
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ async def pushing(intent: models.Publish, send: Callable[[RegistryPusher], Await
         await dialer.close()
 
 
-async def push(intent: models.Publish, image: Image) -> None:
+async def push(intent: models.Publish, image: DemoImage) -> None:
     """Push an image, as any developer's tool would."""
 
     async def send(pusher: RegistryPusher) -> None:

@@ -18,7 +18,7 @@ from mooring_adapter.bundle import key_at
 from mooring_sdk import models
 from mooring_slurm.bundle import write_version
 from tools.debian_packages import PackagesMissing, install
-from tools.demo_apps import LOOK_SECONDS, WAIT_SECONDS_MAX, Stage, adapter, done, install_app, launched, over
+from tools.demo_apps import LOOK_SECONDS, WAIT_SECONDS_MAX, DemoStage, adapter, done, install_app, launched, over
 from tools.demo_nodes import SKU, do
 from tools.demo_output import DemoFailed, heading, show_fact
 
@@ -57,7 +57,7 @@ def _missing() -> list[str]:
     return [name for name in PROGRAMS if shutil.which(name) is None]
 
 
-def show_slurm(stage: Stage) -> None:
+def show_slurm(stage: DemoStage) -> None:
     """The whole life of a cluster; afterwards each of its members has a receipt."""
     heading("A cluster of real Slurm, with simulated GPUs")
     version = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, timeout=30, check=True).stdout
@@ -78,7 +78,7 @@ def show_slurm(stage: Stage) -> None:
 class ClusterLife:
     """The steps of the demo with a running cluster, and what Slurm says about it."""
 
-    def __init__(self, stage: Stage, instance: models.Instance) -> None:
+    def __init__(self, stage: DemoStage, instance: models.Instance) -> None:
         self.stage, self.work = stage, stage.work
         self.client, self.project_id = stage.work.client, stage.work.project.id
         self.id, self.name = instance.id, instance.name
@@ -186,8 +186,8 @@ class ClusterLife:
     def _look(self, worker: models.Member, job: str) -> tuple[str, str, str]:
         """The state of a node, with the reason, and of a job, from Slurm itself."""
         nodes = f"sinfo -h -N -n {worker.name} -o '%T %E'"
-        told, seen = self._ask(f"{nodes}; squeue -h -t all -j {job} -o '%i %j of %u %T'")
-        node, _, reason = told.partition(" ")
+        shown, seen = self._ask(f"{nodes}; squeue -h -t all -j {job} -o '%i %j of %u %T'")
+        node, _, reason = shown.partition(" ")
         return node, reason, seen
 
     def _ask(self, command: str) -> list[str]:

@@ -18,7 +18,7 @@ if str(ROOT) not in sys.path:  # when this file is run by its path
     sys.path.insert(0, str(ROOT))
 
 from tools.generation.commands import nouns, table_module  # noqa: E402
-from tools.generation.document import Document  # noqa: E402
+from tools.generation.document import OpenApiDocument  # noqa: E402
 from tools.generation.errors import errors_module  # noqa: E402
 from tools.generation.models import models_module  # noqa: E402
 from tools.generation.operations import operation_table, operations_module  # noqa: E402
@@ -28,7 +28,7 @@ from tools.generation.stubs import methods_stub  # noqa: E402
 SOURCE = ROOT / "openapi" / "openapi.json"
 
 
-def generated(document: Document) -> dict[str, str]:
+def generated(document: OpenApiDocument) -> dict[str, str]:
     """The path and the text of every generated file."""
     table = operation_table(document)
     raw = {
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str], source: Path = SOURCE, root: Path = ROOT) -> 
     parser = argparse.ArgumentParser(description="Write the SDK's and the CLI's generated files.")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     checks = parser.parse_args(arguments).check
-    wanted = generated(Document(json.loads(source.read_text(encoding="utf-8"))))
+    wanted = generated(OpenApiDocument(json.loads(source.read_text(encoding="utf-8"))))
     if checks:
         found = differences(root, wanted)
         sys.stderr.writelines(found)

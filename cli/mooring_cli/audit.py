@@ -5,13 +5,13 @@ import click
 from mooring_cli import output
 from mooring_cli.invocation import current, plain_call
 from mooring_cli.main import MooringCommand
-from mooring_cli.nouns import Endpoint
+from mooring_cli.nouns import CommandEndpoint
 from mooring_cli.scope import PAGE_MAX, ScopeOptions, ScopeResolver, scope_options
 
 AUDITS = (
-    Endpoint("list_project_audit", "project", "project_id"),
-    Endpoint("list_tenant_audit", "tenant", "tenant_id"),
-    Endpoint("list_platform_audit", "platform", ""),
+    CommandEndpoint("list_project_audit", "project", "project_id"),
+    CommandEndpoint("list_tenant_audit", "tenant", "tenant_id"),
+    CommandEndpoint("list_platform_audit", "platform", ""),
 )
 AUDIT_COLUMNS = ("occurred_at", "outcome", "action", "subject_id", "actor_id", "reason", "correlation_id")
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from mooring_cli.invocation import Invocation
-from mooring_cli.nouns import Endpoint, Verb
+from mooring_cli.nouns import CommandEndpoint, Verb
 
 UNDER_WAY = ("accepted", "running")
 WAIT_SECONDS = 20
@@ -33,7 +33,7 @@ def follow_option() -> click.Option:
 
 
 def followed(
-    invocation: Invocation, endpoint: Endpoint, path: dict[str, str], send: Callable[[], dict[str, Any]]
+    invocation: Invocation, endpoint: CommandEndpoint, path: dict[str, str], send: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
     """Send the request, wait for its check to end, and return the answer; raises if the check failed."""
     from mooring_sdk import MooringError
@@ -61,7 +61,7 @@ def followed(
 def watch(invocation: Invocation, scope: str, path: dict[str, str], check: dict[str, Any]) -> dict[str, Any]:
     """Show the progress of a check until it has ended, and return the check."""
     named = {**path, "check_id": str(check["id"])}
-    progress = Progress(sys.stderr.isatty() and invocation.output == "table")
+    progress = CheckProgress(sys.stderr.isatty() and invocation.output == "table")
     try:
         if is_over(check):
             progress.show(check)
@@ -91,7 +91,7 @@ def require_success(check: dict[str, Any]) -> None:
     raise known(check["detail"], code=code, status=422, correlation_id=check["correlation_id"] or None, details=details)
 
 
-class Progress:
+class CheckProgress:
     """Shows progress: one line that is updated, or a new line from time to time."""
 
     def __init__(self, in_terminal: bool, clock: Callable[[], float] = time.monotonic) -> None:

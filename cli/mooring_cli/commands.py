@@ -12,7 +12,7 @@ import click
 from mooring_cli import check_progress, keys, option_types, output, request_body
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand, MooringGroup, close_to
-from mooring_cli.nouns import Endpoint, Field, Noun, Verb
+from mooring_cli.nouns import CommandEndpoint, Field, Noun, Verb
 from mooring_cli.scope import ScopeOptions, ScopeResolver
 
 PLACES = ("tenant_id", "project_id")
@@ -192,7 +192,11 @@ def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any
 
 
 def gather(
-    invocation: Invocation, resolver: ScopeResolver, endpoint: Endpoint, path: dict[str, str], given: dict[str, Any]
+    invocation: Invocation,
+    resolver: ScopeResolver,
+    endpoint: CommandEndpoint,
+    path: dict[str, str],
+    given: dict[str, Any],
 ) -> dict[str, Any]:
     """The body of the request, with names replaced by ids."""
     body = request_body.gather_body(invocation, endpoint.body, given, given.get("from_file"))
@@ -204,7 +208,9 @@ def gather(
     return body
 
 
-def body_id(resolver: ScopeResolver, field: Field, named: str, *, endpoint: Endpoint, path: dict[str, str]) -> str:
+def body_id(
+    resolver: ScopeResolver, field: Field, named: str, *, endpoint: CommandEndpoint, path: dict[str, str]
+) -> str:
     """The id for a name in a body; a sibling is of the same noun as the command."""
     if field.kind in ("reference", "sibling"):
         parameter = endpoint.arguments[-1] if field.kind == "sibling" else field.path[-1]
@@ -214,7 +220,7 @@ def body_id(resolver: ScopeResolver, field: Field, named: str, *, endpoint: Endp
 
 def call(
     invocation: Invocation,
-    endpoint: Endpoint,
+    endpoint: CommandEndpoint,
     path: dict[str, str],
     *,
     query: dict[str, Any],
@@ -252,7 +258,7 @@ def confirm(invocation: Invocation, what: str, agreed: bool) -> None:
 def show_list(
     invocation: Invocation,
     noun: Noun,
-    endpoint: Endpoint,
+    endpoint: CommandEndpoint,
     *,
     path: dict[str, str],
     query: dict[str, Any],
@@ -292,7 +298,7 @@ def empty_text(noun: Noun) -> str:
     return f"No {words} yet. Create the first one: {' '.join([group, 'create', *arguments, *needed])}"
 
 
-def show_answer(invocation: Invocation, noun: Noun, verb: Verb, endpoint: Endpoint, answer: Any) -> None:
+def show_answer(invocation: Invocation, noun: Noun, verb: Verb, endpoint: CommandEndpoint, answer: Any) -> None:
     """Show the answer, with a warning if it contains a secret."""
     if answer is None:
         if invocation.output == "table":

@@ -8,19 +8,19 @@ import click
 from mooring_cli import output
 from mooring_cli.invocation import current, plain_call
 from mooring_cli.main import MooringCommand
-from mooring_cli.nouns import Endpoint
+from mooring_cli.nouns import CommandEndpoint
 from mooring_cli.output import plain
 from mooring_cli.scope import PAGE_MAX, ScopeOptions, ScopeResolver, scope_options
 
 EVENTS = (
-    Endpoint("list_project_events", "project", "project_id"),
-    Endpoint("list_tenant_events", "tenant", "tenant_id"),
-    Endpoint("list_platform_events", "platform", ""),
+    CommandEndpoint("list_project_events", "project", "project_id"),
+    CommandEndpoint("list_tenant_events", "tenant", "tenant_id"),
+    CommandEndpoint("list_platform_events", "platform", ""),
 )
 STREAMS = (
-    Endpoint("stream_project_events", "project", "project_id"),
-    Endpoint("stream_tenant_events", "tenant", "tenant_id"),
-    Endpoint("stream_platform_events", "platform", ""),
+    CommandEndpoint("stream_project_events", "project", "project_id"),
+    CommandEndpoint("stream_tenant_events", "tenant", "tenant_id"),
+    CommandEndpoint("stream_platform_events", "platform", ""),
 )
 
 

@@ -41,7 +41,7 @@ def install(*, bundle: str, tenant: str | None, project: str | None, reason: str
     read = _read(Path(bundle))
     resolver = ScopeResolver(invocation)
     tenant_id = resolver.tenant_id(tenant) if tenant or resolver.whoami()["tenant_id"] is not None else None
-    catalog = Catalog(invocation, tenant_id, reason)
+    catalog = CatalogInstaller(invocation, tenant_id, reason)
     slug = read["app"]["slug"]
     app_id = catalog.find_app(slug) if project and tenant_id and catalog.is_offered(slug) else catalog.install(read)
     if project is not None:
@@ -67,7 +67,7 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-class Catalog:
+class CatalogInstaller:
     """The catalog of the platform or of a tenant, with the permissions of an admin."""
 
     def __init__(self, invocation: Invocation, tenant_id: str | None, reason: str) -> None:

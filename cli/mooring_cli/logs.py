@@ -60,7 +60,7 @@ def logs(
         invocation.output = "json"
     path = find(invocation, ScopeResolver(invocation).project_id(project), instance)
     path["member_id"] = _member(invocation, path, member)
-    reading = Reading(invocation, path, service)
+    reading = LogReader(invocation, path, service)
     reading.begin(tail or TAIL_LINES, offset)
     while follow:
         reading.more()
@@ -83,7 +83,7 @@ def _member(invocation: Invocation, path: dict[str, str], named: str | None) -> 
     return str(found[0]["id"])
 
 
-class Reading:
+class LogReader:
     """One log that is being read."""
 
     def __init__(

@@ -78,21 +78,21 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-class Place(NamedTuple):
+class TextPosition(NamedTuple):
     """A position in the text; line and column start at 1."""
 
     line: int
     column: int
 
 
-class Document(NamedTuple):
+class ManifestFile(NamedTuple):
     """A parsed manifest: its values and their positions."""
 
     values: Any
     root: yaml.Node
-    doubled: tuple[tuple[str, Place], ...]
+    doubled: tuple[tuple[str, TextPosition], ...]
 
-    def place(self, pointer: str) -> Place:
+    def place(self, pointer: str) -> TextPosition:
         """The position of a pointer, or of the nearest enclosing value."""
         node = self.root
         mark = node.start_mark
@@ -101,10 +101,10 @@ class Document(NamedTuple):
             if found is None:
                 break
             mark, node = found
-        return Place(mark.line + 1, mark.column + 1)
+        return TextPosition(mark.line + 1, mark.column + 1)
 
 
-def read(path: str) -> Document:
+def read(path: str) -> ManifestFile:
     """Read the manifest in a file; an error in YAML is reported with its line."""
     name = "stdin" if path == "-" else path
     text = sys.stdin.read() if path == "-" else _text(path)
@@ -125,7 +125,7 @@ def read(path: str) -> Document:
         raise click.ClickException(f"{name} is not YAML: {error}") from error
     if root is None:
         raise click.ClickException(f"{name} is empty; `mooring manifest init` writes a first one")
-    return Document(_json(values, name), root, tuple(_doubled(root)))
+    return ManifestFile(_json(values, name), root, tuple(_doubled(root)))
 
 
 def _text(path: str) -> str:
@@ -162,14 +162,14 @@ def _below(node: yaml.Node, step: str) -> tuple[yaml.Mark, yaml.Node] | None:
     return None
 
 
-def _doubled(node: yaml.Node, pointer: str = "") -> Iterator[tuple[str, Place]]:
+def _doubled(node: yaml.Node, pointer: str = "") -> Iterator[tuple[str, TextPosition]]:
     """Duplicate keys: YAML would silently use the last."""
     if isinstance(node, yaml.MappingNode):
         seen = set()
         for key, value in node.value:
             below = f"{pointer}/{key.value}"
             if key.value in seen:
-                yield below, Place(key.start_mark.line + 1, key.start_mark.column + 1)
+                yield below, TextPosition(key.start_mark.line + 1, key.start_mark.column + 1)
             seen.add(key.value)
             yield from _doubled(value, below)
     elif isinstance(node, yaml.SequenceNode):

@@ -40,7 +40,7 @@ class Field(NamedTuple):
         return words.removesuffix("-id") if self.kind in ("tenant", "project", "reference") else words
 
 
-class Endpoint(NamedTuple):
+class CommandEndpoint(NamedTuple):
     """An operation of the API in one scope."""
 
     operation: str
@@ -63,7 +63,7 @@ class Verb(NamedTuple):
     name: str
     summary: str
     description: str
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[CommandEndpoint, ...]
 
 
 class Noun(NamedTuple):
@@ -95,10 +95,10 @@ class Noun(NamedTuple):
         return Verb(name, operations[0].summary, operations[0].description, endpoints)
 
 
-def endpoint_of(operation: "Operation", table: "OperationTable") -> Endpoint:
+def endpoint_of(operation: "Operation", table: "OperationTable") -> CommandEndpoint:
     parameter = next((name for name, start in SCOPES.items() if operation.path.startswith(start)), "")
     body = operation.body or ()
-    return Endpoint(
+    return CommandEndpoint(
         operation.name,
         operation.scope,
         parameter,

@@ -29,7 +29,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
         return int(value) if seconds is None else seconds
 
 
-class Moment(click.ParamType):  # type: ignore[type-arg]
+class TimeOrDuration(click.ParamType):  # type: ignore[type-arg]
     """A time in ISO 8601, or a duration from now."""
 
     name = "time|30d"
@@ -106,7 +106,7 @@ def type_of(field: Field) -> "click.ParamType[Any]":
         return Seconds() if field.path[-1].endswith("_seconds") else click.INT
     if field.path[-1].endswith("_pem"):
         return PemText()
-    kinds: dict[str, click.ParamType[Any]] = {"number": click.FLOAT, "time": Moment(), "json": JsonText()}
+    kinds: dict[str, click.ParamType[Any]] = {"number": click.FLOAT, "time": TimeOrDuration(), "json": JsonText()}
     return kinds.get(field.kind, click.STRING)
 
 

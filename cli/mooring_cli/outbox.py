@@ -7,7 +7,7 @@ import click
 from mooring_cli import output
 from mooring_cli.invocation import current, plain_call
 from mooring_cli.main import MooringGroup
-from mooring_cli.nouns import Endpoint
+from mooring_cli.nouns import CommandEndpoint
 from mooring_cli.scope import PAGE_MAX, ScopeOptions, ScopeResolver, scope_options
 
 COLUMNS = ("id", "event_type", "status", "attempts", "due_at", "last_status", "last_error")
@@ -15,10 +15,10 @@ ROUNDS_MAX = 1_000
 STATUSES = ("queued", "claimed", "delivered", "dead")
 
 
-def endpoints(operation: str) -> tuple[Endpoint, ...]:
+def endpoints(operation: str) -> tuple[CommandEndpoint, ...]:
     """The three endpoints of an operation, one for each scope."""
     scopes = (("project", "project_id"), ("tenant", "tenant_id"), ("platform", ""))
-    return tuple(Endpoint(operation.format(scope), scope, place) for scope, place in scopes)
+    return tuple(CommandEndpoint(operation.format(scope), scope, place) for scope, place in scopes)
 
 
 @click.group(cls=MooringGroup, no_args_is_help=True)
@@ -93,7 +93,7 @@ def replay(*, deliveries: tuple[str, ...], dead: bool, project: str | None, tena
     output.show(invocation.output, rows, COLUMNS)
 
 
-def replay_dead(endpoint: Endpoint, path: dict[str, str]) -> int:
+def replay_dead(endpoint: CommandEndpoint, path: dict[str, str]) -> int:
     """Repeat until the server has no more; returns how many are sent again."""
     count = 0
     for _ in range(ROUNDS_MAX):

@@ -13,7 +13,7 @@ import click
 from mooring_cli.failures import NoSuchName
 from mooring_cli.invocation import Invocation, plain_call
 from mooring_cli.noun_table import NOUNS
-from mooring_cli.nouns import Endpoint, Noun, Verb
+from mooring_cli.nouns import CommandEndpoint, Noun, Verb
 
 PAGE_MAX = 500
 NAME_FIELDS = ("slug", "name", "email", "version", "digest")
@@ -51,7 +51,9 @@ class ScopeResolver:
         self._whoami: dict[str, Any] | None = None
         self._acts_at: str | None = None  # the scope of the command itself
 
-    def choose(self, endpoints: tuple[Endpoint, ...], chosen: ScopeOptions) -> tuple[Endpoint, dict[str, str]]:
+    def choose(
+        self, endpoints: tuple[CommandEndpoint, ...], chosen: ScopeOptions
+    ) -> tuple[CommandEndpoint, dict[str, str]]:
         """The endpoint for the scope, and the path parameter that names it."""
         by_scope = {endpoint.scope: endpoint for endpoint in endpoints}
         scope = self._scope(by_scope, chosen)
@@ -63,7 +65,7 @@ class ScopeResolver:
             return endpoint, {"project_id": self.project_id(chosen.project)}
         return endpoint, {"tenant_id": self.tenant_id(chosen.tenant)}
 
-    def _scope(self, by_scope: dict[str, Endpoint], chosen: ScopeOptions) -> str:
+    def _scope(self, by_scope: dict[str, CommandEndpoint], chosen: ScopeOptions) -> str:
         for scope, given in (("project", chosen.project), ("tenant", chosen.tenant), ("platform", chosen.platform)):
             if given:
                 if scope not in by_scope:
@@ -79,7 +81,7 @@ class ScopeResolver:
             return "tenant"
         return self._home(by_scope)
 
-    def _home(self, by_scope: dict[str, Endpoint]) -> str:
+    def _home(self, by_scope: dict[str, CommandEndpoint]) -> str:
         caller = self.whoami()
         if "project" in by_scope and caller["kind"] == "service_account":
             return "project"

@@ -1,4 +1,4 @@
-"""The commands of the catalog: names of things that have no name, files as values, and what a table shows."""
+"""The commands of the catalog: references to resources without a name, files as values, and columns."""
 
 import json
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def an_artifact(number: int = 1, **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def app(platform: Platform) -> str:
-    """An app with two versions, of the tenant's."""
+    """An app of the tenant with two versions."""
     platform.on("GET", f"{HERE}/apps", page({"id": "app_1", "slug": "hello"}))
     platform.on(
         "GET",

@@ -1,4 +1,4 @@
-"""Following the check of an artifact: a bar in a terminal, lines elsewhere, and the check's own error."""
+"""Following the check of an artifact: a progress bar in a terminal, otherwise lines, and the check's own error."""
 
 import json
 from collections.abc import Callable
@@ -120,8 +120,8 @@ def test_a_check_that_was_cancelled_is_no_success(run: Run, reading: Callable[..
 
 def test_staging_follows_the_check_it_waits_for_and_then_is_made(run: Run, platform: Platform) -> None:
     details = {"check_id": CHECK, "artifact_id": ARTIFACT}
-    told = problem(409, "check_running")
-    running = replace(told, body={**told.body, "details": details})
+    shown = problem(409, "check_running")
+    running = replace(shown, body={**shown.body, "details": details})
     answers = [running, Given(200, {"id": ARTIFACT, "promotion": "staged", "check": None})]
 
     def promoted(asked: Asked) -> Given:
@@ -138,13 +138,13 @@ def test_staging_follows_the_check_it_waits_for_and_then_is_made(run: Run, platf
 
 def test_a_terminal_gets_one_line_that_is_written_over(capsys: pytest.CaptureFixture[str]) -> None:
     seconds = count(0, 2)
-    progress = check_progress.Progress(True, lambda: float(next(seconds)))
+    progress = check_progress.CheckProgress(True, lambda: float(next(seconds)))
     for done in (0, 4 * MIB, 8 * MIB):
         progress.show(check("running", done))
     progress.close()
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    lines = told.strip().split("\r")
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    lines = shown.strip().split("\r")
     assert "[------------------------------]  0 %" in lines[0]
     assert "[###############---------------]  50 %  4.0 MiB of 8.0 MiB  2.0 MiB/s" in lines[1]
     assert "[##############################]  100 %" in lines[2]
@@ -160,7 +160,7 @@ def test_on_a_real_terminal_the_bar_is_drawn(on_terminal: Callable[..., Any], re
 
 def test_elsewhere_there_is_a_line_now_and_then_and_one_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     moments = iter([0.0, 1.0, 12.0, 13.0])
-    progress = check_progress.Progress(False, lambda: next(moments))
+    progress = check_progress.CheckProgress(False, lambda: next(moments))
     for about in (check("running"), check("running", 1), check("running", 2), check("succeeded", 3, 3)):
         progress.show(about)
     progress.close()
@@ -174,7 +174,7 @@ def test_elsewhere_there_is_a_line_now_and_then_and_one_at_the_end(capsys: pytes
 
 
 def test_without_a_total_only_what_came_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = check_progress.Progress(False)
+    progress = check_progress.CheckProgress(False)
     progress.show(check("running", 3 * 1024**3, None))
     assert capsys.readouterr().err == "content check running  3.0 GiB\n"
 

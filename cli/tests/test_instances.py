@@ -57,7 +57,7 @@ def entry(number: int, text: str, kind: str = "instance", /, **data: Any) -> dic
 
 
 def story(platform: Platform, *pages: list[dict[str, Any]]) -> None:
-    """The timeline, page after page; then nothing more."""
+    """Serve the timeline page by page; then nothing more."""
     left = list(pages)
 
     def answer(asked: Asked) -> Given:
@@ -69,7 +69,7 @@ def story(platform: Platform, *pages: list[dict[str, Any]]) -> None:
 
 
 def states(platform: Platform, *given: dict[str, Any]) -> None:
-    """The instance, state after state; the last one stays."""
+    """Serve the states of the instance one after the other; the last one stays."""
     left = list(given)
     platform.on("GET", ONE, lambda asked: Given(body=left.pop(0) if len(left) > 1 else left[0]))
     platform.on("GET", AT, page(given[-1]))
@@ -102,10 +102,10 @@ def test_watch_goes_on_from_the_last_cursor(run: Run, platform: Platform) -> Non
 def test_a_connection_that_breaks_costs_nothing_but_the_wait(run: Run, platform: Platform) -> None:
     states(platform, instance("starting"), instance("running"))
     broken = [problem(503, "unavailable", retryable=True), problem(503, "unavailable", retryable=True)]
-    told = [{"items": [entry(1, "one")], "next_cursor": "c1"}, {"items": [], "next_cursor": "c1"}]
+    shown = [{"items": [entry(1, "one")], "next_cursor": "c1"}, {"items": [], "next_cursor": "c1"}]
 
     def answer(asked: Asked) -> Given:
-        return broken.pop() if broken else Given(body=told.pop(0) if len(told) > 1 else told[0])
+        return broken.pop() if broken else Given(body=shown.pop(0) if len(shown) > 1 else shown[0])
 
     platform.on("GET", f"{ONE}/timeline", answer)
     result = run("instances", "watch", "web")
@@ -128,9 +128,9 @@ def test_json_is_an_object_a_line_and_the_result_last(run: Run, platform: Platfo
     states(platform, instance("starting"), instance("running"))
     story(platform, [entry(1, "one")])
     result = run("instances", "watch", "web", "--json")
-    told = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [each["kind"] for each in told] == ["instance", "result"]
-    assert told[-1]["status"] == "running"
+    shown = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [each["kind"] for each in shown] == ["instance", "result"]
+    assert shown[-1]["status"] == "running"
 
 
 def test_an_instance_that_runs_and_changes_nothing_is_told_at_once(run: Run, platform: Platform) -> None:

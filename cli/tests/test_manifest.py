@@ -1,4 +1,4 @@
-"""Manifests on the developer's machine: begun, linted with lines, explained."""
+"""`mooring manifest`: create, lint with line numbers, and explain."""
 
 import json
 from collections.abc import Callable
@@ -146,8 +146,8 @@ def test_a_field_and_a_rule_are_explained(run: Run, platform: Platform) -> None:
         },
     }
     platform.on("GET", "/api/v1/schemas/manifest", Given(body=schema))
-    told = json.loads(run("manifest", "explain", "ports.0.port", "-o", "json").stdout)
-    assert told == {"field": "ports.0.port", "meaning": "where it listens", "type": "integer", "maximum": 65535}
+    shown = json.loads(run("manifest", "explain", "ports.0.port", "-o", "json").stdout)
+    assert shown == {"field": "ports.0.port", "meaning": "where it listens", "type": "integer", "maximum": 65535}
     assert json.loads(run("manifest", "explain", "-o", "json").stdout)["fields"] == ["app (required)", "ports"]
     assert "It belongs to one app." in run("manifest", "explain", "app_other").stdout
     wrong = run("manifest", "explain", "ports.nothing")

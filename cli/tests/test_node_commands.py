@@ -1,4 +1,4 @@
-"""Nodes, allocations and tasks on the screen: what a person looks for, and hints where he has said too little."""
+"""Nodes, allocations and tasks in tables, and hints when a value is missing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -56,9 +56,9 @@ def test_the_log_of_a_task_is_its_text_and_nothing_that_acts_on_a_terminal(run: 
 
 
 def test_a_tenants_user_without_a_project_is_asked_for_one(run: Run, platform: Platform) -> None:
-    told = run("allocations", "list")
-    assert told.exit_code != 0
-    assert "give a project" in told.stderr
+    shown = run("allocations", "list")
+    assert shown.exit_code != 0
+    assert "give a project" in shown.stderr
 
 
 def test_a_field_and_the_moment_of_it_have_different_headings(capsys: pytest.CaptureFixture[str]) -> None:

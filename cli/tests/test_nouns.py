@@ -1,4 +1,4 @@
-"""The commands that come from the table: resolver, names, bodies, lists."""
+"""The generated commands: scopes, names, bodies, lists."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Receipts verified on one's own machine: what holds, what was bent, and what it says of both."""
+"""Receipts verified offline: valid ones, forged ones, and what the command says about both."""
 
 import base64
 import hashlib
@@ -39,7 +39,7 @@ class Node:
         self.bodies: list[bytes] = []
 
     def sign(self, **other: Any) -> bytes:
-        """One more receipt; its body."""
+        """Sign one more receipt; returns its body."""
         previous = hashlib.sha256(self.bodies[-1]).hexdigest() if self.bodies else "0" * 64
         document = {
             "v": 1,
@@ -66,7 +66,7 @@ class Node:
         return self.bodies[-1]
 
     def bundle(self, *numbers: int) -> dict[str, Any]:
-        """The bundle of the first of these receipts; those that are not named are somebody else's."""
+        """The bundle of the first of these receipts; the others in the chain belong to other owners."""
         public = self.key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
         signed = [
             {
@@ -118,8 +118,8 @@ def test_a_good_bundle_says_what_it_proves_and_what_it_does_not(verify: Run, nod
     assert "nothing is left: it is clean" in result.stdout
     assert "1 links of the chain are proven by both of their receipts" in result.stdout
     assert "1 links of the chain lead to receipts of others" in result.stdout
-    told = json.loads(verify(node.bundle(2, 3), "-o", "json").stdout)
-    assert (told["verified"], told["clean"], told["sequence"]) == (True, True, 2)
+    shown = json.loads(verify(node.bundle(2, 3), "-o", "json").stdout)
+    assert (shown["verified"], shown["clean"], shown["sequence"]) == (True, True, 2)
 
 
 def test_the_first_receipt_of_a_chain_needs_no_other(verify: Run, node: Node) -> None:

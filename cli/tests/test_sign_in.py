@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ready(platform: Platform) -> Platform:
-    """A platform that takes the password."""
+    """A platform that accepts the password."""
 
     def sign_in(asked: Asked) -> Given:
         if asked.body.get("password") != PASSWORD and asked.body.get("one_time_code") != "mrg1_code":

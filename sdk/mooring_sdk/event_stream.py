@@ -23,7 +23,7 @@ MESSAGE_LENGTH_MAX: Final = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class StreamMessage:
     """One message of a stream; `data` is None if it only moves the cursor."""
 
     cursor: str | None
@@ -32,7 +32,7 @@ class Message:
 
 
 @dataclass(slots=True)
-class Parser:
+class StreamParser:
     """Parses Server-Sent Events, wherever the chunks are cut."""
 
     retry_seconds: float | None = None
@@ -41,7 +41,7 @@ class Parser:
     _kind: str = ""
     _data: list[str] = field(default_factory=list)
 
-    def feed(self, piece: bytes) -> Iterator[Message]:
+    def feed(self, piece: bytes) -> Iterator[StreamMessage]:
         """The messages that this chunk completes."""
         self._buffer += piece
         if len(self._buffer) + sum(map(len, self._data)) > MESSAGE_LENGTH_MAX:
@@ -56,7 +56,7 @@ class Parser:
             if message is not None:
                 yield message
 
-    def _line(self, line: str) -> Message | None:
+    def _line(self, line: str) -> StreamMessage | None:
         if not line:
             return self._dispatch()
         name, _, value = line.partition(":")
@@ -71,15 +71,15 @@ class Parser:
             self.retry_seconds = int(value) / 1000
         return None
 
-    def _dispatch(self) -> Message | None:
+    def _dispatch(self) -> StreamMessage | None:
         data = "\n".join(self._data) if self._data else None
-        message = Message(self._cursor, self._kind or "message", data)
+        message = StreamMessage(self._cursor, self._kind or "message", data)
         self._data, self._kind, self._cursor = [], "", None
         return message if data is not None or message.cursor is not None else None
 
 
 @dataclass(slots=True)
-class Position:
+class StreamPosition:
     """How far a follower has read, and how long the server has been unreachable."""
 
     cursor: str | None
@@ -95,7 +95,7 @@ class Position:
 
 def follow(session: Session, call: Call, model: Any, cursor: str | None = None) -> Flow[None]:
     """Emit every event after `cursor` as `model`, without an end."""
-    position = Position(cursor)
+    position = StreamPosition(cursor)
     token: Secret | None = None
     while True:
         token = session.current() or (yield from authorize(token))
@@ -117,7 +117,7 @@ def follow(session: Session, call: Call, model: Any, cursor: str | None = None) 
         yield Backoff(_backoff_seconds(session, position, error))
 
 
-def _open(session: Session, call: Call, position: Position, token: Secret | None) -> Flow[Response]:
+def _open(session: Session, call: Call, position: StreamPosition, token: Secret | None) -> Flow[Response]:
     headers = {**common_headers(session, call.options), "accept": EVENT_STREAM, "accept-encoding": "identity"}
     if position.cursor is not None:
         headers["last-event-id"] = position.cursor
@@ -141,9 +141,9 @@ def _open(session: Session, call: Call, position: Position, token: Secret | None
     return response
 
 
-def _messages(position: Position, model: Any) -> Flow[None]:
+def _messages(position: StreamPosition, model: Any) -> Flow[None]:
     """Emit the events of one connection until it ends."""
-    parser = Parser()
+    parser = StreamParser()
     while piece := (yield from read_piece()):
         position.progressed()
         for message in parser.feed(piece):
@@ -162,7 +162,7 @@ def _read(data: str, model: Any) -> Any:
         raise UnexpectedAnswer(f"cannot decode an event: {error}") from None
 
 
-def _backoff_seconds(session: Session, position: Position, error: MooringError) -> float:
+def _backoff_seconds(session: Session, position: StreamPosition, error: MooringError) -> float:
     """How long to wait before the next connection; raises an error that waiting cannot help."""
     if not error.retryable:
         raise error

@@ -1,4 +1,4 @@
-"""Every test that asks for `driven` runs twice: with the client that blocks and with the one for asyncio."""
+"""A test that uses `driven` runs twice: with the blocking client and with the one for asyncio."""
 
 import pytest
 

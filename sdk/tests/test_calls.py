@@ -1,4 +1,4 @@
-"""What a call sends, what it gives, what it tries again, and what it never shows."""
+"""What a call sends, returns, retries, and never shows."""
 
 import json
 import logging

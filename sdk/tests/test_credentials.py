@@ -1,4 +1,4 @@
-"""How a client comes to its token, and when to another."""
+"""How a client gets its token, and when it gets another."""
 
 import asyncio
 import base64
@@ -41,7 +41,7 @@ def unpadded(segment: str) -> bytes:
 
 
 class Issuer:
-    """A platform that issues a token for each assertion and takes only the newest."""
+    """A platform that issues a token for each assertion and accepts only the newest."""
 
     def __init__(self, expires_in: int = 900) -> None:
         self.issued = 0

@@ -42,7 +42,7 @@ def resolved(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    """The schemas of a value that may be of several kinds."""
+    """The schemas of a value that may have several types."""
     if isinstance(schema.get("type"), list):
         return [{**schema, "type": each} for each in schema["type"]]
     return list(schema.get("anyOf", [schema]))
@@ -83,7 +83,7 @@ def class_name(schema: str) -> str:
 
 
 def optional(name: str, schema: dict[str, Any]) -> tuple[Any, Any]:
-    """Annotation and default of a value that may be left out."""
+    """Annotation and default of an optional value."""
     kind = annotation(name, schema)
     if {"type": "null"} in schema.get("anyOf", ()) or "null" in (schema.get("type") or ()):
         if schema.get("default", 0) is not None:
@@ -93,7 +93,7 @@ def optional(name: str, schema: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def named_parameters(operation: dict[str, Any], *, without: str = "") -> dict[str, tuple[Any, Any]]:
-    """The parameters that go by name, each with its annotation and default."""
+    """The keyword-only parameters, each with its annotation and default."""
     found: dict[str, tuple[Any, Any]] = {}
     for each in operation.get("parameters", ()):
         if each["in"] == "query" and each["name"] != without:
@@ -118,7 +118,7 @@ def answer_of(operation: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
 
 
 def check(name: str, path: str, named: dict[str, tuple[Any, Any]]) -> inspect.Signature:
-    """Compare the parameters of a method in both clients; the signature in the blocking one."""
+    """Compare the parameters of a method in both clients; returns the signature in the blocking one."""
     positional = [part[1:-1] for part in path.split("/") if part.startswith("{")]
     for client in (Client, AsyncClient):
         parameters = dict(inspect.signature(getattr(client, name)).parameters)

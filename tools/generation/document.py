@@ -37,7 +37,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Operation:
+class ApiOperation:
     name: str
     method: str
     path: str
@@ -64,7 +64,7 @@ class Operation:
         return self.scope == "public"
 
 
-class Document:
+class OpenApiDocument:
     def __init__(self, content: dict[str, Any]) -> None:
         self._content = content
         self.schemas: dict[str, Schema] = content["components"]["schemas"]
@@ -106,13 +106,13 @@ class Document:
         """Whether this is an object with known fields."""
         return bool(self.resolve(schema).get("properties"))
 
-    def _operations(self) -> Iterator[Operation]:
+    def _operations(self) -> Iterator[ApiOperation]:
         for path, item in self._content["paths"].items():
             for method in METHODS:
                 if method in item:
                     yield self._operation(path, method, item[method])
 
-    def _operation(self, path: str, method: str, content: dict[str, Any]) -> Operation:
+    def _operation(self, path: str, method: str, content: dict[str, Any]) -> ApiOperation:
         said = content.get("x-mooring")
         if said is None:
             raise DocumentRefused(f"{method.upper()} {path} has no x-mooring")
@@ -125,7 +125,7 @@ class Document:
             )
             for each in content.get("parameters", ())
         ]
-        return Operation(
+        return ApiOperation(
             name=content["operationId"],
             method=method.upper(),
             path=path,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mooring_sdk.operation import OperationTable, Row
-from tools.generation.document import Document, Operation, Schema, Value, reference_name, without_null
+from tools.generation.document import ApiOperation, OpenApiDocument, Schema, Value, reference_name, without_null
 from tools.generation.models import Types
 
 STREAMED = {"timeline": "TimelineEntry"}
@@ -28,7 +28,7 @@ ROWS_ABOUT = (
 )
 
 
-def operations_module(document: Document) -> str:
+def operations_module(document: OpenApiDocument) -> str:
     """The text of `operations.py`."""
     rows, objects = tables(document)
     parts = [HEAD, OBJECTS_ABOUT, "OBJECTS = {\n"]
@@ -40,12 +40,12 @@ def operations_module(document: Document) -> str:
     return "".join(parts)
 
 
-def operation_table(document: Document) -> OperationTable:
+def operation_table(document: OpenApiDocument) -> OperationTable:
     """The table itself, as the SDK reads it."""
     return OperationTable(*tables(document))
 
 
-def tables(document: Document) -> tuple[dict[str, Row], dict[str, tuple[Row, ...]]]:
+def tables(document: OpenApiDocument) -> tuple[dict[str, Row], dict[str, tuple[Row, ...]]]:
     """The rows of all operations, and the fields of the objects in their bodies."""
     types = Types(document)
     objects: dict[str, tuple[Row, ...]] = {}
@@ -55,7 +55,7 @@ def tables(document: Document) -> tuple[dict[str, Row], dict[str, tuple[Row, ...
     return {each.name: _row(document, types, each) for each in document.operations}, objects
 
 
-def _gather(document: Document, types: Types, schema: Schema, objects: dict[str, tuple[Row, ...]]) -> None:
+def _gather(document: OpenApiDocument, types: Types, schema: Schema, objects: dict[str, tuple[Row, ...]]) -> None:
     """Add an object and all objects inside it to the table."""
     plain = without_null(schema)
     if "$ref" not in plain or not document.is_object(plain):
@@ -68,7 +68,7 @@ def _gather(document: Document, types: Types, schema: Schema, objects: dict[str,
             _gather(document, types, each.schema, objects)
 
 
-def _row(document: Document, types: Types, operation: Operation) -> Row:
+def _row(document: OpenApiDocument, types: Types, operation: ApiOperation) -> Row:
     query = tuple(_parameter(document, types, each) for each in operation.in_query)
     answer = None if operation.answer is None or operation.streams else types.of(operation.answer, "models.")
     texts = (operation.summary, operation.description)
@@ -78,7 +78,7 @@ def _row(document: Document, types: Types, operation: Operation) -> Row:
     )
 
 
-def _flags(document: Document, operation: Operation) -> Iterator[str]:
+def _flags(document: OpenApiDocument, operation: ApiOperation) -> Iterator[str]:
     answer = document.resolve(operation.answer) if operation.answer is not None else {}
     for name, is_true in (
         ("takes_key", operation.takes_key),
@@ -93,7 +93,7 @@ def _flags(document: Document, operation: Operation) -> Iterator[str]:
             yield name
 
 
-def _item(document: Document, types: Types, operation: Operation) -> str | None:
+def _item(document: OpenApiDocument, types: Types, operation: ApiOperation) -> str | None:
     if operation.streams:
         return "models." + types.class_of(STREAMED.get(operation.noun, "EventView"))
     if not operation.pages:
@@ -103,7 +103,7 @@ def _item(document: Document, types: Types, operation: Operation) -> str | None:
     return types.of(document.resolve(items.schema)["items"], "models.")
 
 
-def _body(document: Document, types: Types, operation: Operation) -> str | Row | None:
+def _body(document: OpenApiDocument, types: Types, operation: ApiOperation) -> str | Row | None:
     """The name of the body's object; a body without known fields is one parameter."""
     if operation.body is None:
         return None
@@ -112,7 +112,7 @@ def _body(document: Document, types: Types, operation: Operation) -> str | Row |
     return _parameter(document, types, Value("body", operation.body, required=True))
 
 
-def _parameter(document: Document, types: Types, value: Value) -> Row:
+def _parameter(document: OpenApiDocument, types: Types, value: Value) -> Row:
     schema = document.resolve(value.schema)
     flags = {
         "required": value.required,

@@ -13,14 +13,14 @@ from mooring_cli.commands import BESIDE, command_of
 from mooring_cli.main import BY_HAND
 from mooring_cli.nouns import Noun
 from mooring_sdk.operation import OperationTable
-from tools.generation.document import Document, Operation
+from tools.generation.document import ApiOperation, OpenApiDocument
 
 METHODS_HEADING = "## Methods\n"
 COMMANDS_HEADING = "## Commands\n"
 LEFT_OUT = {"--help", "--output"}
 
 
-def sdk_page(page: Path, document: Document) -> str:
+def sdk_page(page: Path, document: OpenApiDocument) -> str:
     lines = [
         "Each method calls one operation and needs the action key in the last column. `iter_…` iterates over all "
         "pages of a list.",
@@ -33,14 +33,14 @@ def sdk_page(page: Path, document: Document) -> str:
     return _below(page, METHODS_HEADING, "\n".join(lines) + "\n")
 
 
-def methods_of(operation: Operation) -> str:
+def methods_of(operation: ApiOperation) -> str:
     rest = operation.name.partition("_")[2]
     if operation.streams:
         return f"`follow_{rest}`"
     return f"`{operation.name}`, `iter_{rest}`" if operation.pages else f"`{operation.name}`"
 
 
-def action_of(operation: Operation) -> str:
+def action_of(operation: ApiOperation) -> str:
     return "none" if operation.is_public else f"`{operation.action}`"
 
 
