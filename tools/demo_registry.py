@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from mooring.core.kernel.address import Reach, read_networks
-from mooring.gateways.egress import Outbound
+from mooring.gateways.egress import EgressClient
 from mooring.gateways.registry.image_manifest import OCI_CONFIG, OCI_LAYER_GZIP, OCI_MANIFEST, digest_of
 from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
 from mooring.gateways.registry.registry_push import RegistryPusher
@@ -143,7 +143,7 @@ class PublishToken:
 
 async def pushing(intent: models.Publish, send: Callable[[RegistryPusher], Awaitable[Result]]) -> Result:
     """Do something at the registry with the token of `publish`."""
-    dialer = Outbound(Reach(allowed=read_networks("127.0.0.0/8")))
+    dialer = EgressClient(Reach(allowed=read_networks("127.0.0.0/8")))
     try:
         place = RegistryPlace(f"http://{intent.registry}", credentials=PublishToken(intent.registry_token))
         return await send(RegistryPusher(RegistryClient(place, dialer)))
