@@ -40,7 +40,7 @@ def audit(
 ) -> None:
     """Show who did what, or was refused, newest first.
 
-    Without --project, --tenant or --platform it uses the context's project, then its tenant, then your own tenant.
+    Without --project, --tenant or --platform it uses the scope of the context, otherwise your own.
     """
     invocation = current()
     endpoint, path = ScopeResolver(invocation).choose(AUDITS, ScopeOptions(project, tenant, platform))

@@ -33,7 +33,7 @@ COLUMNS = {
 }
 """Columns of nouns whose first fields are not the most useful ones."""
 
-BESIDE: dict[str, dict[str, tuple[str, str]]] = {
+HAND_WRITTEN_VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "instances": {
         "launch": ("mooring_cli.launch", "launch"),
         "watch": ("mooring_cli.watch", "watch"),
@@ -52,10 +52,10 @@ class NounGroup(MooringGroup):
         self._noun = noun
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*dict.fromkeys([*BESIDE.get(self._noun.name, ()), *self._noun.operations]), *self._below]
+        return [*dict.fromkeys([*HAND_WRITTEN_VERBS.get(self._noun.name, ()), *self._noun.operations]), *self._below]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        by_hand = BESIDE.get(self._noun.name, {}).get(name)
+        by_hand = HAND_WRITTEN_VERBS.get(self._noun.name, {}).get(name)
         if by_hand is not None:
             command: click.Command = getattr(import_module(by_hand[0]), by_hand[1])
             return command
@@ -135,12 +135,11 @@ def scope_options(verb: Verb) -> list[click.Parameter]:
 
 def scope_text(verb: Verb) -> str:
     """How the scope is chosen, for the help."""
-    if len(verb.endpoints) < 2:
+    names = [option.opts[0] for option in scope_options(verb)]
+    if len(verb.endpoints) < 2 or not names:
         return ""
-    return (
-        "Without --project, --tenant or --platform it uses the context's project, then its tenant, "
-        "then your own tenant."
-    )
+    listed = f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
+    return f"Without {listed} it uses the scope of the context, otherwise your own."
 
 
 def fields_of(verb: Verb) -> list[Field]:

@@ -46,7 +46,7 @@ def events(
 ) -> None:
     """Show events, oldest first, or follow them as they happen.
 
-    Without --project, --tenant or --platform it uses the context's project, then its tenant, then your own tenant.
+    Without --project, --tenant or --platform it uses the scope of the context, otherwise your own.
     With --follow and without --since it starts now. It reconnects when a connection breaks and misses nothing.
     """
     invocation = current()

@@ -20,7 +20,7 @@ from mooring_cli.invocation import Invocation
 from mooring_cli.noun_table import NOUNS
 
 PLUGINS = "mooring.cli_plugins"
-BY_HAND: dict[str, tuple[str, str]] = {
+HAND_WRITTEN: dict[str, tuple[str, str]] = {
     "up": ("mooring_cli.up", "Start Mooring on this machine, with its own database."),
     "login": ("mooring_cli.sign_in", "Sign in and store a personal access token."),
     "logout": ("mooring_cli.sign_in", "Revoke the stored token and delete it."),
@@ -115,11 +115,15 @@ class Root(click.Group):
     """The `mooring` command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*BY_HAND, *sorted(set(NOUNS) - set(BY_HAND)), *sorted(set(plugins()) - set(BY_HAND) - set(NOUNS))]
+        return [
+            *HAND_WRITTEN,
+            *sorted(set(NOUNS) - set(HAND_WRITTEN)),
+            *sorted(set(plugins()) - set(HAND_WRITTEN) - set(NOUNS)),
+        ]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name in BY_HAND:
-            command: click.Command = getattr(import_module(BY_HAND[name][0]), name)
+        if name in HAND_WRITTEN:
+            command: click.Command = getattr(import_module(HAND_WRITTEN[name][0]), name)
             return command
         if name in NOUNS:
             from mooring_cli.commands import group_of
@@ -147,10 +151,10 @@ class Root(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, without loading any of them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in BY_HAND.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in HAND_WRITTEN.items()])
         with formatter.section("Nouns"):
             formatter.write_dl([(noun.name, noun.summary) for noun in NOUNS.values()])
-        others = sorted(set(plugins()) - set(BY_HAND) - set(NOUNS))
+        others = sorted(set(plugins()) - set(HAND_WRITTEN) - set(NOUNS))
         if others:
             with formatter.section("Plug-ins"):
                 formatter.write_dl([(name, f"from {plugins()[name].module}") for name in others])

@@ -23,7 +23,7 @@ NAMED_BY_APP = ("entitlement",)  # a project has one for each app
 def scope_options(command: Any) -> Any:
     """--project, --tenant and --platform."""
     for option in (
-        click.option("--platform", is_flag=True, help="Use the scope of the platform."),
+        click.option("--platform", is_flag=True, help="Use the platform's own scope."),
         click.option("--tenant", metavar="NAME", help="Use this tenant, by id or slug."),
         click.option("--project", metavar="NAME", help="Use this project, by id or slug."),
     ):

@@ -112,7 +112,7 @@ def run(arguments: list[str], offers: int | None = None, settings: Mapping[str, 
     if offers is not None:
         environment[LOCAL_NODE_PIPE] = str(offers)
         pipes.append(offers)
-    with _handed_on() as begin:
+    with _forwarding_signals() as begin:
         try:
             child = subprocess.Popen(
                 arguments, process_group=0, preexec_fn=_die_with_parent, env=environment, pass_fds=pipes
@@ -160,7 +160,7 @@ def _end_of(child: "subprocess.Popen[bytes]") -> int:
 
 
 @contextmanager
-def _handed_on() -> Iterator[Callable[["subprocess.Popen[bytes]"], None]]:
+def _forwarding_signals() -> Iterator[Callable[["subprocess.Popen[bytes]"], None]]:
     """While this lasts, the first signal asks the child to stop, and a second one kills it.
 
     The function that is yielded takes the child once it exists; it gets the signals that arrived before.

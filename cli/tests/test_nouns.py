@@ -1,6 +1,8 @@
 """The generated commands: scopes, names, bodies, lists."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from cli.tests.support.fake_platform import (
     whoami,
 )
 from mooring_cli.commands import command_of
-from mooring_cli.main import BY_HAND, mooring
+from mooring_cli.main import HAND_WRITTEN, mooring
 from mooring_cli.noun_table import NOUNS
 from mooring_cli.nouns import Noun
 
@@ -36,7 +38,7 @@ def every_verb() -> list[tuple[str, ...]]:
     return [each for noun in NOUNS.values() for each in walk(noun, ())]
 
 
-@pytest.mark.parametrize("words", [*every_verb(), *((name,) for name in BY_HAND)], ids=" ".join)
+@pytest.mark.parametrize("words", [*every_verb(), *((name,) for name in HAND_WRITTEN)], ids=" ".join)
 def test_every_command_explains_itself(run: Run, words: tuple[str, ...]) -> None:
     result = run(*words, "--help")
     assert result.exit_code == 0
@@ -302,6 +304,17 @@ def test_what_is_mistyped_gets_a_hint(run: Run) -> None:
 
 def test_the_help_lists_every_command(run: Run) -> None:
     result = run("--help")
-    for name in [*BY_HAND, *NOUNS]:
+    for name in [*HAND_WRITTEN, *NOUNS]:
         assert f"  {name} " in result.stdout
     assert mooring.name == "mooring"
+
+
+def test_the_help_is_shown_without_the_sdk_and_that_of_a_command_without_an_http_client() -> None:
+    for words, absent in ((["--help"], "mooring_sdk"), (["projects", "create", "--help"], "httpx")):
+        program = (
+            "import atexit, sys; from mooring_cli.main import mooring\n"
+            f"atexit.register(lambda: print({absent!r} in sys.modules, file=sys.stderr))\n"
+            f"mooring.main({words!r})\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+        assert done.stderr.split() == ["False"], words

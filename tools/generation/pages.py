@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from mooring_cli.commands import BESIDE, command_of
-from mooring_cli.main import BY_HAND
+from mooring_cli.commands import HAND_WRITTEN_VERBS, command_of
+from mooring_cli.main import HAND_WRITTEN
 from mooring_cli.nouns import Noun
 from mooring_sdk.operation import OperationTable
 from tools.generation.document import ApiOperation, OpenApiDocument
@@ -47,7 +47,7 @@ def action_of(operation: ApiOperation) -> str:
 def cli_page(page: Path, nouns: Iterable[Noun], table: OperationTable) -> str:
     """`docs/cli.md` with its list of commands."""
     parts: list[str] = []
-    for name, (module, _) in BY_HAND.items():
+    for name, (module, _) in HAND_WRITTEN.items():
         parts += _described(getattr(import_module(module), name), f"mooring {name}")
     parts.append("### Global options\n\n" + _global_options())
     for noun in nouns:
@@ -57,7 +57,7 @@ def cli_page(page: Path, nouns: Iterable[Noun], table: OperationTable) -> str:
 
 def _noun(noun: Noun, before: str, table: OperationTable) -> list[str]:
     parts = []
-    by_hand = BESIDE.get(noun.name, {}) if before == "mooring" else {}
+    by_hand = HAND_WRITTEN_VERBS.get(noun.name, {}) if before == "mooring" else {}
     for name, (module, command) in by_hand.items():
         parts += _described(getattr(import_module(module), command), f"{before} {noun.name} {name}")
     for name in noun.operations:
