@@ -74,7 +74,7 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class DemoSetup:
     """The directories of the demo, and the registry that it can start, if there is one."""
 
     directory: Path
@@ -93,17 +93,17 @@ class Surroundings:
 
 
 @contextmanager
-def mooring_up(beside: Surroundings) -> Iterator[Started]:
+def mooring_up(setup: DemoSetup) -> Iterator[Started]:
     """Run `mooring up`, and stop it at the end."""
-    directory = beside.directory
+    directory = setup.directory
     code_file = directory / "first-admin-code"
     # The user's own Mooring settings must not affect this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MOORING_")}
     environment["MOORING_FIRST_ADMIN_CODE_FILE"] = str(code_file)
-    if beside.registry_program is not None:
-        environment["MOORING_REGISTRY_URL"] = f"http://{beside.registry_address}"
+    if setup.registry_program is not None:
+        environment["MOORING_REGISTRY_URL"] = f"http://{setup.registry_address}"
     command = [sys.executable, "-m", "mooring_cli", "up", "--data-dir", str(directory / "data"), "--port", "0"]
-    command += ["--no-node"] if beside.no_node_because else ["--node", "--simulated-gpus", "8"]
+    command += ["--no-node"] if setup.no_node_because else ["--node", "--simulated-gpus", "8"]
     # If the demo is killed, Mooring ends too. Ctrl-C reaches only the demo, which has to clean up first.
     setpriv = shutil.which("setpriv")
     begin = [setpriv, "--pdeathsig", "TERM"] if setpriv else []
@@ -257,7 +257,7 @@ def show_events(client: Client, tenant_id: str, correlation_id: str) -> None:
         raise DemoFailed(f"the event stream does not show {', '.join(sorted(missing))}")
 
 
-def show(place: Started, beside: Surroundings, began: float) -> None:
+def show(place: Started, setup: DemoSetup, began: float) -> None:
     """The whole demo."""
     show_fact("address", place.url)
     show_fact("ready after", f"{time.monotonic() - began:.1f} s")
@@ -276,41 +276,41 @@ def show(place: Started, beside: Surroundings, began: float) -> None:
         use_service_account(place, settings, credentials, project)
         show_audit(client, tenant.id, correlation_id)
         show_events(client, tenant.id, correlation_id)
-        show_the_machine(place, beside, admin)
-        work = TenantProject(client, project, beside.directory)
-        with registry(place, beside, admin) as there_is_one:
+        show_the_machine(place, setup, admin)
+        work = TenantProject(client, project, setup.directory)
+        with registry(place, setup, admin) as there_is_one:
             if there_is_one:
                 show_catalog(TenantCatalog(client, tenant.id, project))
-            show_the_nodes(beside, work)
+            show_the_nodes(setup, work)
             stage = DemoStage(place.url, admin, token, work)
-            if not beside.no_node_because:
+            if not setup.no_node_because:
                 show_apps(stage)
-                if beside.jupyter and there_is_one:
+                if setup.jupyter and there_is_one:
                     show_jupyter(stage)
-            if beside.slurm:
-                show_the_cluster(beside, stage)
+            if setup.slurm:
+                show_the_cluster(setup, stage)
 
 
-def show_the_machine(place: Started, beside: Surroundings, admin: str) -> None:
+def show_the_machine(place: Started, setup: DemoSetup, admin: str) -> None:
     """This machine as a node, and its SKU: without capacity no app can be launched."""
-    if not beside.no_node_because:
+    if not setup.no_node_because:
         with Client(place.url, token=admin) as client:
-            show_the_node(client, beside.directory / "log")
+            show_the_node(client, setup.directory / "log")
             offer(client)
 
 
-def show_the_nodes(beside: Surroundings, work: TenantProject) -> None:
+def show_the_nodes(setup: DemoSetup, work: TenantProject) -> None:
     """The part about nodes, or why it is left out."""
-    if beside.no_node_because:
+    if setup.no_node_because:
         heading("Left out: allocations and their sandboxes")
-        print(f"   This part needs a node, and this machine cannot be one: {beside.no_node_because}")
+        print(f"   This part needs a node, and this machine cannot be one: {setup.no_node_because}")
         return
     show_nodes(work)
 
 
-def show_the_cluster(beside: Surroundings, stage: DemoStage) -> None:
+def show_the_cluster(setup: DemoSetup, stage: DemoStage) -> None:
     """The part about Slurm, or why it is left out."""
-    if reason := beside.no_slurm_because or beside.no_node_because:
+    if reason := setup.no_slurm_because or setup.no_node_because:
         heading("Left out: a cluster of Slurm")
         print(f"   This part needs real Slurm in sandboxes, and {reason}")
         return
@@ -318,11 +318,11 @@ def show_the_cluster(beside: Surroundings, stage: DemoStage) -> None:
 
 
 @contextmanager
-def registry(place: Started, beside: Surroundings, admin: str) -> Iterator[bool]:
+def registry(place: Started, setup: DemoSetup, admin: str) -> Iterator[bool]:
     """A registry that trusts the tokens of Mooring, or why there is none."""
-    if beside.registry_program is None:
+    if setup.registry_program is None:
         heading("Left out: apps and their images")
-        print(f"   This part needs a registry, and {beside.no_registry_because}")
+        print(f"   This part needs a registry, and {setup.no_registry_because}")
         yield False
         return
     heading("The platform's own registry starts, on loopback")
@@ -334,9 +334,9 @@ def registry(place: Started, beside: Surroundings, admin: str) -> Iterator[bool]
         "issuer": about.issuer,
         "certificate": about.certificate,
     }
-    directory = beside.directory / "registry"
-    with running_registry(beside.registry_program, directory, beside.registry_address, auth):
-        show_fact("program", beside.registry_program)
+    directory = setup.directory / "registry"
+    with running_registry(setup.registry_program, directory, setup.registry_address, auth):
+        show_fact("program", setup.registry_program)
         show_fact("address", f"{about.url}; it accepts only tokens that this Mooring signs")
         yield True
 
@@ -370,7 +370,7 @@ def main(arguments: list[str] | None = None) -> int:
     bound()
     directory = Path(tempfile.mkdtemp(prefix="mooring-demo-"))
     jupyter = not given.no_jupyter and not containers_are_missing()
-    beside = Surroundings(
+    setup = DemoSetup(
         directory,
         f"{LOOPBACK}:{free_port()}",
         program,
@@ -384,8 +384,8 @@ def main(arguments: list[str] | None = None) -> int:
     directory.chmod(0o711)
     heading("Mooring starts, with its own database")
     try:
-        with leaving_nothing(beside), mooring_up(beside) as place:
-            show(place, beside, began)
+        with leaving_nothing(setup), mooring_up(setup) as place:
+            show(place, setup, began)
         heading("Done")
         print(
             "   `make up` starts Mooring and keeps it running: the API reference is then at http://127.0.0.1:7420/docs,"
@@ -415,7 +415,7 @@ def remove(directory: Path) -> None:
 
 
 @contextmanager
-def leaving_nothing(beside: Surroundings) -> Iterator[None]:
+def leaving_nothing(setup: DemoSetup) -> Iterator[None]:
     """Make sure that nothing of the demo is left on the machine, however it ended, and report what was."""
     fared_well = False
     try:
@@ -423,8 +423,8 @@ def leaving_nothing(beside: Surroundings) -> Iterator[None]:
         fared_well = True
     finally:
         with undisturbed():
-            left = remains(beside.node_state)
-            remove(beside.directory)
+            left = remains(setup.node_state)
+            remove(setup.directory)
             for each in left:
                 print(f"   left behind, removed now: {each}", file=sys.stderr)
         if left and fared_well:

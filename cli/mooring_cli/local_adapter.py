@@ -126,7 +126,7 @@ def _die_with_thread() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def beside(node_state: Path) -> tuple[Path, Path]:
+def adapter_directories(node_state: Path) -> tuple[Path, Path]:
     """The directories of the adapter's key and of the bundles, next to the node's state."""
     name = node_state.name.removesuffix("-node")
     return node_state.with_name(f"{name}-adapter"), node_state.with_name(f"{name}-apps")

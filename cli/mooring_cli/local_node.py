@@ -31,11 +31,11 @@ class LocalNode:
     """This machine as a node of the platform that runs here."""
 
     def __init__(
-        self, offered: int, state: Path, host: str, simulated_gpus: int, beside: Callable[[str], None] | None = None
+        self, offered: int, state: Path, host: str, simulated_gpus: int, on_address: Callable[[str], None] | None = None
     ) -> None:
-        """`beside` is called with the platform's address once it is known."""
+        """`on_address` is called with the platform's address once it is known."""
         self._offered = offered
-        self._beside = beside
+        self._on_address = on_address
         self._state = state
         self._host = host
         self._gpus = simulated_gpus
@@ -68,8 +68,8 @@ class LocalNode:
             if not offered:
                 return  # the server ended before it was ready, and printed why
             url, token, platform = offered
-            if self._beside is not None:
-                self._beside(url)
+            if self._on_address is not None:
+                self._on_address(url)
             if self._joined(url, token, platform):
                 self._keep_running(url)
         except (OSError, ValueError) as error:

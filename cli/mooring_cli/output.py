@@ -162,10 +162,10 @@ def show_text(text: str) -> None:
         click.echo(plain(line.replace("\t", "    ")))
 
 
-def heading(name: str, beside: Collection[str] = ()) -> str:
+def heading(name: str, other_names: Collection[str] = ()) -> str:
     """A field's name as a heading; `created_at` becomes CREATED, unless a field of that name exists."""
     happened = name.removesuffix("_at")
-    return (name if happened in beside else happened).replace("_", " ").upper()
+    return (name if happened in other_names else happened).replace("_", " ").upper()
 
 
 def cell(name: str, value: Any, now: datetime, *, whole: bool = False) -> str:

@@ -23,7 +23,7 @@ from types import FrameType
 import click
 
 from mooring_cli import failures
-from mooring_cli.local_adapter import ADAPTER, LocalAdapter, beside, file_source
+from mooring_cli.local_adapter import ADAPTER, LocalAdapter, adapter_directories, file_source
 from mooring_cli.local_node import AGENT, LocalNode, default_host, state_directory
 from mooring_cli.main import MooringCommand
 
@@ -99,7 +99,7 @@ def _adapter(state: Path) -> tuple[LocalAdapter | None, dict[str, str]]:
     """The adapter next to the node and the settings that the server needs for it; none if it is not installed."""
     if find_spec(ADAPTER) is None:
         return None, {}
-    own, apps = beside(state)
+    own, apps = adapter_directories(state)
     return LocalAdapter(own, apps), file_source(apps)
 
 

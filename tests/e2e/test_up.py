@@ -279,7 +279,7 @@ def standing() -> Iterator[Up]:
     """One that runs with a node and an adapter, whatever is killed of it; nothing of it is left at the end."""
     with place("process") as up:
         copy_begun(up.directory)
-        up.start("The workload adapter runs")
+        up.start("The workload adapter is running")
         yield up
         if up.process is not None:
             assert up.stop() == 0
