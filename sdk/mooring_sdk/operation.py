@@ -8,13 +8,12 @@ stays fast.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Row = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(NamedTuple):
     """A value that an operation takes in its query or in its body."""
 
     name: str
