@@ -51,9 +51,9 @@ def lines_of(answer: dict[str, Any]) -> list[str]:
         if cause["name"] != cause["id"]:
             head += f"  ({cause['id']})"
         lines.append(plain(indent + head))
-        indent = "   " * depth + "   "
-        lines.append(plain(indent + cause["text"].replace("\n", " ")))
-        lines += [plain(f"{indent}| {line}") for line in cause.get("last_lines", [])[-LINES_SHOWN:]]
+        inner = "   " * depth + "   "
+        lines.append(plain(inner + cause["text"].replace("\n", " ")))
+        lines += [plain(f"{inner}| {line}") for line in cause.get("last_lines", [])[-LINES_SHOWN:]]
     following = answer["next"]
     lines.append("")
     lines.append(plain(f"next: {WHO.get(following['who'], following['who'])}: {following['what']}"))
