@@ -23,10 +23,11 @@ from server.tests.processes.served import Fleet, make_project, make_tenant, sign
 from server.tests.processes.storm import SLUG, Grounds, Key, Storm
 from server.tests.processes.storm_log import NOTED, moved, replayed, seen
 from server.tests.processes.wire import Caller
+from tools.soak import seed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
-ATTEMPTS, CLIENTS, SEED = 100_000 if SOAK else 10_000, 16, 20
+ATTEMPTS, CLIENTS, SEED = 100_000 if SOAK else 10_000, 16, 20 + seed()
 SNAPSHOTS_MIN, DIFFERENT_MIN = 200, 50
 SHOWN_MAX = 5
 MOVES = ("stage", "canary", "activate", "rollback", "deprecate", "retire", "withdraw")
