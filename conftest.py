@@ -33,7 +33,8 @@ hypothesis.settings.register_profile(soak.PROFILE, deadline=None, derandomize=Fa
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with its gate and its group, and leave out those of the other gate if a gate runs."""
     table, gate = gates.load(ROOT), os.environ.get(gates.ENVIRONMENT)
-    chosen, others = [], []
+    chosen: list[pytest.Item] = []
+    others: list[pytest.Item] = []
     for item in items:
         belongs = table.of(item.nodeid)
         if gates.SYSTEM in belongs:

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xdist.scheduler import LoadGroupScheduling
-from xdist.workermanage import WorkerController
+from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]
+from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 from tools import budget, flakes, real_parts, soak
 from tools.gates import ENVIRONMENT, SYSTEM, TEST, Gates, load, plain
@@ -81,7 +81,7 @@ class Account:
             self.skips.add(Skip(report.nodeid, reason_of(report), is_real))
 
 
-class Scheduler(LoadGroupScheduling):
+class Scheduler(LoadGroupScheduling):  # type: ignore[misc] # xdist has no types
     """Gives a worker a whole group or a whole file at a time, so that what its tests share is made once.
 
     A test during which a worker crashed is not given to another worker: it runs again alone, after all others.

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path, PurePosixPath
+from typing import TypeGuard
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("server", "sdk", "cli", "agent", "adapters", "tools", "bench", "tests", "conftest.py")
@@ -241,7 +242,8 @@ def only_tables_keep_their_form(source: Source) -> Iterator[Problem]:
 
 def _tables(tree: ast.Module) -> Iterator[ast.expr | ast.stmt]:
     """Assignments of modules and classes that show a list, tuple, dict or set; and calls of parametrize."""
-    places = [tree, *(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]
+    places: list[ast.Module | ast.ClassDef] = [tree]
+    places += (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     for statement in (each for place in places for each in place.body):
         if isinstance(statement, ast.Assign | ast.AnnAssign) and any(
             isinstance(node, ast.List | ast.Tuple | ast.Dict | ast.Set) for node in ast.walk(statement)
@@ -262,10 +264,18 @@ def tests_do_not_sleep(source: Source) -> Iterator[Problem]:
     if not source.is_test or "support" in source.path.parts:
         return
     for node in ast.walk(source.tree):
-        if (isinstance(node, ast.Attribute) and node.attr == "sleep" and ast.unparse(node.value) in SLEEPERS) or (
-            isinstance(node, ast.ImportFrom) and node.module in SLEEPERS and "sleep" in {x.name for x in node.names}
-        ):
+        if _is_sleep(node):
             yield node.lineno, "a test that sleeps: wait with until(condition, bound) of tests/support/waiting.py"
+
+
+def _is_sleep(node: ast.AST) -> TypeGuard[ast.Attribute | ast.ImportFrom]:
+    if isinstance(node, ast.Attribute):
+        return node.attr == "sleep" and ast.unparse(node.value) in SLEEPERS
+    return (
+        isinstance(node, ast.ImportFrom)
+        and node.module in SLEEPERS
+        and any(each.name == "sleep" for each in node.names)
+    )
 
 
 RULES_TO_COME: tuple[Rule, ...] = (
