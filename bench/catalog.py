@@ -26,11 +26,11 @@ from bench import load
 from bench.measure import CatalogLine, CatalogResult, Effort, latency_of, median, program
 from bench.report import CATALOG_RATIO_MAX, catalog_lines
 from bench.stand import Stand, Tenant, stand
-from mooring.core.machine import AnyMachine
-from mooring.core.promotion import PROMOTION, PromotionState
-from mooring.core.semver import read_version
-from mooring.core.trust import TRUST, TrustState
-from mooring.storage.unit_of_work import BIRTH
+from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
+from mooring.core.catalog.semver import read_version
+from mooring.core.catalog.trust_lifecycle import TRUST, TrustState
+from mooring.core.kernel.lifecycle import AnyMachine
+from mooring.storage.kernel.unit_of_work import BIRTH
 
 CONNECTIONS = 2
 PAGE = 20

@@ -17,14 +17,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from mooring.core.allocation import ALLOCATION, AllocationState, AllocationTrigger
-from mooring.core.ids import Prefix
-from mooring.core.machine import AnyMachine
-from mooring.core.node import NODE, NodeState, NodeTrigger
-from mooring.core.platform_key import TASK_SIGNING, audience_of, encoded
+from mooring.core.fleet.allocation import ALLOCATION, AllocationState, AllocationTrigger
+from mooring.core.fleet.node import NODE, NodeState, NodeTrigger
+from mooring.core.identity.platform_key import TASK_SIGNING, audience_of, encoded
+from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.lifecycle import AnyMachine
 from mooring.gateways.clock import SystemClock
 from mooring.gateways.passwords import digest
-from mooring.storage.unit_of_work import BIRTH
+from mooring.storage.kernel.unit_of_work import BIRTH
 
 TOKEN_LIFETIME = timedelta(minutes=30)
 RAW = (Encoding.Raw, PublicFormat.Raw)

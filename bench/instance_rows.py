@@ -17,14 +17,14 @@ import httpx
 from bench import fleet
 from bench.catalog import steps_to
 from bench.stand import Stand, Tenant
-from mooring.core.instance import INSTANCE, InstanceState
-from mooring.core.machine import AnyMachine
-from mooring.core.manifest import manifest_digest
-from mooring.core.member import MEMBER, MemberState
-from mooring.core.operation import OPERATION, OperationState
-from mooring.core.promotion import PROMOTION, PromotionState
-from mooring.core.semver import read_version
-from mooring.core.trust import TRUST, TrustState
+from mooring.core.catalog.manifest import manifest_digest
+from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
+from mooring.core.catalog.semver import read_version
+from mooring.core.catalog.trust_lifecycle import TRUST, TrustState
+from mooring.core.kernel.lifecycle import AnyMachine
+from mooring.core.runtime.instance import INSTANCE, InstanceState
+from mooring.core.runtime.member import MEMBER, MemberState
+from mooring.core.runtime.operation import OPERATION, OperationState
 
 SLUG = "bench-app"
 REASON = "for the bench of instances"

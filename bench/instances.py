@@ -28,12 +28,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from bench import fleet, instance_rows
 from bench.measure import Latency, latency_of, median
 from bench.stand import Stand, stand
-from mooring.commands.instance_run import limits_of
-from mooring.core.platform_key import encoded
+from mooring.commands.runtime.instance_reconcile import limits_of
+from mooring.core.identity.platform_key import encoded
 from mooring.gateways.clock import SystemClock
 from mooring.settings import Settings
-from mooring.storage import instance_run
-from mooring.storage.database import Database, PoolSettings
+from mooring.storage.kernel.database import Database, PoolSettings
+from mooring.storage.runtime import instance_reconcile
 from mooring_sdk.credentials import ServiceAccountCredentials
 
 CONNECTIONS = 8
@@ -265,9 +265,9 @@ async def _acts(
 
     async def look() -> None:
         now = clock.now()
-        ids = await instance_run.due(database, now, limits, "", 100)
-        await instance_run.seen(database, now, ids)
-        await instance_run.next_moment(database, now, limits)
+        ids = await instance_reconcile.due(database, now, limits, "", 100)
+        await instance_reconcile.seen(database, now, ids)
+        await instance_reconcile.next_moment(database, now, limits)
 
     return {"a page of the list": page, "a poll that finds nothing": lambda: adapter.poll(0), "a worker's look": look}
 

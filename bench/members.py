@@ -27,7 +27,7 @@ from bench import agent_load, fleet, instance_rows
 from bench.agent_load import Agent, Crew, Lane
 from bench.load import LoadFailed
 from bench.stand import Stand, stand
-from mooring.core.platform_key import encoded
+from mooring.core.identity.platform_key import encoded
 from mooring_agent.verify import Refused
 from mooring_agent.wire import Claimed, Task
 

@@ -19,14 +19,14 @@ from pathlib import Path
 import msgspec
 
 from bench.stand import Stand, Tenant
-from mooring.core.decision import Actor, Context, PrincipalKind
-from mooring.core.ids import Prefix
-from mooring.core.project import Project, update_project
-from mooring.storage import project as projects
-from mooring.storage import token as tokens
-from mooring.storage.database import PoolSettings, session_settings
-from mooring.storage.pool import NAME_TENANT
-from mooring.storage.unit_of_work import Answer, Origin, compose
+from mooring.core.identity.project import Project, update_project
+from mooring.core.kernel.decision import Actor, Context, PrincipalKind
+from mooring.core.kernel.ids import Prefix
+from mooring.storage.identity import project as projects
+from mooring.storage.identity import token as tokens
+from mooring.storage.kernel.database import PoolSettings, session_settings
+from mooring.storage.kernel.pool import NAME_TENANT
+from mooring.storage.kernel.unit_of_work import Answer, Origin, compose
 
 ROUTE = "PATCH /api/v1/projects/{project_id}"
 RATE = re.compile(r"tps = ([0-9.]+)")

@@ -11,8 +11,8 @@ import sys
 import time
 from dataclasses import dataclass
 
-from mooring.core.compatibility import CapacityShape
-from mooring.core.placement import Board, NodeSeen, Request, SlotSeen
+from mooring.core.catalog.compatibility import CapacityShape
+from mooring.core.fleet.placement import Board, NodeSeen, Request, SlotSeen
 
 NODES = 10_000
 REQUESTS = 1_000

@@ -9,7 +9,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from mooring.core.policy import Chain, Layer, Names, Request, Rules, Signatures
+from mooring.core.catalog.policy import Chain, Layer, Names, Request, Rules, Signatures
 
 GOAL_PER_SECOND = 50_000
 DECISIONS = 100_000

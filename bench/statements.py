@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from mooring.core.decision import Actor, Context, Decision, PrincipalKind
-from mooring.core.ids import Prefix
-from mooring.core.task_making import TaskWish, make_task
+from mooring.core.fleet.task_creation import TaskWish, make_task
+from mooring.core.kernel.decision import Actor, Context, Decision, PrincipalKind
+from mooring.core.kernel.ids import Prefix
 from mooring.gateways.clock import SystemClock
-from mooring.storage import task_claim
-from mooring.storage.database import Acting, Database, PoolSettings
-from mooring.storage.unit_of_work import apply
+from mooring.storage.fleet import task_claim
+from mooring.storage.kernel.database import Acting, Database, PoolSettings
+from mooring.storage.kernel.unit_of_work import apply
 
 LEASE = timedelta(seconds=90)
 

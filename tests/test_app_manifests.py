@@ -2,7 +2,7 @@
 
 import pytest
 
-from mooring.core.manifest_lint import About, examine
+from mooring.core.catalog.manifest_lint import About, examine
 from mooring_slurm import catalog as slurm_catalog
 from mooring_workload import catalog
 

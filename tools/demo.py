@@ -35,7 +35,7 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from mooring.core.errors import Refusal
+from mooring.core.kernel.errors import Refusal
 from mooring_agent.hosts.namespace.unmaking import unmount_below
 from mooring_sdk import Client, ClientSettings, MooringError, ServiceAccountCredentials, errors, models
 from tools.demo_apps import Stage, containers_are_missing, show_apps, show_jupyter

@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mooring.gateways.cosign_keys import new_signing_key
-from mooring.gateways.cosign_sign import sign_as_tag
-from mooring.gateways.registry_push import RegistryPusher
+from mooring.gateways.registry.registry_push import RegistryPusher
+from mooring.gateways.signing.cosign_keys import new_signing_key
+from mooring.gateways.signing.cosign_sign import sign_as_tag
 from mooring_agent.podman import Podman
 from mooring_sdk import Client, MooringError, models
 from mooring_workload.bundle import BUNDLE_VERSION, bundle_of, key_at, public_half, write_bundle

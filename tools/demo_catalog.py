@@ -7,8 +7,8 @@ pushing it to the registry with a token of some minutes, and signing it with a k
 import asyncio
 from dataclasses import dataclass
 
-from mooring.gateways.cosign_keys import SigningKey, new_signing_key
-from mooring.gateways.cosign_sign import sign_as_tag
+from mooring.gateways.signing.cosign_keys import SigningKey, new_signing_key
+from mooring.gateways.signing.cosign_sign import sign_as_tag
 from mooring_sdk import Client, MooringError, models
 from tools.demo_registry import Image, push, pushing, small_image
 from tools.demo_telling import DemoFailed, heading, tell

@@ -20,11 +20,11 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from mooring.core.address import Reach, read_networks
-from mooring.gateways.outbound import Outbound
-from mooring.gateways.registry import RegistryClient, RegistryPlace
-from mooring.gateways.registry_manifest import OCI_CONFIG, OCI_LAYER_GZIP, OCI_MANIFEST, digest_of
-from mooring.gateways.registry_push import RegistryPusher
+from mooring.core.kernel.address import Reach, read_networks
+from mooring.gateways.egress import Outbound
+from mooring.gateways.registry.image_manifest import OCI_CONFIG, OCI_LAYER_GZIP, OCI_MANIFEST, digest_of
+from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
+from mooring.gateways.registry.registry_push import RegistryPusher
 from mooring_sdk import models
 from tools.debian_packages import PackagesMissing, install
 

@@ -21,20 +21,20 @@ import structlog
 import uvicorn
 import uvloop
 
-from mooring.api.call import encode_json
 from mooring.api.connection import Connection
 from mooring.api.openapi import document
-from mooring.commands.first_start import FIRST_ADMIN_EMAIL, recover_user
-from mooring.commands.local_node import offer_local_enrolment
-from mooring.commands.master_key import rotate_master_key
-from mooring.core.errors import Refusal
+from mooring.api.request_context import encode_json
+from mooring.commands.fleet.local_node import offer_local_enrolment
+from mooring.commands.identity.bootstrap import FIRST_ADMIN_EMAIL, recover_user
+from mooring.commands.kernel.master_key import rotate_master_key
+from mooring.core.kernel.errors import Refusal
 from mooring.embedded import EmbeddedPostgres, EmbeddedPostgresError
-from mooring.gateways.collector import collecting
+from mooring.gateways.gc_tuning import collecting
 from mooring.gateways.secrets import MasterKeyRefused
-from mooring.gateways.telemetry import Telemetry, configure_logging
+from mooring.gateways.telemetry.instruments import Telemetry, configure_logging
 from mooring.settings import PREFIX, SettingRefused, Settings, read_settings
-from mooring.storage.hub import Hub
-from mooring.storage.migrate import MigrationRefused, migrate
+from mooring.storage.kernel.hub import Hub
+from mooring.storage.kernel.migrate import MigrationRefused, migrate
 from mooring.wiring import Platform, cannot_listen, platform, relay, workers
 
 CODE_FILE = "MOORING_FIRST_ADMIN_CODE_FILE"

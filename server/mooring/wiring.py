@@ -16,35 +16,35 @@ import asyncpg
 
 from mooring.api.app import Application
 from mooring.api.auth import Authenticator
-from mooring.api.call import Tools
-from mooring.api.homes import Homes
 from mooring.api.limits import RateLimit
-from mooring.commands.artifact_check import hand_back
-from mooring.commands.claim import ClaimDesk
-from mooring.commands.dispatch import Dispatcher
-from mooring.commands.first_start import make_first_admin, make_signing_key, registry_pair
-from mooring.commands.work import Services
-from mooring.core.errors import Refusal
-from mooring.core.event import Event
-from mooring.gateways.artifact_reader import ArtifactReader, OwnRegistry
+from mooring.api.project_tenant_cache import Homes
+from mooring.api.request_context import Tools
+from mooring.commands.catalog.artifact_check import hand_back
+from mooring.commands.identity.bootstrap import make_first_admin, make_signing_key, registry_pair
+from mooring.commands.live.claim_broker import ClaimDesk
+from mooring.commands.live.task_dispatcher import Dispatcher
+from mooring.commands.services import Services
+from mooring.core.kernel.errors import Refusal
+from mooring.core.kernel.event import Event
 from mooring.gateways.clock import SystemClock
-from mooring.gateways.outbound import outbound_for, outbound_inside, outbound_public
+from mooring.gateways.egress import outbound_for, outbound_inside, outbound_public
 from mooring.gateways.passwords import Passwords
-from mooring.gateways.registry_token import RegistryTokenIssuer
+from mooring.gateways.registry.artifact_reader import ArtifactReader, OwnRegistry
+from mooring.gateways.registry.registry_token import RegistryTokenIssuer
 from mooring.gateways.secrets import SecretBox, ready_key_file
-from mooring.gateways.telemetry import Telemetry
-from mooring.relay.desk import Desk
+from mooring.gateways.telemetry.instruments import Telemetry
 from mooring.relay.http import HEAD_MAX
 from mooring.relay.listener import Relay
 from mooring.relay.proxy import Proxy
+from mooring.relay.tunnel_registry import Desk
 from mooring.settings import PREFIX, SettingRefused, Settings
-from mooring.storage import delivery as deliveries
-from mooring.storage import secret as stored
-from mooring.storage.database import BROKEN, PLATFORM, Database, PoolSettings
-from mooring.storage.hub import Hub
-from mooring.storage.migrate import missing
+from mooring.storage.kernel import secret as stored
+from mooring.storage.kernel.database import BROKEN, PLATFORM, Database, PoolSettings
+from mooring.storage.kernel.hub import Hub
+from mooring.storage.kernel.migrate import missing
+from mooring.storage.records import delivery as deliveries
 from mooring.workers.loop import Loop
-from mooring.workers.roster import roster
+from mooring.workers.registry import roster
 
 KEEP_SECONDS = 30.0
 HEARD_SECONDS = 5.0

@@ -24,12 +24,12 @@ from argon2 import PasswordHasher
 
 from mooring.api.connection import Connection
 from mooring.gateways.passwords import Passwords
-from mooring.gateways.telemetry import Telemetry
+from mooring.gateways.telemetry.instruments import Telemetry
 from mooring.settings import Settings
-from mooring.storage.database import Database, PoolSettings
-from mooring.storage.migrate import migrate, migrations
+from mooring.storage.kernel.database import Database, PoolSettings
+from mooring.storage.kernel.migrate import migrate, migrations
 from mooring.wiring import Platform, platform, workers
-from server.tests.postgres import make_or_drop, test_cluster_dsn
+from server.tests.support.postgres import make_or_drop, test_cluster_dsn
 
 PASSWORD = "correct horse battery staple"
 NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

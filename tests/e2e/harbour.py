@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from mooring.gateways.registry_push import RegistryPusher
+from mooring.gateways.registry.registry_push import RegistryPusher
 from mooring_workload.bundle import bundle_of, key_at, write_bundle
 from mooring_workload.image import Layout
 from tests.e2e.cloud import Machine

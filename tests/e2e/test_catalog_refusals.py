@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from mooring.core.artifact_promotion import NEEDS
-from mooring.core.machine import AnyMachine, Edge
-from mooring.core.promotion import PROMOTION, PromotionState, PromotionTrigger
-from mooring.core.trust import TRUST, TrustState, TrustTrigger
-from mooring.gateways.cosign_keys import SigningKey, new_signing_key
+from mooring.core.catalog.artifact_promotion import NEEDS
+from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, PromotionTrigger
+from mooring.core.catalog.trust_lifecycle import TRUST, TrustState, TrustTrigger
+from mooring.core.kernel.lifecycle import AnyMachine, Edge
+from mooring.gateways.signing.cosign_keys import SigningKey, new_signing_key
 from tests.e2e.workshop import WHY, Pushed, Ran, Workshop, workshop
 
 pytestmark = [pytest.mark.real_part("registry"), pytest.mark.real_part("postgresql")]

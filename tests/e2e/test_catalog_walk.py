@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from mooring.core.artifact_hold import drop_holds, take_holds
-from mooring.core.artifact_promotion import Hold
-from mooring.core.channel import is_in_canary
-from mooring.core.ids import Prefix
+from mooring.core.catalog.artifact_hold import drop_holds, take_holds
+from mooring.core.catalog.artifact_promotion import Hold
+from mooring.core.catalog.channel import is_in_canary
+from mooring.core.kernel.ids import Prefix
 from mooring.embedded.cluster import Layout
-from mooring.gateways.cosign_keys import new_signing_key
-from mooring.storage import artifact as artifacts
-from mooring.storage.database import Acting, Database, PoolSettings
-from mooring.storage.unit_of_work import apply
-from server.tests.postgres import SOAK
-from server.tests.rows import context
+from mooring.gateways.signing.cosign_keys import new_signing_key
+from mooring.storage.catalog import artifact as artifacts
+from mooring.storage.kernel.database import Acting, Database, PoolSettings
+from mooring.storage.kernel.unit_of_work import apply
+from server.tests.support.lifecycle_rows import context
+from server.tests.support.postgres import SOAK
 from tests.e2e.workshop import WHY, Workshop, workshop
 
 pytestmark = [pytest.mark.real_part("registry"), pytest.mark.real_part("postgresql")]

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from agent.tests.containers.images import BUSYBOX, busybox_image, push
-from mooring.core.decision import Insert
-from mooring.core.ids import Prefix
+from mooring.core.kernel.decision import Insert
+from mooring.core.kernel.ids import Prefix
 from mooring.embedded.cluster import Layout
-from mooring.storage.database import Database, PoolSettings
+from mooring.storage.kernel.database import Database, PoolSettings
 from mooring_agent.podman import Podman
 from mooring_sdk import errors
-from server.tests.registry.registry_process import RunningRegistry, running_registry
-from server.tests.rows import CLOCK, Ground, artifact_columns, machines_of
+from server.tests.support.lifecycle_rows import CLOCK, Ground, artifact_columns, machines_of
+from server.tests.support.registry_process import RunningRegistry, running_registry
 from tests.e2e.cloud import Cloud, cloud
 from tests.e2e.traces import eventually
 

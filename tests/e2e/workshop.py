@@ -20,16 +20,16 @@ from typing import Any
 import httpx
 from click.testing import CliRunner
 
-from mooring.core.address import Reach, read_networks
-from mooring.gateways.cosign_keys import SigningKey
-from mooring.gateways.cosign_sign import sign_as_tag
-from mooring.gateways.outbound import Outbound
-from mooring.gateways.registry import RegistryClient, RegistryPlace
-from mooring.gateways.registry_push import RegistryPusher
+from mooring.core.kernel.address import Reach, read_networks
+from mooring.gateways.egress import Outbound
+from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
+from mooring.gateways.registry.registry_push import RegistryPusher
+from mooring.gateways.signing.cosign_keys import SigningKey
+from mooring.gateways.signing.cosign_sign import sign_as_tag
 from mooring_cli.main import mooring
-from server.tests.agents import Machine
-from server.tests.registry.images import archive, image, layer, push
-from server.tests.registry.registry_process import RunningRegistry, running_registry
+from server.tests.support.agents import Machine
+from server.tests.support.images import archive, image, layer, push
+from server.tests.support.registry_process import RunningRegistry, running_registry
 from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
 from tools.ports import free_port
 

@@ -7,7 +7,7 @@ import pytest
 from tools.debian_packages import PackagesMissing
 from tools.real_parts import PARTS, ROOT, RealPart, chosen, prepare
 
-SOME = (RealPart("one", "server/tests/registry", ("a", "b")), RealPart("other", "tools/tests", ("c",)))
+SOME = (RealPart("one", "server/tests/gateways/registry", ("a", "b")), RealPart("other", "tools/tests", ("c",)))
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ SOME = (RealPart("one", "server/tests/registry", ("a", "b")), RealPart("other", 
         ((), ["one", "other"]),
         (("-k", "word", "-x"), ["one", "other"]),
         (("server/tests",), ["one"]),
-        (("server/tests/registry/conftest.py",), ["one"]),
+        (("server/tests/gateways/registry/conftest.py",), ["one"]),
         (("server/tests/core",), []),
         (("tools/tests/test_real_parts.py::test_x", "-q"), ["other"]),
         (("server", "tools"), ["one", "other"]),

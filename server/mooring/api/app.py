@@ -13,27 +13,27 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from mooring.api import trace
-from mooring.api.admission import Admissions, Admitted
 from mooring.api.auth import bearer
+from mooring.api.auth_cache import Admissions, Admitted
 from mooring.api.body import read_body, too_large
-from mooring.api.call import Call, Tools, encode_json
-from mooring.api.exchange import ANSWER, BODY, GONE, wants_websocket
 from mooring.api.limits import RateLimit
 from mooring.api.parse import decode_body, decode_form, decode_query, require_ids
 from mooring.api.problem import MEDIA_TYPE, STATUS, problem
-from mooring.api.reply import Reply, Stream
+from mooring.api.request_context import Call, Tools, encode_json
+from mooring.api.request_cycle import ANSWER, BODY, GONE, wants_websocket
+from mooring.api.response import Reply, Stream
 from mooring.api.route import Route, Table
 from mooring.api.routes import ROUTES
 from mooring.api.socket import Socket
 from mooring.api.websocket import accept
-from mooring.commands.work import Answered, IdempotencyRequest
-from mooring.core.caller import ANONYMOUS, Caller
-from mooring.core.decision import Audited, Context, PrincipalKind
-from mooring.core.errors import Code, Refusal
-from mooring.core.permissions import Access, Authority, Place, Scope, access_by_family
-from mooring.gateways.telemetry import Observed
-from mooring.storage.database import Acting
-from mooring.storage.unit_of_work import Origin, record_refusal
+from mooring.commands.kernel.work import Answered, IdempotencyRequest
+from mooring.core.identity.caller import ANONYMOUS, Caller
+from mooring.core.kernel.decision import Audited, Context, PrincipalKind
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.permissions import Access, Authority, Place, Scope, access_by_family
+from mooring.gateways.telemetry.instruments import Observed
+from mooring.storage.kernel.database import Acting
+from mooring.storage.kernel.unit_of_work import Origin, record_refusal
 
 IDEMPOTENCY_KEY_MAX: Final = 200
 PATH_LENGTH_MAX: Final = 2_000

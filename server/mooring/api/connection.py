@@ -22,10 +22,10 @@ from urllib.parse import unquote
 import httptools
 import msgspec
 
-from mooring.api.exchange import ANSWER, BODY, GONE, SWITCH, Application, Exchange, Message, wants_websocket
 from mooring.api.problem import MEDIA_TYPE, STATUS, problem
-from mooring.core.errors import Code, Refusal
-from mooring.core.ids import Prefix
+from mooring.api.request_cycle import ANSWER, BODY, GONE, SWITCH, Application, Exchange, Message, wants_websocket
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.ids import Prefix
 from mooring.gateways.clock import SystemClock
 
 HEAD_BYTES_MAX: Final = 256 * 1024

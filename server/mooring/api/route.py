@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from mooring.core.errors import Code
-from mooring.core.permissions import ACTIONS, Scope
+from mooring.core.kernel.errors import Code
+from mooring.core.kernel.permissions import ACTIONS, Scope
 
 PREFIX: Final = "/api/v1"
 PLACE_PATH: Final = {

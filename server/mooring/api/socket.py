@@ -19,11 +19,11 @@ from typing import Any, Final
 import msgspec
 
 from mooring.api import websocket
-from mooring.api.exchange import BYTES, SWITCH
 from mooring.api.problem import STATUS, problem
+from mooring.api.request_cycle import BYTES, SWITCH
 from mooring.api.stream import Piece
 from mooring.api.websocket import Broken, Opcode, Received
-from mooring.core.errors import Code, Refusal
+from mooring.core.kernel.errors import Code, Refusal
 
 FIRST_MESSAGE_SECONDS: Final = 10.0
 PING_SECONDS: Final = 20.0

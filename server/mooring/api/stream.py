@@ -13,12 +13,12 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from mooring.api.call import Call, encode_json
-from mooring.api.schemas.record import EventQuery, event_view
-from mooring.core.errors import Code, Refusal
-from mooring.core.event import BEGINNING, Event, Position, read_cursor
-from mooring.core.permissions import Access, Authority, Scope, access_by_family
-from mooring.storage import event as events
+from mooring.api.request_context import Call, encode_json
+from mooring.api.schemas.records.record import EventQuery, event_view
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event import BEGINNING, Event, Position, read_cursor
+from mooring.core.kernel.permissions import Access, Authority, Scope, access_by_family
+from mooring.storage.kernel import event as events
 
 HEARTBEAT_SECONDS: Final = 15.0
 BATCH: Final = 500

@@ -8,14 +8,14 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from mooring.api.call import Call, encode_json
-from mooring.api.schemas.timeline import entry_view
+from mooring.api.request_context import Call, encode_json
+from mooring.api.schemas.records.timeline import entry_view
 from mooring.api.stream import BATCH, Item
-from mooring.core.event import BEGINNING, Position
-from mooring.core.permissions import Access, Scope
-from mooring.core.timeline import Entry
-from mooring.storage import timeline as timelines
-from mooring.storage.event import Selection
+from mooring.core.kernel.event import BEGINNING, Position
+from mooring.core.kernel.permissions import Access, Scope
+from mooring.core.records.timeline import Entry
+from mooring.storage.kernel.event import Selection
+from mooring.storage.records import timeline as timelines
 
 LOOK_SECONDS: Final = 2.0
 """How long something without an event may take to be shown."""

@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from mooring.core.errors import Code, Refusal
-from mooring.core.ids import Prefix
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.ids import Prefix
 from mooring.gateways.clock import Clock
 
 CORRELATION_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:\-]{0,127}$"

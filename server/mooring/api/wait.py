@@ -12,10 +12,10 @@ from typing import Annotated, Final, Protocol, TypeVar
 
 import msgspec
 
-from mooring.api.call import Call
+from mooring.api.request_context import Call
 from mooring.api.stream import require_still_allowed
-from mooring.core.operation import OPERATION, OperationState
-from mooring.storage.event import Selection
+from mooring.core.runtime.operation import OPERATION, OperationState
+from mooring.storage.kernel.event import Selection
 
 View = TypeVar("View")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from mooring.core.errors import Code, Refusal
+from mooring.core.kernel.errors import Code, Refusal
 
 MAGIC: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 VERSION: Final = "13"

@@ -7,18 +7,18 @@ generated page, the rows that seed the database, and the tests of every cell fol
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from mooring.core.allocation import ALLOCATION
-from mooring.core.artifact_check import ARTIFACT_CHECK
-from mooring.core.attachment import ATTACHMENT
-from mooring.core.instance import INSTANCE
-from mooring.core.machine import AnyMachine
-from mooring.core.member import MEMBER
-from mooring.core.node import NODE
-from mooring.core.operation import OPERATION
-from mooring.core.promotion import PROMOTION
-from mooring.core.service_account import SERVICE_ACCOUNT
-from mooring.core.task import TASK
-from mooring.core.trust import TRUST
+from mooring.core.catalog.artifact_check import ARTIFACT_CHECK
+from mooring.core.catalog.promotion_lifecycle import PROMOTION
+from mooring.core.catalog.trust_lifecycle import TRUST
+from mooring.core.fleet.allocation import ALLOCATION
+from mooring.core.fleet.node import NODE
+from mooring.core.fleet.task import TASK
+from mooring.core.identity.service_account import SERVICE_ACCOUNT
+from mooring.core.kernel.lifecycle import AnyMachine
+from mooring.core.runtime.attachment import ATTACHMENT
+from mooring.core.runtime.instance import INSTANCE
+from mooring.core.runtime.member import MEMBER
+from mooring.core.runtime.operation import OPERATION
 
 LIFECYCLES: tuple[AnyMachine, ...] = (
     PROMOTION,

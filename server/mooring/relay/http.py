@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import h11
 
-from mooring.core.errors import Refusal
+from mooring.core.kernel.errors import Refusal
 
 HEAD_MAX: Final = 65_536
 READ_BYTES: Final = 65_536

@@ -13,14 +13,13 @@ from typing import Final
 
 import h11
 
-from mooring.commands import visit as commands
-from mooring.commands.work import Services
-from mooring.core.caller import Caller
-from mooring.core.decision import PrincipalKind
-from mooring.core.errors import Code, Refusal
-from mooring.core.visit import Visit, VisitKind
-from mooring.relay.carrier import BYTES, Carrier, Stream
-from mooring.relay.desk import Awaited, Desk
+from mooring.commands.runtime import visit as commands
+from mooring.commands.services import Services
+from mooring.core.identity.caller import Caller
+from mooring.core.kernel.decision import PrincipalKind
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.runtime.visit import Visit, VisitKind
+from mooring.relay.access_watch import LOOK_SECONDS, while_admitted
 from mooring.relay.frames import (
     DATA,
     END,
@@ -35,7 +34,8 @@ from mooring.relay.frames import (
 )
 from mooring.relay.http import Hangup, Served, value_of, wants_switch, write
 from mooring.relay.proxy import Proxy
-from mooring.relay.watch import LOOK_SECONDS, while_admitted
+from mooring.relay.tunnel_connection import BYTES, Carrier, Stream
+from mooring.relay.tunnel_registry import Awaited, Desk
 
 TUNNEL: Final = "mooring-tunnel"
 VISIT: Final = "mooring-visit"

@@ -16,17 +16,17 @@ from urllib.parse import parse_qs, urlsplit
 
 import h11
 
-from mooring.commands import visit as commands
-from mooring.commands.work import Services
-from mooring.core.errors import Code, Refusal
-from mooring.core.ids import BODY_LENGTH, Prefix, is_id
-from mooring.core.visit import Visit, VisitKind
+from mooring.commands.runtime import visit as commands
+from mooring.commands.services import Services
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.ids import BODY_LENGTH, Prefix, is_id
+from mooring.core.runtime.visit import Visit, VisitKind
 from mooring.gateways.passwords import new_visit_ticket
-from mooring.relay.carrier import Stream
-from mooring.relay.desk import Desk
-from mooring.relay.heads import COOKIE, SECURE_COOKIE, check, cookies, inward, outward
+from mooring.relay.access_watch import LOOK_SECONDS, while_admitted
+from mooring.relay.header_policy import COOKIE, SECURE_COOKIE, check, cookies, inward, outward
 from mooring.relay.http import HEAD_MAX, READ_BYTES, Hangup, Headers, Served, value_of, wants_switch, write
-from mooring.relay.watch import LOOK_SECONDS, while_admitted
+from mooring.relay.tunnel_connection import Stream
+from mooring.relay.tunnel_registry import Desk
 
 OPEN_PATH: Final = "/.mooring/open"
 ANSWER_SECONDS: Final = 600.0

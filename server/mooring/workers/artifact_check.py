@@ -9,10 +9,10 @@ import logging
 import random
 from typing import Final
 
-from mooring.commands.artifact_check import begin, give_up_lost
-from mooring.commands.work import Services
-from mooring.core.event import Event
-from mooring.storage import artifact_check as checks
+from mooring.commands.catalog.artifact_check import begin, give_up_lost
+from mooring.commands.services import Services
+from mooring.core.kernel.event import Event
+from mooring.storage.catalog import artifact_check as checks
 from mooring.workers.loop import Pace, is_of_app
 
 PACE_SECONDS: Final = 0.2  # events come by the thousand; one look answers for all of them

@@ -10,12 +10,12 @@ import time
 from datetime import timedelta
 from typing import Final
 
-from mooring.commands.entitlement import end_idle_operators
-from mooring.commands.work import Services
-from mooring.core.event import Event
-from mooring.core.ids import CHANCE_BYTES, Prefix, encode
-from mooring.storage import retention
-from mooring.storage.retention import Rule
+from mooring.commands.catalog.entitlement import end_idle_operators
+from mooring.commands.services import Services
+from mooring.core.kernel.event import Event
+from mooring.core.kernel.ids import CHANCE_BYTES, Prefix, encode
+from mooring.storage.records import retention
+from mooring.storage.records.retention import Rule
 
 BATCH: Final = 1_000
 ROUND_SECONDS: Final = 10.0

@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Final, Protocol
 
-from mooring.core.errors import Refusal
-from mooring.core.event import Event
-from mooring.core.events import EventType
-from mooring.core.task_family import PLATFORM_TASKS
+from mooring.core.fleet.task_family import PLATFORM_TASKS
+from mooring.core.kernel.errors import Refusal
+from mooring.core.kernel.event import Event
+from mooring.core.kernel.event_types import EventType
 
 PAUSE_FIRST_SECONDS: Final = 0.5
 PAUSE_MAX_SECONDS: Final = 30.0

@@ -10,9 +10,9 @@ import logging
 import time
 from typing import Final
 
-from mooring.commands.node import BATCH, finish_drains, mark_heard, mark_silent
-from mooring.commands.work import Services
-from mooring.core.event import Event
+from mooring.commands.fleet.node import BATCH, finish_drains, mark_heard, mark_silent
+from mooring.commands.services import Services
+from mooring.core.kernel.event import Event
 from mooring.workers.loop import is_of_app
 
 PACE_SECONDS: Final = 0.5  # events come by the thousand; one look answers for all of them

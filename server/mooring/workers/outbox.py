@@ -20,16 +20,16 @@ from typing import Final
 
 import msgspec
 
-from mooring.commands.delivery import give_up, send
-from mooring.commands.work import Services
-from mooring.core.delivery import ERROR_LENGTH_MAX, Delivery, Message, Outcome, is_last, retry_seconds
-from mooring.core.errors import Refusal
-from mooring.core.event import Event, public_event
-from mooring.gateways.telemetry import bound, span
-from mooring.storage import delivery as deliveries
-from mooring.storage import webhook as webhooks
-from mooring.storage.delivery import Claimed
-from mooring.storage.webhook import Receiver
+from mooring.commands.records.delivery import give_up, send
+from mooring.commands.services import Services
+from mooring.core.kernel.errors import Refusal
+from mooring.core.kernel.event import Event, public_event
+from mooring.core.records.delivery import ERROR_LENGTH_MAX, Delivery, Message, Outcome, is_last, retry_seconds
+from mooring.gateways.telemetry.instruments import bound, span
+from mooring.storage.records import delivery as deliveries
+from mooring.storage.records import webhook as webhooks
+from mooring.storage.records.delivery import Claimed
+from mooring.storage.records.webhook import Receiver
 from mooring.workers.loop import Pace
 
 LANES_MAX: Final = 32

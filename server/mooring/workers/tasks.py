@@ -7,9 +7,9 @@ import logging
 import time
 from typing import Final
 
-from mooring.commands.task import BATCH, lapse_tasks
-from mooring.commands.work import Services
-from mooring.core.event import Event
+from mooring.commands.fleet.task import BATCH, lapse_tasks
+from mooring.commands.services import Services
+from mooring.core.kernel.event import Event
 
 PACE_SECONDS: Final = 1.0  # events come by the thousand; one look answers for all of them
 

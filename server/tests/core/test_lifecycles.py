@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mooring.core.errors import Code
-from mooring.core.instance import INSTANCE, InstanceState, InstanceTrigger
+from mooring.core.kernel.errors import Code
+from mooring.core.kernel.lifecycle import AnyMachine, IllegalTransition, UnknownWord, Who
+from mooring.core.lifecycle_docs import birth_rows, edge_rows
 from mooring.core.lifecycles import LIFECYCLES, DoubledName, UnknownLifecycle, by_name, index_by_name
-from mooring.core.machine import AnyMachine, IllegalTransition, UnknownWord, Who
-from mooring.core.member import MEMBER, MemberState
-from mooring.core.render import birth_rows, edge_rows
+from mooring.core.runtime.instance import INSTANCE, InstanceState, InstanceTrigger
+from mooring.core.runtime.member import MEMBER, MemberState
 
 TRANSCRIPT: dict[str, str] = {
     "promotion": """

@@ -15,11 +15,11 @@ import pytest
 
 from mooring.embedded.cluster import Layout
 from mooring.embedded.processes import account_for, wait_until_gone
-from server.tests.postgres import make_or_drop, test_cluster_dsn
-from server.tests.processes.aftermath import Outcome
-from server.tests.processes.doomed_server import FILES, DoomedServer, first_people
-from server.tests.processes.mutations import Stage
-from server.tests.processes.served import Fleet
+from server.tests.support.aftermath import Outcome
+from server.tests.support.doomed_server import FILES, DoomedServer, first_people
+from server.tests.support.mutations import Stage
+from server.tests.support.postgres import make_or_drop, test_cluster_dsn
+from server.tests.support.server_process import Fleet
 
 
 async def execute(dsn: str, statement: str) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from mooring.embedded.cluster import Layout
-from server.tests.processes.served import Fleet, Served, Tenant, make_tenant, persist, sign_in_first_admin
-from server.tests.processes.wire import BROKEN, Caller, Told, stream
+from server.tests.support.http_wire import BROKEN, Caller, Told, stream
+from server.tests.support.server_process import Fleet, Served, Tenant, make_tenant, persist, sign_in_first_admin
 from tools.ports import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]

@@ -13,7 +13,8 @@ import uuid
 import pytest
 
 from mooring.api.route import Route
-from server.tests.processes.aftermath import (
+from server.tests.processes.conftest import Killing
+from server.tests.support.aftermath import (
     AUDITS,
     EVENTS,
     Outcome,
@@ -23,9 +24,8 @@ from server.tests.processes.aftermath import (
     state_of,
     survived,
 )
-from server.tests.processes.conftest import Killing
-from server.tests.processes.mutations import MUTATIONS, Prepared
-from server.tests.processes.wire import BROKEN, Caller
+from server.tests.support.http_wire import BROKEN, Caller
+from server.tests.support.mutations import MUTATIONS, Prepared
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 

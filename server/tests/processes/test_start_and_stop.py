@@ -10,7 +10,8 @@ import asyncpg
 import pytest
 
 from server.tests.processes.conftest import execute
-from server.tests.processes.served import (
+from server.tests.support.http_wire import BROKEN, Caller, stream
+from server.tests.support.server_process import (
     FIRST_ADMIN,
     Fleet,
     Served,
@@ -20,7 +21,6 @@ from server.tests.processes.served import (
     sign_in,
     sign_in_first_admin,
 )
-from server.tests.processes.wire import BROKEN, Caller, stream
 from tools.ports import LOOPBACK, free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]

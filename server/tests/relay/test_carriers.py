@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from mooring.core.errors import Refusal
-from mooring.relay.carrier import ARRIVED_MAX, Carrier, Stream, failure_of
+from mooring.core.kernel.errors import Refusal
 from mooring.relay.frames import (
     CLOSE,
     DATA,
@@ -25,9 +24,10 @@ from mooring.relay.frames import (
 )  # fmt: skip
 from mooring.relay.http import write
 from mooring.relay.listener import Relay
-from mooring.storage.database import PLATFORM
-from server.tests.nodes.agent_double import joined_agent
-from server.tests.relay.played import Harbour
+from mooring.relay.tunnel_connection import ARRIVED_MAX, Carrier, Stream, failure_of
+from mooring.storage.kernel.database import PLATFORM
+from server.tests.support.agent_double import joined_agent
+from server.tests.support.relay_peers import Harbour
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -74,7 +74,7 @@ async def test_a_node_that_dials_too_late_finds_nobody_and_the_viewer_was_told(
 ) -> None:
     database = harbour.world.running.platform.services.database
     for seconds in (1.0, 4.0, 16.0):  # a relay that was held up itself may not have asked the node when they are over
-        monkeypatch.setattr("mooring.relay.desk.DIAL_SECONDS", seconds)
+        monkeypatch.setattr("mooring.relay.tunnel_registry.DIAL_SECONDS", seconds)
         line = await harbour.line()
         shown = {"Upgrade": "mooring-visit", "Authorization": f"Bearer {await harbour.ticket()}"}
         await line.ask("relay", "/visits", Connection="Upgrade", **shown)
@@ -355,7 +355,7 @@ async def _status_in_time(harbour: Harbour) -> int:
 async def test_beyond_the_limit_of_a_tunnel_a_stream_is_refused(
     harbour: Harbour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mooring.relay.carrier.STREAMS_MAX", 1)
+    monkeypatch.setattr("mooring.relay.tunnel_connection.STREAMS_MAX", 1)
     await harbour.connected()
     assert (await harbour.visit(await harbour.ticket()))[0] == 429
 

@@ -9,10 +9,10 @@ import h11
 import pytest
 
 from mooring.relay.frames import CLOSE, DATA, END
-from mooring.relay.heads import at_home, inward, is_platforms, outward
+from mooring.relay.header_policy import at_home, inward, is_platforms, outward
 from mooring.relay.proxy import Proxy
-from server.tests.nodes.endpoint_rows import an_endpoint
-from server.tests.relay.played import PAGE, Answer, Harbour, Inside, Line, Tunnel
+from server.tests.support.endpoint_rows import an_endpoint
+from server.tests.support.relay_peers import PAGE, Answer, Harbour, Inside, Line, Tunnel
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 

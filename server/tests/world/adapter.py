@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mooring.api.schemas.runtime import (
+from mooring.api.schemas.runtime.adapter import (
     FinishOperation,
     MakeMemberTask,
     MakeMemberTasks,
@@ -23,21 +23,23 @@ from mooring.api.schemas.runtime import (
     task_wish_of,
     told_of,
 )
-from mooring.api.schemas.runtime_view import made_tasks, runtime_task, runtime_whole
-from mooring.commands import adapter as commands
-from mooring.commands import adapter_keep, member_task
-from mooring.commands.adapter import Under
-from mooring.commands.claim import ClaimDesk, Poll
-from mooring.commands.member_tasks import make_many
-from mooring.commands.work import Answered, Presented, Services, Work
-from mooring.core.claim import Held as HeldThere
-from mooring.core.decision import Actor, Context, PrincipalKind
-from mooring.core.errors import Code, Refusal
-from mooring.core.ids import Prefix
-from mooring.core.permissions import Authority
-from mooring.core.usage import UsageTold
-from mooring.storage.claim import Asking
-from mooring.storage.database import Acting
+from mooring.api.schemas.runtime.adapter_view import made_tasks, runtime_task, runtime_whole
+from mooring.commands.kernel.work import Answered, Presented, Work
+from mooring.commands.live.claim_broker import ClaimDesk, Poll
+from mooring.commands.money import usage as usage_commands
+from mooring.commands.runtime import adapter as commands
+from mooring.commands.runtime import adapter_secret, member_task
+from mooring.commands.runtime.adapter import Under
+from mooring.commands.runtime.member_task_batch import make_many
+from mooring.commands.services import Services
+from mooring.core.kernel.decision import Actor, Context, PrincipalKind
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.permissions import Authority
+from mooring.core.money.usage import UsageTold
+from mooring.core.runtime.claim import Held as HeldThere
+from mooring.storage.kernel.database import Acting
+from mooring.storage.runtime.claim import Asking
 from mooring_adapter import Adapter
 from mooring_adapter.keeper import Gone, Keeper
 from mooring_adapter.platform import Held, Made
@@ -108,9 +110,9 @@ class SimulatedPlatform:
         """Have a secret kept."""
         plain = {"fence": held.fence, "name": wish.name, "purpose": wish.purpose, "generate_bytes": wish.generate_bytes}
         body = msgspec.convert(plain, MakeSecret)
-        wanted = adapter_keep.NewSecret(body.name, body.purpose, body.value, body.generate_bytes)
+        wanted = adapter_secret.NewSecret(body.name, body.purpose, body.value, body.generate_bytes)
         work: Work[Any] = self._work()
-        await self._done(adapter_keep.keep(work, self._under(held), wanted))
+        await self._done(adapter_secret.store(work, self._under(held), wanted))
 
     async def report_usage(self, held: Held, usage: Sequence[Usage]) -> None:
         """Tell what was metered."""
@@ -121,7 +123,7 @@ class SimulatedPlatform:
             for each in usage
         ]
         work: Work[Any] = self._work()
-        await self._done(adapter_keep.report_usage(work, self._under(held), told))
+        await self._done(usage_commands.report_usage(work, self._under(held), told))
 
     def _under(self, held: Held) -> Under:
         return Under(self.ground.account_id, self.ground.project_id, held.instance_id, held.fence)

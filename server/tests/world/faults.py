@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 
 from asyncpg.prepared_stmt import PreparedStatement
 
-from mooring.storage.database import PLATFORM, Acting, Database, Lent, PoolSettings, Reader
-from mooring.storage.pool import Connection
+from mooring.storage.kernel.database import PLATFORM, Acting, Database, Lent, PoolSettings, Reader
+from mooring.storage.kernel.pool import Connection
 from server.tests.world.memory import Memory, writes_of
 
 Result = TypeVar("Result")

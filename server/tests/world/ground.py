@@ -15,19 +15,19 @@ import asyncpg
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from mooring.core.decision import Actor, Audited, Context, Decision, Insert, Move, PrincipalKind, Write
-from mooring.core.ids import Prefix
-from mooring.core.node import NODE, NodeState, NodeTrigger
+from mooring.core.fleet.node import NODE, NodeState, NodeTrigger
+from mooring.core.kernel.decision import Actor, Audited, Context, Decision, Insert, Move, PrincipalKind, Write
+from mooring.core.kernel.ids import Prefix
 from mooring.gateways.clock import VirtualClock
 from mooring.settings import Settings
-from mooring.storage.database import PLATFORM, Database
-from mooring.storage.unit_of_work import apply
+from mooring.storage.kernel.database import PLATFORM, Database
+from mooring.storage.kernel.unit_of_work import apply
+from server.tests.api.catalog.test_apps import REASON, Shop
 from server.tests.conftest import PASSWORD, World, running_platform
-from server.tests.fleet import GIB, MODEL, Fleet
-from server.tests.launching import LIFECYCLE, RUNBOOK, Launching
-from server.tests.rows import CLOCK
-from server.tests.site import Site
-from server.tests.test_apps import REASON, Shop
+from server.tests.support.allocation_site import Site
+from server.tests.support.fleet import GIB, MODEL, Fleet
+from server.tests.support.launching import LIFECYCLE, RUNBOOK, Launching
+from server.tests.support.lifecycle_rows import CLOCK
 
 EPOCH: Final = datetime(2031, 1, 1, tzinfo=UTC)
 SLOTS: Final = 3

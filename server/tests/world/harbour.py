@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mooring.commands.work import Services
-from mooring.gateways.artifact_reader import ArtifactReader
+from mooring.commands.services import Services
 from mooring.gateways.clock import SystemClock
-from mooring.gateways.outbound import outbound_for, outbound_inside, outbound_public
+from mooring.gateways.egress import outbound_for, outbound_inside, outbound_public
 from mooring.gateways.passwords import Passwords
+from mooring.gateways.registry.artifact_reader import ArtifactReader
 from mooring.gateways.secrets import SecretBox
-from mooring.storage.database import PoolSettings
-from mooring.storage.hub import Hub
+from mooring.storage.kernel.database import PoolSettings
+from mooring.storage.kernel.hub import Hub
 from server.tests.world.app import APP
 from server.tests.world.faults import SimulatedDatabase
 from server.tests.world.ground import EPOCH, TABLES, TRAILS, Ground, Snapshots, make_ground

@@ -16,20 +16,20 @@ from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from mooring.commands.task import offer_again
-from mooring.commands.task_log import LogWatch
-from mooring.commands.task_report import Desk
-from mooring.commands.work import Services
-from mooring.core.decision import Actor, Context, PrincipalKind
-from mooring.core.ids import Prefix
-from mooring.core.receipt import FIRST_PREVIOUS, KINDS, RECEIPT_CONTEXT
-from mooring.core.task import Task
-from mooring.core.task_family import FailureCode
-from mooring.core.task_moves import Ended, Outcome
-from mooring.core.task_report import ReportCode, Resulted
-from mooring.storage import task_claim
-from mooring.storage import task_report as reports
-from mooring.storage.unit_of_work import Origin
+from mooring.commands.fleet.task import offer_again
+from mooring.commands.fleet.task_report import Desk
+from mooring.commands.live.log_watch import LogWatch
+from mooring.commands.services import Services
+from mooring.core.fleet.receipt import FIRST_PREVIOUS, KINDS, RECEIPT_CONTEXT
+from mooring.core.fleet.task import Task
+from mooring.core.fleet.task_family import FailureCode
+from mooring.core.fleet.task_report import ReportCode, Resulted
+from mooring.core.fleet.task_transitions import Ended, Outcome
+from mooring.core.kernel.decision import Actor, Context, PrincipalKind
+from mooring.core.kernel.ids import Prefix
+from mooring.storage.fleet import task_claim
+from mooring.storage.fleet import task_report as reports
+from mooring.storage.kernel.unit_of_work import Origin
 
 LEASE: Final = timedelta(seconds=90)
 TEARDOWN: Final = frozenset({"teardown.verify", "sandbox.destroy"})

@@ -8,27 +8,28 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from mooring.commands import allocation as allocations
-from mooring.commands import app_action, attachment, instance, member
-from mooring.commands import node as nodes
-from mooring.commands.attachment import AttachedAt
-from mooring.commands.instance import At
-from mooring.commands.work import Answered, IdempotencyRequest, Presented, Services, Work
-from mooring.core.allocation import AllocationWish
-from mooring.core.attachment import Attachment
-from mooring.core.attachment_change import DetachWish
-from mooring.core.compatibility import CapacityShape
-from mooring.core.decision import Actor, Context, PrincipalKind
-from mooring.core.errors import Code, Refusal
-from mooring.core.ids import Prefix
-from mooring.core.instance_change import RepairScope
-from mooring.core.launch import LaunchWish, PlacementWish
-from mooring.core.member import Member
-from mooring.core.member_change import AddWish, RemoveWish, ReplaceWish
-from mooring.core.node import WriteOff
-from mooring.core.permissions import ROLE_ACTIONS, Authority, Role
-from mooring.storage import instance as instances
-from mooring.storage.database import PLATFORM, Acting
+from mooring.commands.fleet import allocation as allocations
+from mooring.commands.fleet import node as nodes
+from mooring.commands.kernel.work import Answered, IdempotencyRequest, Presented, Work
+from mooring.commands.runtime import app_action, attachment, instance, member
+from mooring.commands.runtime.attachment import AttachedAt
+from mooring.commands.runtime.instance import At
+from mooring.commands.services import Services
+from mooring.core.catalog.compatibility import CapacityShape
+from mooring.core.fleet.allocation import AllocationWish
+from mooring.core.fleet.node import WriteOff
+from mooring.core.kernel.decision import Actor, Context, PrincipalKind
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.permissions import ROLE_ACTIONS, Authority, Role
+from mooring.core.runtime.attachment import Attachment
+from mooring.core.runtime.attachment_change import DetachWish
+from mooring.core.runtime.instance_change import RepairScope
+from mooring.core.runtime.launch import LaunchWish, PlacementWish
+from mooring.core.runtime.member import Member
+from mooring.core.runtime.member_change import AddWish, RemoveWish, ReplaceWish
+from mooring.storage.kernel.database import PLATFORM, Acting
+from mooring.storage.runtime import instance as instances
 from server.tests.world.ground import Ground
 
 NO: Final = frozenset(

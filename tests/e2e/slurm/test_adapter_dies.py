@@ -7,7 +7,7 @@ at each of its steps, one after another, and a step that was missed is tried aga
 from collections.abc import Callable
 
 from mooring_sdk import models
-from server.tests.postgres import SOAK
+from server.tests.support.postgres import SOAK
 from tests.e2e.slurm.cluster import SKU, VERSIONS, Site, Tenant
 from tests.e2e.slurm.deaths import Row, Stand, comes_to_stand, dies_at
 from tests.e2e.slurm.shown import audited
