@@ -13,6 +13,7 @@ from mooring_agent.address import own_address
 from mooring_agent.hosts.contract import FileSpec, HostFailure, LogPart, LogWish, Owner, Peer, ProcessSpec, Restart
 from mooring_agent.hosts.namespace import NamespaceHost, births, network, processes
 from mooring_agent.hosts.namespace.records import Places, sandbox_itself
+from tests.support.waiting import turns
 from tools.ports import free_port
 
 pytestmark = pytest.mark.anyio
@@ -223,7 +224,7 @@ async def test_a_services_log_is_read_in_parts_by_whichever_agent_and_only_by_it
         part = await again.read_log_part(one, "web", LogWish(place, 0, 5)) or LogPart(b"", 0, 0, 0)
         assert (part.offset, part.truncated_before) == (place, False)
         place, said = part.next_offset, said + part.content
-        await asyncio.sleep(0)
+        await turns()
     tail = await again.read_log_part(one, "web", LogWish(None, 1, 1_024))
     assert tail == LogPart(b"two\n", 4, 8, 8)
     assert await again.read_log_part(two, "web", LogWish(0, 0, 1_024)) is None

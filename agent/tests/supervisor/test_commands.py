@@ -14,6 +14,7 @@ from agent.tests.supervisor.standing import NEVER, Standing, is_alive, python, s
 from mooring_agent.hosts.contract import HostFailure
 from mooring_agent.hosts.streams import PipedStream, SocketStream, TerminalStream, stream_of
 from mooring_agent.supervisor.client import ProgramSpec, SupervisorRefusal
+from tests.support.waiting import turns
 
 
 @pytest.fixture
@@ -184,7 +185,7 @@ async def test_closing_a_stream_wakes_its_reader(sandbox: Standing) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         stream = SocketStream(await sandbox.client.dial(silent.getsockname()[1]))
         reading = asyncio.create_task(stream.receive())
-        await asyncio.sleep(0)
+        await turns()
         await stream.close()
         assert await reading == b""
 

@@ -15,6 +15,7 @@ import uvicorn
 from mooring.api import connection as http
 from mooring.api.connection import Connection
 from mooring.api.request_cycle import ANSWER, BODY, BODY_BYTES_WAITING_MAX, Exchange
+from tests.support.waiting import turns, until
 
 pytestmark = pytest.mark.anyio
 
@@ -86,8 +87,7 @@ async def serve(application: Application, **settings: Any) -> AsyncIterator[Serv
     )  # fmt: skip
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve([listening]))
-    while not server.started:  # noqa: ASYNC110  uvicorn has no event for it
-        await asyncio.sleep(0.005)
+    await until(lambda: server.started)
     served = Served(server, listening.getsockname()[1])
     try:
         yield served
@@ -152,8 +152,7 @@ async def test_requests_sent_ahead_are_answered_in_their_order_however_long_each
     async with serve(application) as served:
         line = await served.line()
         line.send(b"".join(request(f"/{number}", "Content-Length: 1", method="POST", body=b"x") for number in range(5)))
-        while not begun:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await until(lambda: begun)
         first_may_end.set()
         paths = [json.loads((await line.answer())[2])["path"] for _ in range(5)]
         assert paths == begun == ["/0", "/1", "/2", "/3", "/4"]
@@ -164,7 +163,7 @@ async def test_a_request_may_arrive_byte_by_byte() -> None:
         line = await served.line()
         for byte in request("/x", "Content-Length: 4", method="POST", body=b"abcd"):
             line.send(bytes([byte]))
-            await asyncio.sleep(0)
+            await turns()
         assert json.loads((await line.answer())[2])["body"] == "abcd"
 
 
@@ -190,8 +189,7 @@ async def test_a_large_body_is_held_back_until_somebody_reads_it() -> None:
         line = await served.line()
         line.send(request("/x", f"Content-Length: {size}", method="POST", body=bytes(size)))
         (held,) = [await _connection_of(served)]
-        while held._reads:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await until(lambda: not held._reads)
         assert len(held._current._body) < 4 * BODY_BYTES_WAITING_MAX  # type: ignore[union-attr]
         may_read.set()
         assert (await line.answer())[2] == str(size).encode()
@@ -210,8 +208,7 @@ async def test_behind_a_large_body_that_was_refused_unread_the_next_request_is_a
         line.send(f"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n".encode())
         line.send(b"x" * (size // 2))
         connection = await _connection_of(served)
-        while connection._reads:  # noqa: ASYNC110  the connection has no event for it
-            await asyncio.sleep(0.005)
+        await until(lambda: not connection._reads)
         held_back.set()
         assert (await line.answer())[0] == 413
         line.send(b"x" * (size // 2) + request("/next"))
@@ -219,9 +216,7 @@ async def test_behind_a_large_body_that_was_refused_unread_the_next_request_is_a
 
 
 async def _connection_of(served: Served) -> Connection:
-    while not served.server.server_state.connections:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    (found,) = served.server.server_state.connections
+    (found,) = await until(lambda: served.server.server_state.connections)
     assert isinstance(found, Connection)
     return found
 
@@ -377,9 +372,7 @@ async def test_a_connection_that_falls_silent_after_a_long_request_is_closed_no_
         line.send(request("/x"))
         connection = await _connection_of(served)
         far = asyncio.get_running_loop().time() + http.HELD_LOOK_SECONDS / 2
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            while connection._next_look < far:  # noqa: ASYNC110  until it was looked at while it waited
-                await asyncio.sleep(0.02)
+        await until(lambda: connection._next_look >= far, what="a look at the connection while it waited")
         held.set()
         assert (await line.answer())[0] == 200
         assert await line.rest() == b""
@@ -426,11 +419,9 @@ async def test_neither_a_request_nor_its_connection_is_left_for_the_garbage_coll
                 assert (await line.answer())[0] == 200
             connection = await _connection_of(served)
             line.close()
-            async with asyncio.timeout(TIMEOUT_SECONDS):
-                while connection in served.server.server_state.connections:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await until(lambda: not served.server.server_state.connections)
             del connection
-            await asyncio.sleep(0)  # the transport lets go of it
+            await turns()  # the transport lets go of it
             assert not [each for each in gc.get_objects() if isinstance(each, Exchange | Connection)]
         finally:
             gc.enable()

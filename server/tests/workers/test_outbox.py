@@ -28,6 +28,7 @@ from mooring.workers.outbox import OutboxRelay
 from server.tests.conftest import Tenant, World
 from server.tests.support.http_receiver import Received, Receiver, Reply, answer, http, made, never, receiver, verifies
 from server.tests.support.later_clock import ShiftedClock
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -73,27 +74,26 @@ class Outbox:
                         return dict(each)
                 wanted["cursor"] = page["next_cursor"]
 
-    async def settled(self) -> None:
-        """Wait until the relay may take all that has happened: others of the cluster may hold the horizon."""
-        async with asyncio.timeout(60):
-            while await events.unsettled(self.services.database):  # noqa: ASYNC110  the server has no event for it
-                await asyncio.sleep(0.01)
+    async def is_settled(self) -> bool:
+        """Whether the relay may take all that has happened: others of the cluster may hold the horizon."""
+        return not await events.unsettled(self.services.database)
 
     async def until(self, reached: Callable[[], Awaitable[bool]]) -> None:
         """Let the relay work until something is so; others of the cluster may hold the horizon for a moment."""
-        async with asyncio.timeout(60):
-            while not await reached():
+
+        async def works() -> bool:
+            if not (is_so := await reached()):
                 await self.relay.tick()
                 await self.relay.drain()
+            return is_so
+
+        await until(works)
 
     async def until_nothing_is_left(self) -> None:
-        async def reached() -> bool:
-            left = """
-                SELECT count(*) FROM delivery d JOIN webhook w ON w.id = d.webhook_id AND w.enabled
-                 WHERE d.finished_at IS NULL"""
-            return not await self.services.database.fetchval(PLATFORM, left)
-
-        await self.until(reached)
+        nothing = """
+            SELECT count(*) = 0 FROM delivery d JOIN webhook w ON w.id = d.webhook_id AND w.enabled
+             WHERE d.finished_at IS NULL"""
+        await self.until(lambda: self.services.database.fetchval(PLATFORM, nothing))
 
     async def until_all(self, status: str, count: int = 1) -> list[dict[str, Any]]:
         async def reached() -> bool:
@@ -283,7 +283,7 @@ async def test_a_slow_receiver_holds_up_nobody_else(outbox: Outbox) -> None:
             await outbox.webhook(receiver_)
         for number in range(20):
             await outbox.happens(f"project-{number}")
-        await outbox.settled()
+        await until(outbox.is_settled)
         async with asyncio.timeout(60):
             while len(stuck.received) < 8 or len(await outbox.listed(status="delivered")) < 20:
                 await outbox.relay.tick()
