@@ -29,7 +29,7 @@ from bench.stand import Stand, Tenant, stand
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
 from mooring.core.catalog.semver import read_version
 from mooring.core.catalog.trust_lifecycle import TRUST, TrustState
-from mooring.core.kernel.lifecycle import AnyMachine
+from mooring.core.kernel.lifecycle import AnyLifecycle
 from mooring.storage.kernel.unit_of_work import BIRTH
 
 CONNECTIONS = 2
@@ -186,7 +186,7 @@ def _state(app: int, age: int) -> PromotionState:
     return PromotionState.ACTIVE if age < 2 else PromotionState.DEPRECATED
 
 
-def steps_to(machine: AnyMachine, state: StrEnum) -> Iterator[tuple[int, str, str, str]]:
+def steps_to(machine: AnyLifecycle, state: StrEnum) -> Iterator[tuple[int, str, str, str]]:
     """The way of a machine from its beginning to a state: generation, source, trigger and target of each step."""
     ways: dict[StrEnum, list[tuple[str, str, str]]] = {machine.initial: [("", BIRTH, machine.initial.value)]}
     todo = [machine.initial]

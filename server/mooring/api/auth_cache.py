@@ -21,7 +21,7 @@ SCHEME: Final = "Bearer "
 Key = tuple[bytes, str, str, bytes]
 
 
-class Admitted(NamedTuple):
+class AuthorizedRequest(NamedTuple):
     """A request that its caller may make."""
 
     route: Route
@@ -31,14 +31,14 @@ class Admitted(NamedTuple):
     arguments: dict[str, Any]  # of the handler, but for the body
 
 
-class Admissions:
+class AuthCache:
     """Requests that were admitted a moment ago."""
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
-        self._kept: dict[Key, Admitted] = {}
+        self._kept: dict[Key, AuthorizedRequest] = {}
 
-    def before(self, scope: dict[str, Any], authorization: str | None) -> Admitted | None:
+    def before(self, scope: dict[str, Any], authorization: str | None) -> AuthorizedRequest | None:
         """How such a request was admitted before, if its caller is still the one that it was."""
         key = _key(scope, authorization)
         admitted = None if key is None else self._kept.get(key)
@@ -46,7 +46,7 @@ class Admissions:
             return None
         return admitted
 
-    def keep(self, scope: dict[str, Any], authorization: str | None, admitted: Admitted) -> None:
+    def keep(self, scope: dict[str, Any], authorization: str | None, admitted: AuthorizedRequest) -> None:
         """Remember how a request was admitted."""
         key = _key(scope, authorization)
         if key is not None and admitted.caller is not ANONYMOUS:

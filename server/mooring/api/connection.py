@@ -23,7 +23,7 @@ import httptools
 import msgspec
 
 from mooring.api.problem import MEDIA_TYPE, STATUS, problem
-from mooring.api.request_cycle import ANSWER, BODY, GONE, SWITCH, Application, Exchange, Message, wants_websocket
+from mooring.api.request_cycle import ANSWER, BODY, GONE, SWITCH, Application, Message, RequestCycle, wants_websocket
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.gateways.clock import SystemClock
@@ -56,7 +56,7 @@ class ServerState(Protocol):
     default_headers: list[tuple[bytes, bytes]]
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """The protocol of one connection, as uvicorn makes it."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
             config.load()
         self._application: Application = config.loaded_app
         self._silence_seconds_max: float = config.timeout_keep_alive
-        self._unread_look_seconds = min(self._silence_seconds_max, UNREAD_LOOK_SECONDS)
+        self._unread_poll_seconds = min(self._silence_seconds_max, UNREAD_LOOK_SECONDS)
         self._is_last_look = False
         self._state = server_state
         self._loop = _loop or asyncio.get_running_loop()
@@ -80,10 +80,10 @@ class Connection(asyncio.Protocol):
         self._server: tuple[str, int] | None = None
         self._scheme = "http"
         self._common: tuple[object, str] = (None, "")  # the headers of every answer, and what they were made from
-        self._current: Exchange | None = None
-        self._waiting: deque[Exchange] = deque()  # requests that were sent before the one before was answered
-        self._receiving: Exchange | None = None  # the one whose body is arriving
-        self._switching: Exchange | None = None  # the last one, which may speak another protocol from here on
+        self._current: RequestCycle | None = None
+        self._waiting: deque[RequestCycle] = deque()  # requests that were sent before the one before was answered
+        self._receiving: RequestCycle | None = None  # the one whose body is arriving
+        self._switching: RequestCycle | None = None  # the last one, which may speak another protocol from here on
         self._reads = True
         self._drained: asyncio.Future[None] | None = None
         self._closing = False
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The caller reads more slowly than we write."""
         self._drained = self._loop.create_future()
-        self._look_by(self._loop.time(), self._unread_look_seconds)
+        self._look_by(self._loop.time(), self._unread_poll_seconds)
 
     def resume_writing(self) -> None:
         """There is room again."""
@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
             "extensions": EXTENSIONS,
         }
         keep_alive = version == "1.1" and parser.should_keep_alive()
-        exchange = Exchange(self, scope, keep_alive=keep_alive, expects_continue=self._expects_continue)
+        exchange = RequestCycle(self, scope, keep_alive=keep_alive, expects_continue=self._expects_continue)
         scope[BODY] = exchange.whole_body
         scope[GONE] = exchange.gone
         self._receiving = exchange
@@ -278,7 +278,7 @@ class Connection(asyncio.Protocol):
         close = "" if keep_alive else "connection: close\r\n"
         return f"{STATUS_LINE[status]}{common[1]}{text}{close}\r\n".encode("latin-1")
 
-    def finished(self, exchange: Exchange) -> None:
+    def finished(self, exchange: RequestCycle) -> None:
         """An exchange is over: the next one, or silence."""
         self._state.total_requests += 1
         if exchange.task is not None:
@@ -296,7 +296,7 @@ class Connection(asyncio.Protocol):
             self._begin(self._waiting.popleft())
         self.read_on()
 
-    def _begin(self, exchange: Exchange) -> None:
+    def _begin(self, exchange: RequestCycle) -> None:
         self._current = exchange
         exchange.task = self._loop.create_task(exchange.run(self._application))
         self._state.tasks.add(exchange.task)
@@ -362,7 +362,7 @@ class Connection(asyncio.Protocol):
             left = self._silent_since + self._silence_seconds_max - now
         if left > 0:
             self._is_last_look = False
-            self._look_again(now, min(left, self._unread_look_seconds) if self._unread else left)
+            self._look_again(now, min(left, self._unread_poll_seconds) if self._unread else left)
         elif not self._is_last_look:  # the silence may be ours: first read what came while this process did nothing
             self._is_last_look = True
             self._look_again(now, LATE_SECONDS)
@@ -370,7 +370,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         else:
             self._close()  # which waits for the caller to take what was written: so it is looked at again
-            self._look_again(now, self._unread_look_seconds)
+            self._look_again(now, self._unread_poll_seconds)
 
     def _look_by(self, now: float, seconds: float) -> None:
         """Look after so long at the latest."""

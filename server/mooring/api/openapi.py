@@ -96,8 +96,9 @@ def _operation(route: Route, shown: dict[str, Any], components: dict[str, Any]) 
     if route.body is not None:
         media_type = FORM if route.form else "application/json"
         operation["requestBody"] = {
-            "required": True, "content": {media_type: {"schema": shown[_identity(route.body)]}},
-        }  # fmt: skip
+            "required": True,
+            "content": {media_type: {"schema": shown[_identity(route.body)]}},
+        }
     return operation
 
 

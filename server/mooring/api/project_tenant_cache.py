@@ -19,7 +19,7 @@ from mooring.storage.kernel.database import Acting, Database
 REMEMBERED_MAX: Final = 50_000
 
 
-class Homes:
+class ProjectTenantCache:
     """Knows whose a project is."""
 
     def __init__(self, database: Database) -> None:

@@ -8,15 +8,15 @@ import msgspec
 
 from mooring.api.auth import Authenticator
 from mooring.api.limits import RateLimit
-from mooring.api.project_tenant_cache import Homes
+from mooring.api.project_tenant_cache import ProjectTenantCache
 from mooring.api.route import Route
-from mooring.commands.kernel.work import IdempotencyRequest, Presented, Work
-from mooring.commands.live.claim_broker import ClaimDesk
+from mooring.commands.kernel.work import IdempotencyRequest, PresentedAnswer, Work
+from mooring.commands.live.claim_broker import ClaimBroker
 from mooring.commands.live.log_watch import LogWatch
-from mooring.commands.live.task_dispatcher import Dispatcher
+from mooring.commands.live.task_dispatcher import TaskDispatcher
 from mooring.commands.services import Services
 from mooring.core.identity.caller import Caller
-from mooring.core.kernel.decision import Context
+from mooring.core.kernel.decision import DecisionContext
 from mooring.core.kernel.permissions import Place
 from mooring.core.runtime.visit import RelayAddress
 from mooring.gateways.telemetry.instruments import Telemetry
@@ -28,7 +28,7 @@ encode_json = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class AppState:
     """What the API itself keeps while it runs."""
 
     services: Services
@@ -36,9 +36,9 @@ class Tools:
     failures: RateLimit
     telemetry: Telemetry
     readiness: Callable[[], Awaitable[list[str]]]
-    projects: Homes
-    dispatcher: Dispatcher
-    claims: ClaimDesk
+    projects: ProjectTenantCache
+    dispatcher: TaskDispatcher
+    claims: ClaimBroker
     logs: LogWatch = field(default_factory=LogWatch)  # who follows the output of which task
     log_reads: RateLimit = field(default_factory=lambda: RateLimit(2.0, 20.0))  # by member: each one goes to a node
     addresses: list[str] = field(default_factory=list)  # under which callers reach this platform: the audiences
@@ -47,13 +47,13 @@ class Tools:
     relay: RelayAddress = field(default_factory=RelayAddress)
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     """An authorized request."""
 
-    tools: Tools
+    tools: AppState
     route: Route
     caller: Caller
-    context: Context
+    context: DecisionContext
     place: Place
     acting: Acting
     origin: Origin
@@ -71,10 +71,10 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         """The work that this request asks for; `view` makes its answer out of the result."""
         route = self.route
 
-        def present(result: Result) -> Presented:
+        def present(result: Result) -> PresentedAnswer:
             shown = view(result)
             body = b"" if shown is None else encode_json(shown)
-            return Presented(route.status, body, has_secret=route.one_time_secret)
+            return PresentedAnswer(route.status, body, has_secret=route.one_time_secret)
 
         return Work(
             services=self.services,

@@ -25,7 +25,7 @@ Application = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Mes
 log = logging.getLogger("mooring.http")
 
 
-class At(Protocol):
+class ConnectionView(Protocol):
     """The connection, as an exchange sees it."""
 
     @property
@@ -47,11 +47,11 @@ class At(Protocol):
     def refusal(self, refusal: Refusal) -> bytes:
         """A whole answer that refuses something."""
 
-    def finished(self, exchange: "Exchange") -> None:
+    def finished(self, exchange: "RequestCycle") -> None:
         """An exchange is over."""
 
 
-class Exchange:
+class RequestCycle:
     """One request and its answer."""
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Exchange:
         "disconnected", "ended", "gone", "keep_alive", "scope", "switched", "task",
     )  # fmt: skip
 
-    def __init__(self, at: At, scope: Message, *, keep_alive: bool, expects_continue: bool) -> None:
+    def __init__(self, at: ConnectionView, scope: Message, *, keep_alive: bool, expects_continue: bool) -> None:
         self._asked = False  # the application has begun to take the body
         self._at = at
         self._body = bytearray()

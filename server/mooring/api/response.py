@@ -11,7 +11,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 
-class Reply(msgspec.Struct, frozen=True):
+class Response(msgspec.Struct, frozen=True):
     """A whole answer."""
 
     status: int
@@ -21,7 +21,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamingResponse:
     """An answer in pieces; it ends when the pieces do, or when the caller has gone."""
 
     pieces: AsyncIterator[bytes]

@@ -21,8 +21,8 @@ import msgspec
 from mooring.api import websocket
 from mooring.api.problem import STATUS, problem
 from mooring.api.request_cycle import BYTES, SWITCH
-from mooring.api.stream import Piece
-from mooring.api.websocket import Broken, Opcode, Received
+from mooring.api.stream import StreamChunk
+from mooring.api.websocket import Opcode, WebSocketError, WebSocketMessage
 from mooring.core.kernel.errors import Code, Refusal
 
 FIRST_MESSAGE_SECONDS: Final = 10.0
@@ -43,26 +43,26 @@ class FirstMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Socket:
+class WebSocketResponse:
     """An answer that goes on as a WebSocket: what is told, or how that is found once a token was shown."""
 
     headers: dict[str, str]
-    pieces: AsyncGenerator[Piece, None] | None = None
-    admit: Callable[[str], Awaitable["Socket"]] | None = None
+    pieces: AsyncGenerator[StreamChunk, None] | None = None
+    admit: Callable[[str], Awaitable["WebSocketResponse"]] | None = None
     ping_seconds: float = PING_SECONDS
     silent_seconds_max: float = SILENT_SECONDS_MAX
 
     async def send(self, common: dict[str, str], send: Send, receive: Receive) -> None:
         """Switch the protocol, and tell until one of both ends it."""
         await send({"type": SWITCH, "headers": {**common, **self.headers}})
-        await _Talk(self, send, receive, common["x-correlation-id"]).run()
+        await _WebSocketSession(self, send, receive, common["x-correlation-id"]).run()
 
 
 @dataclass(slots=True)
-class _Talk:
+class _WebSocketSession:
     """One WebSocket while it is open."""
 
-    socket: Socket
+    socket: WebSocketResponse
     write: Send
     receive: Receive
     correlation_id: str
@@ -88,18 +88,18 @@ class _Talk:
 
     async def _read(self) -> None:
         """Take what the caller sends, until he says or shows that he is through."""
-        reader = websocket.Reader()
+        reader = websocket.WebSocketReader()
         while (message := await self.receive())["type"] == BYTES:
             self.heard_at = time.monotonic()
             try:
                 for received in reader.feed(message["body"]):
                     if not await self._heard(received):
                         return
-            except Broken as broken:
+            except WebSocketError as broken:
                 await self._close(broken.code, broken.reason)
                 return
 
-    async def _heard(self, received: Received) -> bool:
+    async def _heard(self, received: WebSocketMessage) -> bool:
         """One message of the caller's; returns whether more may come."""
         if received.opcode is Opcode.CLOSE:
             await self._close(received.close_code)
@@ -107,10 +107,10 @@ class _Talk:
         if received.opcode is Opcode.PING:
             await self._frame(websocket.frame(Opcode.PONG, received.payload))
         elif received.opcode is Opcode.BINARY:
-            raise Broken(websocket.UNSUPPORTED, "messages are text")
+            raise WebSocketError(websocket.UNSUPPORTED, "messages are text")
         elif received.opcode is Opcode.TEXT:
             if self.socket.admit is None or self.first.done():
-                raise Broken(websocket.POLICY, "there is nothing to be said here")
+                raise WebSocketError(websocket.POLICY, "there is nothing to be said here")
             self.first.set_result(received.payload)
         return True
 
@@ -129,7 +129,7 @@ class _Talk:
                 await self._piece(piece)
         await self._close(websocket.GOING_AWAY, "the server stops; go on after the last cursor")
 
-    async def _admitted(self) -> AsyncGenerator[Piece, None]:
+    async def _admitted(self) -> AsyncGenerator[StreamChunk, None]:
         """What is told to the caller whose token comes in the first message."""
         if self.socket.admit is None:
             raise ValueError("a WebSocket has pieces, or a way to find them")
@@ -156,7 +156,7 @@ class _Talk:
                 return
             await self._frame(websocket.frame(Opcode.PING))
 
-    async def _piece(self, piece: Piece) -> None:
+    async def _piece(self, piece: StreamChunk) -> None:
         if not piece.items:
             kind = "open" if piece.opens else "still_here"
             await self._text(encode({"kind": kind, "cursor": piece.place.cursor()}))

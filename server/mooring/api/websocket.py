@@ -41,7 +41,7 @@ class Opcode(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class WebSocketMessage:
     """One message, whole, or one control frame."""
 
     opcode: Opcode
@@ -53,7 +53,7 @@ class Received:
         return struct.unpack("!H", self.payload[:2])[0] if len(self.payload) >= 2 else NORMAL
 
 
-class Broken(Exception):
+class WebSocketError(Exception):
     """The caller broke the protocol, or a bound: the connection ends with this code."""
 
     def __init__(self, code: int, reason: str) -> None:
@@ -98,7 +98,7 @@ def close_frame(code: int, reason: str = "") -> bytes:
     return frame(Opcode.CLOSE, struct.pack("!H", code) + told)
 
 
-class Reader:
+class WebSocketReader:
     """Makes messages out of a caller's bytes; what is not whole yet waits here, within the bounds."""
 
     def __init__(self) -> None:
@@ -106,10 +106,10 @@ class Reader:
         self._kind: Opcode | None = None  # of the message whose fragments are arriving
         self._fragments = bytearray()
 
-    def feed(self, data: bytes) -> list[Received]:
+    def feed(self, data: bytes) -> list[WebSocketMessage]:
         """The messages that are whole now; raises where the protocol is broken."""
         self._bytes += data
-        found: list[Received] = []
+        found: list[WebSocketMessage] = []
         while (taken := self._frame()) is not None:
             final, opcode, payload = taken
             if opcode >= Opcode.CLOSE:
@@ -125,23 +125,23 @@ class Reader:
             return None
         first, second = have[0], have[1]
         if first & RESERVED:
-            raise Broken(PROTOCOL_ERROR, "an extension that was not agreed on")
+            raise WebSocketError(PROTOCOL_ERROR, "an extension that was not agreed on")
         if not second & MASKED:
-            raise Broken(PROTOCOL_ERROR, "what a caller sends is masked")
+            raise WebSocketError(PROTOCOL_ERROR, "what a caller sends is masked")
         try:
             opcode = Opcode(first & 0x0F)
         except ValueError as error:
-            raise Broken(PROTOCOL_ERROR, "an unknown kind of frame") from error
+            raise WebSocketError(PROTOCOL_ERROR, "an unknown kind of frame") from error
         size, start = second & 0x7F, 2
         if opcode >= Opcode.CLOSE and size > CONTROL_BYTES_MAX:
-            raise Broken(PROTOCOL_ERROR, "a control frame that is too long")
+            raise WebSocketError(PROTOCOL_ERROR, "a control frame that is too long")
         if size >= 126:
             width = 2 if size == 126 else 8
             if len(have) < start + width:
                 return None
             size, start = int.from_bytes(have[start : start + width]), start + width
         if size + len(self._fragments) > MESSAGE_BYTES_MAX:
-            raise Broken(TOO_BIG, f"a message has at most {MESSAGE_BYTES_MAX} bytes")
+            raise WebSocketError(TOO_BIG, f"a message has at most {MESSAGE_BYTES_MAX} bytes")
         end = start + 4 + size
         if len(have) < end:
             return None
@@ -149,9 +149,9 @@ class Reader:
         del have[:end]
         return bool(first & FINAL), opcode, payload
 
-    def _fragment(self, opcode: Opcode, payload: bytes, *, final: bool) -> Received | None:
+    def _fragment(self, opcode: Opcode, payload: bytes, *, final: bool) -> WebSocketMessage | None:
         if (opcode is Opcode.CONTINUATION) != (self._kind is not None):
-            raise Broken(PROTOCOL_ERROR, "fragments out of order")
+            raise WebSocketError(PROTOCOL_ERROR, "fragments out of order")
         self._kind = self._kind or opcode
         self._fragments += payload
         if not final:
@@ -160,17 +160,17 @@ class Reader:
         self._kind, self._fragments = None, bytearray()
         if kind is Opcode.TEXT:
             _require_text(whole)
-        return Received(kind, whole)
+        return WebSocketMessage(kind, whole)
 
 
-def _control(opcode: Opcode, payload: bytes, *, final: bool) -> Received:
+def _control(opcode: Opcode, payload: bytes, *, final: bool) -> WebSocketMessage:
     if not final:
-        raise Broken(PROTOCOL_ERROR, "a control frame in fragments")
-    received = Received(opcode, payload)
+        raise WebSocketError(PROTOCOL_ERROR, "a control frame in fragments")
+    received = WebSocketMessage(opcode, payload)
     if opcode is Opcode.CLOSE and payload:
         code = received.close_code
         if len(payload) == 1 or not NORMAL <= code <= CODES_MAX or code in NOT_SENT or 1016 <= code < 3000:
-            raise Broken(PROTOCOL_ERROR, "a close without a proper code")
+            raise WebSocketError(PROTOCOL_ERROR, "a close without a proper code")
         _require_text(payload[2:])
     return received
 
@@ -179,7 +179,7 @@ def _require_text(payload: bytes) -> None:
     try:
         payload.decode()
     except UnicodeDecodeError as error:
-        raise Broken(INVALID_TEXT, "text is UTF-8") from error
+        raise WebSocketError(INVALID_TEXT, "text is UTF-8") from error
 
 
 def _unmask(mask: bytes, payload: bytes) -> bytes:

@@ -5,18 +5,18 @@ It names parts of every wing, so it stands beside the wings and not in one of th
 
 from dataclasses import dataclass, field
 
-from mooring.commands.live.check_runner import CheckCrew
-from mooring.commands.live.refusal_limit import Refusals
+from mooring.commands.live.check_runner import CheckRunner
+from mooring.commands.live.refusal_limit import RefusalLimit
 from mooring.gateways.clock import Clock
-from mooring.gateways.egress import Outbound
+from mooring.gateways.egress import EgressClient
 from mooring.gateways.passwords import Passwords
 from mooring.gateways.registry.artifact_reader import ArtifactReader
 from mooring.gateways.secrets import SecretBox
 from mooring.settings import Settings
-from mooring.storage.fleet.capacity_offers import Fleet
-from mooring.storage.fleet.node_presence import Presence
+from mooring.storage.fleet.capacity_offers import FleetCapacity
+from mooring.storage.fleet.node_presence import NodePresence
 from mooring.storage.kernel.database import Database
-from mooring.storage.kernel.hub import Hub
+from mooring.storage.kernel.hub import EventHub
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Services:
     clock: Clock
     secrets: SecretBox
     passwords: Passwords
-    hub: Hub
-    outbound: Outbound
+    hub: EventHub
+    outbound: EgressClient
     artifacts: ArtifactReader
-    presence: Presence = field(default_factory=Presence)
-    checks: CheckCrew = field(default_factory=CheckCrew)
-    fleet: Fleet = field(default_factory=Fleet)
-    refusals: Refusals = field(default_factory=Refusals)
+    presence: NodePresence = field(default_factory=NodePresence)
+    checks: CheckRunner = field(default_factory=CheckRunner)
+    fleet: FleetCapacity = field(default_factory=FleetCapacity)
+    refusals: RefusalLimit = field(default_factory=RefusalLimit)

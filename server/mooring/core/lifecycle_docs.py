@@ -8,7 +8,7 @@ generated and compared.
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
-from mooring.core.kernel.lifecycle import WHO_MEANING, AnyMachine
+from mooring.core.kernel.lifecycle import WHO_MEANING, AnyLifecycle
 from mooring.core.runtime.closing_record import CLOSING_KIND_MEANING, CLOSING_REASON_MEANING, TEARDOWN_PROOF_MEANING
 
 EdgeRow = tuple[str, str, str, str]
@@ -16,7 +16,7 @@ BirthRow = tuple[str, str]
 ClosingRow = tuple[str, str]
 
 
-def edge_rows(machines: Iterable[AnyMachine]) -> tuple[EdgeRow, ...]:
+def edge_rows(machines: Iterable[AnyLifecycle]) -> tuple[EdgeRow, ...]:
     """Every legal transition as (machine, source, trigger, target)."""
     return tuple(
         (machine.name, edge.source.value, edge.trigger.value, edge.target.value)
@@ -25,12 +25,12 @@ def edge_rows(machines: Iterable[AnyMachine]) -> tuple[EdgeRow, ...]:
     )
 
 
-def birth_rows(machines: Iterable[AnyMachine]) -> tuple[BirthRow, ...]:
+def birth_rows(machines: Iterable[AnyLifecycle]) -> tuple[BirthRow, ...]:
     """The state in which each machine begins, as (machine, initial)."""
     return tuple((machine.name, machine.initial.value) for machine in machines)
 
 
-def closing_rows(machines: Iterable[AnyMachine]) -> tuple[ClosingRow, ...]:
+def closing_rows(machines: Iterable[AnyLifecycle]) -> tuple[ClosingRow, ...]:
     """The states that are refused without closing records, as (machine, state)."""
     return tuple(
         (machine.name, state.value)
@@ -40,12 +40,12 @@ def closing_rows(machines: Iterable[AnyMachine]) -> tuple[ClosingRow, ...]:
     )
 
 
-def states(machine: AnyMachine) -> tuple[str, ...]:
+def states(machine: AnyLifecycle) -> tuple[str, ...]:
     """Every state of the machine, in the order in which it declares them."""
     return tuple(state.value for state in machine.states)
 
 
-def mermaid(machine: AnyMachine) -> str:
+def mermaid(machine: AnyLifecycle) -> str:
     """The lifecycle as a mermaid state diagram."""
     lines = ["stateDiagram-v2", f"    [*] --> {machine.initial}"]
     lines += [f"    {edge.source} --> {edge.target}: {edge.trigger} ({edge.by})" for edge in machine.edges]
@@ -53,7 +53,7 @@ def mermaid(machine: AnyMachine) -> str:
     return "\n".join(lines)
 
 
-def matrix(machine: AnyMachine) -> str:
+def matrix(machine: AnyLifecycle) -> str:
     """Every cell, states down and triggers across: the target, or a dot where the trigger is refused."""
     targets = {(edge.source, edge.trigger): edge.target.value for edge in machine.edges}
     return _table(
@@ -65,7 +65,7 @@ def matrix(machine: AnyMachine) -> str:
     )
 
 
-def page(machines: Iterable[AnyMachine]) -> str:
+def page(machines: Iterable[AnyLifecycle]) -> str:
     """The whole of `docs/lifecycles.md`."""
     shown = tuple(machines)
     parts = [_INTRODUCTION, _list((who.value, meaning) for who, meaning in WHO_MEANING.items())]
@@ -75,7 +75,7 @@ def page(machines: Iterable[AnyMachine]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _section(machine: AnyMachine) -> Iterator[str]:
+def _section(machine: AnyLifecycle) -> Iterator[str]:
     yield f"## {_title(machine)}"
     yield machine.about
     yield f"```mermaid\n{mermaid(machine)}\n```"
@@ -93,7 +93,7 @@ def _section(machine: AnyMachine) -> Iterator[str]:
     )
 
 
-def _notes(machine: AnyMachine, state: StrEnum) -> str:
+def _notes(machine: AnyLifecycle, state: StrEnum) -> str:
     notes = []
     if state is machine.initial:
         notes.append("initial")
@@ -107,7 +107,7 @@ def _notes(machine: AnyMachine, state: StrEnum) -> str:
     return "; ".join(notes)
 
 
-def _closing_section(machines: tuple[AnyMachine, ...]) -> Iterator[str]:
+def _closing_section(machines: tuple[AnyLifecycle, ...]) -> Iterator[str]:
     yield "## Closing records"
     yield _CLOSING
     yield "These states need them:"
@@ -120,7 +120,7 @@ def _closing_section(machines: tuple[AnyMachine, ...]) -> Iterator[str]:
     yield _list((reason.value, meaning) for reason, meaning in CLOSING_REASON_MEANING.items())
 
 
-def _title(machine: AnyMachine) -> str:
+def _title(machine: AnyLifecycle) -> str:
     return machine.name.replace("_", " ").capitalize()
 
 

@@ -1,7 +1,7 @@
 """Requests to addresses that somebody else gave: resolved here, checked here, and dialled as checked.
 
-The host's name is resolved once. Each address it resolves to is judged by `core/kernel/address.py`, and the connection goes
-to an address that was found good, by number; the name is used only for TLS and the `Host` header. So a name that
+The host's name is resolved once. Each address it resolves to is judged by `core/kernel/address.py`, and the connection
+goes to an address that was found good, by number; the name is used only for TLS and the `Host` header. So a name that
 answers differently the next time (rebinding) gains nothing. Proxies of the environment are not used, since a proxy
 would resolve anew. Redirects are not followed: an answer of 3xx is handed back as it is, and whoever wants to follow
 it opens the new address as a request of its own, which is checked in the same way.
@@ -42,7 +42,7 @@ BODY_LIMIT_BYTES: Final = 1_048_576
 _HOST: Final = re.compile(r"(?P<scheme>[A-Za-z]+://)(?P<host>[^/?#:@\[\]]+)(?P<rest>.*)", re.DOTALL)
 
 
-class Failure(StrEnum):
+class EgressFailure(StrEnum):
     """How a request came to nothing."""
 
     UNRESOLVED = "unresolved"
@@ -53,17 +53,17 @@ class Failure(StrEnum):
     TOO_LARGE = "too_large"
 
 
-class OutboundFailed(Exception):
+class EgressFailed(Exception):
     """There is no answer; the reason is one that may be shown to whoever gave the address."""
 
-    def __init__(self, failure: Failure, reason: str) -> None:
+    def __init__(self, failure: EgressFailure, reason: str) -> None:
         self.failure = failure
         self.reason = reason
         super().__init__(reason)
 
 
 @dataclass(frozen=True, slots=True)
-class OutboundRequest:
+class EgressRequest:
     """What is sent, and within which bounds."""
 
     method: str
@@ -76,7 +76,7 @@ class OutboundRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class OutboundAnswer:
+class EgressAnswer:
     """What came back, its body cut off at the limit."""
 
     status: int
@@ -86,7 +86,7 @@ class OutboundAnswer:
     seconds: float
 
 
-class OpenAnswer:
+class OpenEgressAnswer:
     """An answer whose body is still to be read."""
 
     def __init__(self, response: httpx.Response, address: Address, limit_bytes: int) -> None:
@@ -103,7 +103,7 @@ class OpenAnswer:
             async for chunk in self._response.aiter_raw():
                 size += len(chunk)
                 if size > self._limit:
-                    raise OutboundFailed(Failure.TOO_LARGE, f"the answer is larger than {self._limit} bytes")
+                    raise EgressFailed(EgressFailure.TOO_LARGE, f"the answer is larger than {self._limit} bytes")
                 yield chunk
         except httpx.HTTPError as error:
             raise _failed(error) from error
@@ -155,7 +155,7 @@ def _look_up(host: str, port: int) -> list[str]:
     return [str(address[0]) for _, _, _, _, address in found]
 
 
-class Outbound:
+class EgressClient:
     """Dials what others name, within a reach."""
 
     def __init__(self, reach: Reach, *, own_hosts: Sequence[str] = (), resolver: Resolver | None = None) -> None:
@@ -189,33 +189,33 @@ class Outbound:
         try:
             async with asyncio.timeout(LOOK_UP_SECONDS):
                 await self._addresses(target)
-        except (OutboundFailed, TimeoutError):
+        except (EgressFailed, TimeoutError):
             return
 
-    async def send(self, request: OutboundRequest) -> OutboundAnswer:
+    async def send(self, request: EgressRequest) -> EgressAnswer:
         """Send a request and read its answer up to the limit."""
         begun = time.monotonic()
         async with self.open(request) as answer:
             body = await answer.beginning()
             seconds = time.monotonic() - begun
-            return OutboundAnswer(answer.status, answer.headers, body, answer.address, seconds)
+            return EgressAnswer(answer.status, answer.headers, body, answer.address, seconds)
 
     @asynccontextmanager
-    async def open(self, request: OutboundRequest) -> AsyncIterator[OpenAnswer]:
+    async def open(self, request: EgressRequest) -> AsyncIterator[OpenEgressAnswer]:
         """Send a request and hold its answer open; the deadline counts until it is closed."""
         target = read_url(request.url)
         try:
             async with asyncio.timeout(request.deadline_seconds) as limit:
                 response, address = await self._dial(request, target, await self._addresses(target))
                 try:
-                    yield OpenAnswer(response, address, request.answer_limit_bytes)
+                    yield OpenEgressAnswer(response, address, request.answer_limit_bytes)
                 finally:
                     await response.aclose()
         except TimeoutError as error:
             if not limit.expired():
                 raise
             reason = f"there was no answer within {request.deadline_seconds:g} s"
-            raise OutboundFailed(Failure.TIMEOUT, reason) from error
+            raise EgressFailed(EgressFailure.TIMEOUT, reason) from error
 
     async def _addresses(self, target: Target) -> list[Address]:
         """The addresses that are dialled for this target, each of them checked."""
@@ -223,14 +223,14 @@ class Outbound:
         try:
             found = [literal] if literal is not None else await self._resolver.resolve(target.host, target.port)
         except (OSError, UnicodeError) as error:
-            raise OutboundFailed(Failure.UNRESOLVED, f"{target.host} does not resolve") from error
+            raise EgressFailed(EgressFailure.UNRESOLVED, f"{target.host} does not resolve") from error
         await self._learn_own()
         here = frozenset(each for each in map(plain, found) if is_this_machine(each))
         taken, reasons = dialled(found, replace(self._reach, own=self._reach.own | here), target.scheme)
         if not taken and reasons:
             raise _refused(target, reasons)
         if not taken:
-            raise OutboundFailed(Failure.UNRESOLVED, f"{target.host} does not resolve")
+            raise EgressFailed(EgressFailure.UNRESOLVED, f"{target.host} does not resolve")
         return taken[:ADDRESSES_MAX]
 
     async def _learn_own(self) -> None:
@@ -248,7 +248,7 @@ class Outbound:
         self._reach = replace(self._reach, own=frozenset(known))
 
     async def _dial(
-        self, request: OutboundRequest, target: Target, addresses: list[Address]
+        self, request: EgressRequest, target: Target, addresses: list[Address]
     ) -> tuple[httpx.Response, Address]:
         """The answer of the first of these addresses that takes a connection."""
         for address in addresses:
@@ -261,7 +261,7 @@ class Outbound:
                 raise _failed(error) from error
         raise AssertionError("unreachable: there is at least one address")
 
-    def _made(self, request: OutboundRequest, target: Target, address: Address) -> httpx.Request:
+    def _made(self, request: EgressRequest, target: Target, address: Address) -> httpx.Request:
         content: bytes | AsyncIterable[bytes]
         if isinstance(request.body, bytes):
             if len(request.body) > request.body_limit_bytes:
@@ -279,20 +279,20 @@ class Outbound:
         )
 
 
-def outbound_for(settings: Settings, database_url: str) -> Outbound:
+def outbound_for(settings: Settings, database_url: str) -> EgressClient:
     """The dialer for addresses that tenants give: the internet, and what the admin allows beyond it."""
     reach = Reach(allowed=read_networks(settings.webhook_allow_networks))
-    return Outbound(reach, own_hosts=_own_hosts(settings.listen_host, database_url))
+    return EgressClient(reach, own_hosts=_own_hosts(settings.listen_host, database_url))
 
 
-def outbound_public(settings: Settings, database_url: str) -> Outbound:
+def outbound_public(settings: Settings, database_url: str) -> EgressClient:
     """The dialer for sources of artifacts: the internet alone, whatever webhooks may reach."""
-    return Outbound(Reach(), own_hosts=_own_hosts(settings.listen_host, database_url))
+    return EgressClient(Reach(), own_hosts=_own_hosts(settings.listen_host, database_url))
 
 
-def outbound_inside() -> Outbound:
+def outbound_inside() -> EgressClient:
     """The dialer for what the platform itself names: its registry, and its sources in private networks."""
-    return Outbound(Reach(allowed=read_networks("0.0.0.0/0, ::/0")))
+    return EgressClient(Reach(allowed=read_networks("0.0.0.0/0, ::/0")))
 
 
 def _own_hosts(listen_host: str, database_url: str) -> list[str]:
@@ -339,8 +339,8 @@ async def _bounded(body: AsyncIterable[bytes], limit_bytes: int) -> AsyncIterato
         yield chunk
 
 
-def _body_too_large(limit_bytes: int) -> OutboundFailed:
-    return OutboundFailed(Failure.TOO_LARGE, f"what was to be sent is larger than {limit_bytes} bytes")
+def _body_too_large(limit_bytes: int) -> EgressFailed:
+    return EgressFailed(EgressFailure.TOO_LARGE, f"what was to be sent is larger than {limit_bytes} bytes")
 
 
 def _refused(target: Target, reasons: list[str]) -> Refusal:
@@ -353,16 +353,16 @@ def _refused(target: Target, reasons: list[str]) -> Refusal:
     )
 
 
-def _failed(error: httpx.HTTPError) -> OutboundFailed:
+def _failed(error: httpx.HTTPError) -> EgressFailed:
     if isinstance(error, httpx.TimeoutException):
-        return OutboundFailed(Failure.TIMEOUT, "the connection or the answer took too long")
+        return EgressFailed(EgressFailure.TIMEOUT, "the connection or the answer took too long")
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return OutboundFailed(Failure.TLS, f"the certificate is not accepted: {cause.verify_message}")
+            return EgressFailed(EgressFailure.TLS, f"the certificate is not accepted: {cause.verify_message}")
         if isinstance(cause, ssl.SSLError):
-            return OutboundFailed(Failure.TLS, f"TLS failed: {cause.reason or 'no reason given'}")
+            return EgressFailed(EgressFailure.TLS, f"TLS failed: {cause.reason or 'no reason given'}")
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, httpx.ConnectError):
-        return OutboundFailed(Failure.UNREACHABLE, "no connection could be made")
-    return OutboundFailed(Failure.BROKEN, f"the connection broke ({type(error).__name__})")
+        return EgressFailed(EgressFailure.UNREACHABLE, "no connection could be made")
+    return EgressFailed(EgressFailure.BROKEN, f"the connection broke ({type(error).__name__})")

@@ -19,7 +19,7 @@ LOOKS_APART: Final = 60
 MARGIN: Final = 200_000
 
 
-class Collector:
+class GarbageTuner:
     """Sets objects aside, and now and then looks through all of them."""
 
     def __init__(self, margin: int = MARGIN) -> None:
@@ -47,7 +47,7 @@ class Collector:
 @asynccontextmanager
 async def collecting() -> AsyncIterator[None]:
     """Collect in this way while the process serves; afterwards in the usual one."""
-    collector = Collector()
+    collector = GarbageTuner()
     collector.collect()
 
     async def keep() -> None:

@@ -23,8 +23,8 @@ from mooring.relay.frames import (
     OPEN,
     ROOM,
     WINDOW,
-    Frame,
     FrameRefused,
+    TunnelFrame,
     packed,
     read_frame,
 )
@@ -43,12 +43,12 @@ LOST: Final = json.dumps({"code": "tunnel_lost", "detail": "the node hung up"}).
 
 
 @dataclass(slots=True)
-class Stream:
+class TunnelStream:
     """One stream through a carrier."""
 
-    carrier: "Carrier"
+    carrier: "TunnelConnection"
     number: int
-    arrived: deque[Frame] = field(default_factory=deque)
+    arrived: deque[TunnelFrame] = field(default_factory=deque)
     has_arrived: asyncio.Event = field(default_factory=asyncio.Event)
     answered: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     room: int = 0
@@ -56,7 +56,7 @@ class Stream:
     waiting_bytes: int = 0
     at_end: bool = False
 
-    async def next(self) -> Frame:
+    async def next(self) -> TunnelFrame:
         """What comes next from inside: data, its end, an exit code, a failure or the close."""
         while not self.arrived:
             self.has_arrived.clear()
@@ -68,7 +68,7 @@ class Stream:
                 await self.carrier.send(ROOM, self.number, len(frame.data).to_bytes(4))
         return frame
 
-    def take(self, frame: Frame) -> None:
+    def take(self, frame: TunnelFrame) -> None:
         """Keep what came from inside, within bounds; small pieces are put together."""
         if self.at_end and frame.kind in (*BYTES, END):
             raise FrameRefused("the node sends on after its end")
@@ -84,14 +84,14 @@ class Stream:
         self.arrived.append(frame)
         self.has_arrived.set()
 
-    def _joined(self, frame: Frame) -> bool:
+    def _joined(self, frame: TunnelFrame) -> bool:
         """Put a small piece to the one before it of its kind; output and errors, which alternate, are two kinds."""
         for place in range(len(self.arrived) - 1, max(-1, len(self.arrived) - 3), -1):
             before = self.arrived[place]
             if before.kind == frame.kind:  # nothing overtakes what is of its own kind
                 if len(before.data) + len(frame.data) > FRAME_MAX:
                     return False
-                self.arrived[place] = Frame(frame.kind, self.number, before.data + frame.data)
+                self.arrived[place] = TunnelFrame(frame.kind, self.number, before.data + frame.data)
                 return True
         return False
 
@@ -129,23 +129,23 @@ class Stream:
                 await self.carrier.send(CLOSE, self.number)
 
 
-class Carrier:
+class TunnelConnection:
     """A node's connection to this relay, for one owner and these ports, or for one command."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ports: tuple[int, ...]) -> None:
         self.ports = ports
-        self.streams: dict[int, Stream] = {}
+        self.streams: dict[int, TunnelStream] = {}
         self.ended = False
         self._reader = reader
         self._writer = writer
         self._numbers = 0
 
-    async def open(self, asked: dict[str, Any]) -> Stream:
+    async def open(self, asked: dict[str, Any]) -> TunnelStream:
         """A new stream, once the node says that what is inside answers."""
         if len(self.streams) >= STREAMS_MAX:
             raise Refusal(Code.RATE_LIMITED, f"{STREAMS_MAX} connections are open here", {"retry_after_seconds": 5})
         self._numbers += 1
-        stream = Stream(self, self._numbers)
+        stream = TunnelStream(self, self._numbers)
         self.streams[stream.number] = stream
         try:
             await self.send(OPEN, stream.number, json.dumps(asked).encode())
@@ -170,7 +170,7 @@ class Carrier:
             self.ended = True
             self._writer.close()
             for stream in self.streams.values():
-                stream.arrived.append(Frame(FAILURE, stream.number, LOST))
+                stream.arrived.append(TunnelFrame(FAILURE, stream.number, LOST))
                 stream.has_arrived.set()
                 stream.has_room.set()
                 _settle(stream, Refusal(Code.TEMPORARILY_UNAVAILABLE, "the node hung up"))
@@ -185,7 +185,7 @@ class Carrier:
         """End the connection; `carry` returns."""
         self._writer.close()
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: TunnelFrame) -> None:
         stream = self.streams.get(frame.stream)
         if stream is None:
             return  # it has ended on this side a moment ago
@@ -205,7 +205,7 @@ class Carrier:
         stream.take(frame)
 
 
-def failure_of(frame: Frame) -> Refusal:
+def failure_of(frame: TunnelFrame) -> Refusal:
     """What a node said that went wrong, as the platform says it."""
     try:
         told = json.loads(frame.data)
@@ -221,7 +221,7 @@ def failure_of(frame: Frame) -> Refusal:
     return Refusal(known.get(code, Code.TEMPORARILY_UNAVAILABLE), said, {"node_code": code})
 
 
-def _settle(stream: Stream, refusal: Refusal | None) -> None:
+def _settle(stream: TunnelStream, refusal: Refusal | None) -> None:
     if stream.answered.done():
         return
     if refusal is None:

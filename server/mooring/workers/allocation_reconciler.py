@@ -22,14 +22,14 @@ from mooring.commands.fleet import allocation_reconcile as commands
 from mooring.commands.services import Services
 from mooring.core.catalog.compatibility import CapacityShape
 from mooring.core.fleet.allocation import Allocation
-from mooring.core.fleet.allocation_reconcile import Seen, due_seconds
-from mooring.core.fleet.placement import Board, NodeSeen, Plan, Request
-from mooring.core.fleet.placement_explanation import Choices, explain
+from mooring.core.fleet.allocation_reconcile import AllocationSnapshot, due_seconds
+from mooring.core.fleet.placement import NodeSnapshot, PlacementBoard, PlacementRequest, Plan
+from mooring.core.fleet.placement_explanation import AllowedChoices, explain
 from mooring.core.kernel.errors import Refusal
 from mooring.core.kernel.event import Event
 from mooring.storage.fleet import placement
-from mooring.storage.fleet.placement import Waiting
-from mooring.workers.loop import Pace, is_of_app
+from mooring.storage.fleet.placement import UnplacedAllocation
+from mooring.workers.loop import WakePace, is_of_app
 
 PACE_SECONDS: Final = 0.05  # events come by the thousand; one look answers for all of them
 WAIT_SECONDS: Final = 2.0  # how soon what has no place is looked at again, when nobody came or went
@@ -47,20 +47,20 @@ log = logging.getLogger("mooring.runtime")
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class PlacementUnit:
     """What is placed together: one allocation, or those of a group that stay on one machine."""
 
-    waiting: tuple[Waiting, ...]
+    waiting: tuple[UnplacedAllocation, ...]
 
     @property
     def allocations(self) -> tuple[Allocation, ...]:
         """The allocations themselves."""
         return tuple(each.allocation for each in self.waiting)
 
-    def requests(self) -> tuple[Request, ...]:
+    def requests(self) -> tuple[PlacementRequest, ...]:
         """What they ask the board for."""
         return tuple(
-            Request(
+            PlacementRequest(
                 each.allocation.id,
                 each.allocation.project_id,
                 CapacityShape(each.allocation.shape),
@@ -73,31 +73,31 @@ class Unit:
         )
 
 
-def units_of(waiting: Sequence[Waiting]) -> list[Unit]:
+def units_of(waiting: Sequence[UnplacedAllocation]) -> list[PlacementUnit]:
     """What is placed together, in the order of the oldest of each."""
-    groups: dict[str, list[Waiting]] = {}
+    groups: dict[str, list[UnplacedAllocation]] = {}
     for each in waiting:
         key = str(each.allocation.group_id) if each.same_node else each.allocation.id
         groups.setdefault(key, []).append(each)
-    return [Unit(tuple(members)) for members in groups.values()]
+    return [PlacementUnit(tuple(members)) for members in groups.values()]
 
 
-class Runtime:
+class AllocationReconciler:
     """Takes allocations from asked for to gone."""
 
     name = "runtime"
-    look_seconds = 5.0
+    poll_interval_seconds = 5.0
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._pace = Pace(PACE_SECONDS)
+        self._pace = WakePace(PACE_SECONDS)
         self._mark: tuple[int, str] = (0, "")
         self._placed_at = 0.0
         self._took = 0.0
         self._news = True
         self._resting: dict[str, float] = {}  # allocations that met an error, and until when they are left alone
 
-    def heeds(self, event: Event) -> bool:
+    def wants(self, event: Event) -> bool:
         """What apps do on nodes moves no allocation."""
         return not is_of_app(event)
 
@@ -126,7 +126,7 @@ class Runtime:
                     break
                 in_this_pass, after = 0, ""
                 continue
-            seen = await placement.seen(services.database, ids)
+            seen = await placement.allocation_snapshots(services.database, ids)
             done = sum(await _side_by_side([self._step(each) for each in seen]))
             taken, in_this_pass, after = taken + done, in_this_pass + done, ids[-1]
         return taken
@@ -140,7 +140,7 @@ class Runtime:
             if not waiting:
                 return []
             nodes = [_closed(each, full) for each in await placement.snapshot(self._services.database)]
-            board, blocked, claims = Board(nodes), list[Unit](), list[tuple[Unit, Plan]]()
+            board, blocked, claims = PlacementBoard(nodes), list[PlacementUnit](), list[tuple[PlacementUnit, Plan]]()
             for unit in units_of(waiting):
                 plan = board.place(unit.requests())
                 if plan is None:
@@ -179,14 +179,14 @@ class Runtime:
         dues = [each for allocation in left if (each := due_seconds(allocation, now)) is not None]
         return [min([max(WAIT_SECONDS, 5 * self._took), *dues])] if left else []
 
-    async def _claim(self, claims: Sequence[tuple[Unit, Plan]], full: set[str]) -> int:
+    async def _claim(self, claims: Sequence[tuple[PlacementUnit, Plan]], full: set[str]) -> int:
         """Make plans true; returns how many were not, although what they are for still waits.
 
         What goes to one node is claimed one after the other, since all of it touches the node's networks; nodes are
         dealt with side by side. Workers plan alike: so each begins somewhere else, and now and then drops what others
         have done.
         """
-        by_node: dict[str, list[tuple[Unit, Plan]]] = {}
+        by_node: dict[str, list[tuple[PlacementUnit, Plan]]] = {}
         for unit, plan in claims:
             by_node.setdefault(plan[0].node_id, []).append((unit, plan))
         nodes = list(by_node.values())
@@ -199,7 +199,7 @@ class Runtime:
             lost += sum(await _side_by_side([self._claim_on_node(there, left, full) for there in chunk]))
         return lost
 
-    async def _claim_on_node(self, claims: Sequence[tuple[Unit, Plan]], left: set[str], full: set[str]) -> int:
+    async def _claim_on_node(self, claims: Sequence[tuple[PlacementUnit, Plan]], left: set[str], full: set[str]) -> int:
         lost = 0
         for unit, plan in claims:
             if all(each.id in left for each in unit.allocations):
@@ -209,7 +209,7 @@ class Runtime:
                     full.add(plan[0].node_id)
         return lost
 
-    async def _tell(self, board: Board, blocked: Sequence[Unit]) -> None:
+    async def _tell(self, board: PlacementBoard, blocked: Sequence[PlacementUnit]) -> None:
         """Say to each that has no place why, and fail those whose time is over."""
         shared = not any(standing.node.single_project for standing in board)
         said: dict[tuple[object, ...], str] = {}
@@ -218,18 +218,18 @@ class Runtime:
             requests = unit.requests()
             key = tuple(replace(each, id="", project_id="" if shared else each.project_id) for each in requests)
             if key not in said:
-                answer = explain(board, requests, Choices())
+                answer = explain(board, requests, AllowedChoices())
                 said[key] = f"no room: {answer.because[:SAID_MAX]}; what would help: {answer.smallest_change}"
             telling += [commands.keep_waiting(self._services, each, said[key]) for each in unit.allocations]
         await _side_by_side(telling)
 
-    async def _step(self, seen: Seen) -> bool:
+    async def _step(self, snapshot: AllocationSnapshot) -> bool:
         """One step; an allocation that cannot go on rests for a while, and holds up no other."""
-        allocation_id = seen.allocation.id
+        allocation_id = snapshot.allocation.id
         if self._resting.get(allocation_id, 0.0) > time.monotonic():
             return False
         try:
-            return await commands.step(self._services, seen)
+            return await commands.step(self._services, snapshot)
         except Refusal as refusal:
             log.warning("allocation %s cannot go on now: %s", allocation_id, refusal.detail)
         except Exception:  # an error with one allocation must not end the others; the log has its cause
@@ -238,7 +238,7 @@ class Runtime:
         return False
 
 
-def _closed(node: NodeSeen, full: set[str]) -> NodeSeen:
+def _closed(node: NodeSnapshot, full: set[str]) -> NodeSnapshot:
     return replace(node, refuses=node.refuses or "without a free network") if node.id in full else node
 
 

@@ -17,9 +17,9 @@ from mooring.commands.runtime.instance_reconcile import limits_of, step
 from mooring.commands.services import Services
 from mooring.core.kernel.errors import Refusal
 from mooring.core.kernel.event import Event
-from mooring.core.runtime.instance_snapshot import SeenInstance
+from mooring.core.runtime.instance_snapshot import InstanceSnapshot
 from mooring.storage.runtime import instance_reconcile
-from mooring.workers.loop import Pace, is_of_app
+from mooring.workers.loop import WakePace, is_of_app
 
 PACE_SECONDS: Final = 0.05  # events come by the thousand; one look answers for all of them
 PACE_SECONDS_MAX: Final = 0.25
@@ -32,19 +32,19 @@ AT_ONCE: Final = 4
 log = logging.getLogger("mooring.instances")
 
 
-class Instances:
+class InstanceReconciler:
     """Takes instances from asked for to gone."""
 
     name = "instances"
-    look_seconds = 5.0
+    poll_interval_seconds = 5.0
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._limits = limits_of(services.settings)
-        self._pace = Pace(PACE_SECONDS, ratio=REST_RATIO, rest_seconds=PACE_SECONDS_MAX)
+        self._pace = WakePace(PACE_SECONDS, ratio=REST_RATIO, rest_seconds=PACE_SECONDS_MAX)
         self._resting: dict[str, float] = {}  # instances that met an error, and until when they are left alone
 
-    def heeds(self, event: Event) -> bool:
+    def wants(self, event: Event) -> bool:
         """What apps do on nodes is read by their adapters."""
         return not is_of_app(event)
 
@@ -72,16 +72,16 @@ class Instances:
                     break
                 in_this_pass, after = 0, ""
                 continue
-            seen = await instance_reconcile.seen(services.database, now, ids)
+            seen = await instance_reconcile.snapshot(services.database, now, ids)
             done = sum(await self._side_by_side(seen))
             taken, in_this_pass, after = taken + done, in_this_pass + done, ids[-1]
         return taken
 
-    async def _side_by_side(self, seen: list[SeenInstance]) -> list[bool]:
+    async def _side_by_side(self, seen: list[InstanceSnapshot]) -> list[bool]:
         """A step of each, a few at a time."""
         turn = asyncio.Semaphore(AT_ONCE)
 
-        async def one(each: SeenInstance) -> bool:
+        async def one(each: InstanceSnapshot) -> bool:
             async with turn:
                 return await self._step(each)
 
@@ -91,13 +91,13 @@ class Instances:
                 raise result
         return [result for result in results if isinstance(result, bool)]
 
-    async def _step(self, seen: SeenInstance) -> bool:
+    async def _step(self, snapshot: InstanceSnapshot) -> bool:
         """One step; an instance that cannot go on rests for a while, and holds up no other."""
-        instance_id = seen.instance.id
+        instance_id = snapshot.instance.id
         if self._resting.get(instance_id, 0.0) > time.monotonic():
             return False
         try:
-            return await step(self._services, seen)
+            return await step(self._services, snapshot)
         except Refusal as refusal:
             log.warning("instance %s cannot go on now: %s", instance_id, refusal.detail)
         except Exception:  # an error with one instance must not end the others; the log has its cause

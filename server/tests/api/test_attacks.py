@@ -21,7 +21,7 @@ from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM
 from server.tests.api.test_connection import serve
 from server.tests.conftest import PASSWORD, Tenant, World, running_platform
-from server.tests.support.route_requests import assertion
+from server.tests.support.service_accounts import assertion
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -153,8 +153,9 @@ async def test_no_key_of_a_service_account_can_be_hidden_behind_revoked_ones(wor
            SELECT 'key_' || lpad(n::text, 26, '0'), $1, $2, 'ed25519', decode(lpad(to_hex(n), 64, '0'), 'hex'),
                   now(), now()
              FROM generate_series(1, 1000) n""",
-        acme.id, account,
-    )  # fmt: skip
+        acme.id,
+        account,
+    )
     made = [await owner.post(f"{path}/{account}/keys", json={"public_key": public_key()}) for _ in range(11)]
     assert [each.status_code for each in made] == [201] * 10 + [409]
     listed = (await owner.get(f"{path}/{account}/keys")).json()["items"]
@@ -174,8 +175,12 @@ async def test_nothing_of_another_tenant_is_named_by_a_body_a_query_or_a_correla
     given = {"user_id": other.admin_id, "role": "project_viewer"}
     assert (await thief.post(f"/api/v1/projects/{project}/memberships", json=given)).status_code == 404
     assert (await thief.post(f"/api/v1/projects/{foreign}/memberships", json=given)).status_code == 404
-    for query in ("events?correlation_id=shared-label", f"audit?actor_id={other.admin_id}",
-                  "audit?correlation_id=shared-label", "deliveries?webhook_id=whk_" + "0" * 26):  # fmt: skip
+    for query in (
+        "events?correlation_id=shared-label",
+        f"audit?actor_id={other.admin_id}",
+        "audit?correlation_id=shared-label",
+        "deliveries?webhook_id=whk_" + "0" * 26,
+    ):
         for place in (f"tenants/{acme.id}", f"projects/{project}"):
             assert (await thief.get(f"/api/v1/{place}/{query}")).json()["items"] == [], query
     cursor = base64.urlsafe_b64encode(b"p1|project|").decode().rstrip("=")
@@ -372,7 +377,7 @@ class SlowCaller:
     """A caller whom more is owed than is on its way, and its connection, which is looked at when the test says so."""
 
     reader: asyncio.StreamReader
-    connection: http.Connection
+    connection: http.HttpConnection
     transport: asyncio.Transport
 
     def look_later(self, *, held_up: bool = False) -> None:
@@ -410,7 +415,7 @@ async def slow_caller(size: int) -> AsyncIterator[SlowCaller]:
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
         (connection,) = served.server.server_state.connections
-        assert isinstance(connection, http.Connection)
+        assert isinstance(connection, http.HttpConnection)
         assert connection._transport is not None
         connection._look_at_the_time()  # from here on it knows how much is owed
         assert connection._unread > 0

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from mooring.api.auth_cache import KEPT_MAX, Admissions
+from mooring.api.auth_cache import KEPT_MAX, AuthCache
 from server.tests.conftest import World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 def kept(world: World) -> dict[object, object]:
     """What the running application remembers."""
     admissions = world.running.platform.application._admissions
-    assert isinstance(admissions, Admissions)
+    assert isinstance(admissions, AuthCache)
     return admissions._kept  # type: ignore[return-value]
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from mooring.api.route import PUBLIC_ACTION, ROUTES, Declared, Route, route, route_beside, route_in
+from mooring.api.route import PUBLIC_ACTION, ROUTES, Route, RouteSpec, route, route_beside, route_in
 from mooring.api.routes import ROUTES as ALL_ROUTES
 from mooring.core.kernel.permissions import FAMILIES, ROLE_ACTIONS, SERVICE_ACCOUNT_CEILING, Role, Scope
 from mooring.gateways.signing.signatures import new_key_pair
@@ -25,7 +25,8 @@ from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import PASSWORD, Tenant, World, running_platform
 from server.tests.support import adapter_requests
 from server.tests.support.agents import Machine, new_token
-from server.tests.support.route_requests import Account, Home, assertion, body_of, fresh_name, make_account
+from server.tests.support.route_requests import Home, body_of, fresh_name
+from server.tests.support.service_accounts import Account, assertion, make_account
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -442,18 +443,18 @@ def test_a_route_cannot_be_declared_without_a_known_action_and_a_text() -> None:
     before = list(ROUTES)
     for action in ("", "tenant.rule", PUBLIC_ACTION):
         with pytest.raises(ValueError, match="not in the table"):
-            route("GET", "/new", Scope.PLATFORM, Declared("tenant", "get", action))(nothing)
+            route("GET", "/new", Scope.PLATFORM, RouteSpec("tenant", "get", action))(nothing)
         with pytest.raises(ValueError, match="not in the table"):
-            route_in((Scope.TENANT,), "GET", "/new", Declared("tenant", "get", action))(nothing)
+            route_in((Scope.TENANT,), "GET", "/new", RouteSpec("tenant", "get", action))(nothing)
     with pytest.raises(TypeError, match="action"):
-        Declared("tenant", "get")  # type: ignore[call-arg]
+        RouteSpec("tenant", "get")  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="is public"):
-        route_beside("/new", Declared("tenant", "get", "tenant.read"))(nothing)
+        route_beside("/new", RouteSpec("tenant", "get", "tenant.read"))(nothing)
     silent.__doc__ = None
     with pytest.raises(ValueError, match="no docstring"):
-        route("GET", "/new", Scope.PLATFORM, Declared("tenant", "get", "tenant.read"))(silent)
+        route("GET", "/new", Scope.PLATFORM, RouteSpec("tenant", "get", "tenant.read"))(silent)
     with pytest.raises(ValueError, match="the path gives"):
-        route("GET", "/new/{thing_id}", Scope.PLATFORM, Declared("tenant", "get", "tenant.read"))(nothing)
+        route("GET", "/new/{thing_id}", Scope.PLATFORM, RouteSpec("tenant", "get", "tenant.read"))(nothing)
     assert before == ROUTES
 
 

@@ -13,8 +13,8 @@ import pytest
 import uvicorn
 
 from mooring.api import connection as http
-from mooring.api.connection import Connection
-from mooring.api.request_cycle import ANSWER, BODY, BODY_BYTES_WAITING_MAX, Exchange
+from mooring.api.connection import HttpConnection
+from mooring.api.request_cycle import ANSWER, BODY, BODY_BYTES_WAITING_MAX, RequestCycle
 from tests.support.waiting import turns, until
 
 pytestmark = pytest.mark.anyio
@@ -82,9 +82,17 @@ class Served:
 async def serve(application: Application, **settings: Any) -> AsyncIterator[Served]:
     listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        application, loop="none", http=Connection, ws="none", lifespan="off", log_config=None, access_log=False,
-        proxy_headers=False, timeout_graceful_shutdown=2, **settings,
-    )  # fmt: skip
+        application,
+        loop="none",
+        http=HttpConnection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=2,
+        **settings,
+    )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve([listening]))
     await until(lambda: server.started)
@@ -215,9 +223,9 @@ async def test_behind_a_large_body_that_was_refused_unread_the_next_request_is_a
         assert (await line.answer())[0] == 413
 
 
-async def _connection_of(served: Served) -> Connection:
+async def _connection_of(served: Served) -> HttpConnection:
     (found,) = await until(lambda: served.server.server_state.connections)
-    assert isinstance(found, Connection)
+    assert isinstance(found, HttpConnection)
     return found
 
 
@@ -422,7 +430,7 @@ async def test_neither_a_request_nor_its_connection_is_left_for_the_garbage_coll
             await until(lambda: not served.server.server_state.connections)
             del connection
             await turns()  # the transport lets go of it
-            assert not [each for each in gc.get_objects() if isinstance(each, Exchange | Connection)]
+            assert not [each for each in gc.get_objects() if isinstance(each, RequestCycle | HttpConnection)]
         finally:
             gc.enable()
 

@@ -22,7 +22,7 @@ from server.tests.api.records.test_events import (
     until_told,
 )
 from server.tests.conftest import Tenant, World, running_platform
-from server.tests.support.route_requests import assertion
+from server.tests.support.service_accounts import assertion
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -67,9 +67,10 @@ async def place_with_account(world: World) -> Place:
     private, public = new_key_pair()
     path = f"/api/v1/projects/{project_id}/service-accounts"
     wish = {
-        "name": "reader", "actions": ["event.read", "project.read"],
+        "name": "reader",
+        "actions": ["event.read", "project.read"],
         "public_key": base64.b64encode(public).decode(),
-    }  # fmt: skip
+    }
     account = (await admin.post(path, json=wish)).json()["id"]
     key_id = (await admin.get(f"{path}/{account}/keys")).json()["items"][0]["id"]
     audience = f"{world.running.url}/api/v1/oauth/token"

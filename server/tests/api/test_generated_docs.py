@@ -17,9 +17,9 @@ from mooring.api.schemas.records.record import EventView
 from mooring.core.kernel.errors import CATALOGUE, Code
 from mooring.core.kernel.event_types import MEANING, EventType
 from mooring.core.kernel.permissions import ACTIONS, ROLE_ACTIONS, SERVICE_ACCOUNT_CEILING, Role
-from mooring.core.records.delivery import Message, message_headers
+from mooring.core.records.delivery import DeliveryMessage, message_headers
 from mooring.gateways.telemetry.instruments import PROBES, Telemetry
-from mooring.gateways.telemetry.log import Lines
+from mooring.gateways.telemetry.log import LogOutput
 from mooring.gateways.telemetry.metrics import GAUGES
 from mooring.settings import PREFIX, Settings
 from tools import generate_docs
@@ -77,7 +77,7 @@ def test_every_event_type_and_field_is_explained() -> None:
 
 def test_webhooks_are_signed_as_the_page_says() -> None:
     key, body = b"k" * 32, b'{"id":"evt_1"}'
-    message = Message("evt_1.whk_1", body, "cor_1", "a" * 32)
+    message = DeliveryMessage("evt_1.whk_1", body, "cor_1", "a" * 32)
     headers = message_headers(message, [key], datetime(2026, 3, 1, tzinfo=UTC), "b" * 16)
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
 
@@ -129,7 +129,7 @@ def test_every_endpoint_is_in_the_matrix_with_its_action_and_place() -> None:
 
 
 def test_every_metric_is_documented_and_every_documented_metric_exists() -> None:
-    telemetry = Telemetry(lines=Lines("error", "json", io.StringIO()))
+    telemetry = Telemetry(lines=LogOutput("error", "json", io.StringIO()))
     for name, gauge in GAUGES.items():
         telemetry.watch(name, lambda gauge=gauge: {("x",) * len(gauge.labels): 1})  # type: ignore[misc]
     existing = set()

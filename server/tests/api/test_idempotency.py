@@ -281,13 +281,19 @@ async def told_once(house: House) -> dict[str, tuple[httpx.AsyncClient, str, dic
         "create_token": (house.client, "/api/v1/tokens", {"name": "told once"}, "token"),
         "open_break_glass": (admin, "/api/v1/platform/break-glass", entry, "token"),
         "publish_project_artifact": (
-            house.client, f"{house.project}/artifacts/publish", {"name": "told-once"}, "registry_token",
+            house.client,
+            f"{house.project}/artifacts/publish",
+            {"name": "told-once"},
+            "registry_token",
         ),
         "create_tenant_webhook": (house.client, f"{house.tenant}/webhooks", {"url": RECEIVER}, "signing_key"),
         "rotate_project_webhook_key": (
-            house.client, f"{house.project}/webhooks/{webhook}/rotate-key", {}, "signing_key",
+            house.client,
+            f"{house.project}/webhooks/{webhook}/rotate-key",
+            {},
+            "signing_key",
         ),
-    }  # fmt: skip
+    }
 
 
 async def test_what_is_told_once_is_told_again_under_its_key_and_stands_nowhere_in_the_database(house: House) -> None:

@@ -29,9 +29,10 @@ TENANTS: Final = "/api/v1/tenants"
 
 def a_tenant(slug: str, display_name: str = "A tenant") -> dict[str, Any]:
     return {
-        "slug": slug, "display_name": display_name,
+        "slug": slug,
+        "display_name": display_name,
         "first_admin": {"email": f"admin@{slug}.example", "display_name": "Admin"},
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="module")

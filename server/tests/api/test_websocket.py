@@ -233,7 +233,7 @@ async def test_a_caller_who_answers_no_ping_is_given_up(monkeypatch: pytest.Monk
         await silent.wait()
         yield None
 
-    socket = sockets.Socket({}, pieces(), ping_seconds=0.0, silent_seconds_max=0.0)
+    socket = sockets.WebSocketResponse({}, pieces(), ping_seconds=0.0, silent_seconds_max=0.0)
     monkeypatch.setattr(sockets, "CLOSE_SECONDS", 0.0)
     async with asyncio.timeout(PATIENCE_SECONDS):
         await socket.send({"x-correlation-id": "test"}, send, receive)

@@ -8,7 +8,7 @@ import pytest
 
 from mooring.core.fleet.node import NODE
 from mooring.core.identity.service_account import SERVICE_ACCOUNT
-from mooring.core.kernel.lifecycle import WHO_MEANING, AnyMachine, Who
+from mooring.core.kernel.lifecycle import WHO_MEANING, AnyLifecycle, Who
 from mooring.core.lifecycle_docs import closing_rows, matrix, mermaid, page, states
 from mooring.core.lifecycles import LIFECYCLES
 from mooring.core.runtime.closing_record import ClosingKind, ClosingReason, TeardownProof
@@ -97,7 +97,7 @@ def test_a_matrix_shows_every_cell() -> None:
 
 
 @pytest.mark.parametrize("machine", LIFECYCLES, ids=lambda machine: machine.name)
-def test_the_page_explains_every_state_and_every_edge(machine: AnyMachine) -> None:
+def test_the_page_explains_every_state_and_every_edge(machine: AnyLifecycle) -> None:
     text = page((machine,))
 
     assert machine.about in text

@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from mooring.core.kernel.address import Address, Reach, read_networks
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.gateways.egress import Failure, Outbound, OutboundFailed, OutboundRequest, ascii_url, is_this_machine
+from mooring.gateways.egress import EgressClient, EgressFailed, EgressFailure, EgressRequest, ascii_url, is_this_machine
 from mooring.gateways.egress import _own_hosts as own_hosts
 from mooring.settings import SettingRefused, read_settings
 from server.tests.support.http_receiver import Received, answer, http, never, receiver
@@ -46,19 +46,19 @@ class Names:
 
 
 @asynccontextmanager
-async def dialer(reach: Reach, names: Names | None = None, **further: Sequence[str]) -> AsyncIterator[Outbound]:
-    made = Outbound(reach, resolver=names, own_hosts=further.get("own_hosts", ()))
+async def dialer(reach: Reach, names: Names | None = None, **further: Sequence[str]) -> AsyncIterator[EgressClient]:
+    made = EgressClient(reach, resolver=names, own_hosts=further.get("own_hosts", ()))
     try:
         yield made
     finally:
         await made.close()
 
 
-async def refusal(outbound: Outbound, url: str) -> Refusal:
+async def refusal(outbound: EgressClient, url: str) -> Refusal:
     with pytest.raises(Refusal) as checked:
         await outbound.check(url)
     with pytest.raises(Refusal) as sent:
-        await outbound.send(OutboundRequest("POST", url))
+        await outbound.send(EgressRequest("POST", url))
     assert checked.value.code is sent.value.code
     return sent.value
 
@@ -99,7 +99,7 @@ async def test_a_name_that_resolves_only_to_refused_addresses_is_refused_without
 async def test_of_a_names_addresses_only_the_allowed_one_is_dialled() -> None:
     names = Names(mixed_example=[["127.0.0.1", "10.0.0.1", "127.0.0.2"]])
     async with receiver(host="127.0.0.2") as good, dialer(ONLY_SECOND, names) as outbound:
-        sent = await outbound.send(OutboundRequest("POST", f"http://mixed.example:{good.port}/x?y=1", body=b"{}"))
+        sent = await outbound.send(EgressRequest("POST", f"http://mixed.example:{good.port}/x?y=1", body=b"{}"))
     assert (sent.status, sent.address) == (204, "127.0.0.2")
     assert good.received[0].line == "POST /x?y=1 HTTP/1.1"
     assert good.received[0].headers["host"] == f"mixed.example:{good.port}"
@@ -113,7 +113,7 @@ async def test_a_name_that_answers_differently_the_second_time_gains_nothing() -
         receiver(host="127.0.0.1", port=good.port) as inside,
         dialer(ONLY_SECOND, names) as outbound,
     ):
-        request = OutboundRequest("POST", f"http://evil.example:{good.port}/")
+        request = EgressRequest("POST", f"http://evil.example:{good.port}/")
         assert (await outbound.send(request)).address == "127.0.0.2"
         assert names.asked == ["evil.example"]
         with pytest.raises(Refusal) as refused:
@@ -126,7 +126,7 @@ async def test_a_redirect_is_handed_back_and_not_followed() -> None:
     async with receiver(host="127.0.0.1") as inside:
         to_inside = answer(302, location=f"http://127.0.0.1:{inside.port}/secret")
         async with receiver(to_inside, host="127.0.0.2") as good, dialer(LOOPBACK) as outbound:
-            sent = await outbound.send(OutboundRequest("GET", f"http://127.0.0.2:{good.port}/"))
+            sent = await outbound.send(EgressRequest("GET", f"http://127.0.0.2:{good.port}/"))
     assert (sent.status, inside.received) == (302, [])
 
 
@@ -135,16 +135,16 @@ async def test_no_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPat
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
         async with dialer(LOOPBACK) as outbound:
-            await outbound.send(OutboundRequest("POST", f"http://127.0.0.1:{good.port}/"))
+            await outbound.send(EgressRequest("POST", f"http://127.0.0.1:{good.port}/"))
     assert (len(good.received), proxy.received) == (1, [])
 
 
 async def test_a_name_that_does_not_resolve_may_be_given_and_is_not_reached() -> None:
     async with dialer(Reach(), Names()) as outbound:
         await outbound.check("https://not-yet.example/")
-        with pytest.raises(OutboundFailed) as failed:
-            await outbound.send(OutboundRequest("POST", "https://not-yet.example/"))
-    assert failed.value.failure is Failure.UNRESOLVED
+        with pytest.raises(EgressFailed) as failed:
+            await outbound.send(EgressRequest("POST", "https://not-yet.example/"))
+    assert failed.value.failure is EgressFailure.UNRESOLVED
 
 
 async def test_http_is_refused_before_any_look_up_where_no_network_is_allowed() -> None:
@@ -159,7 +159,7 @@ async def test_the_next_address_is_tried_when_one_takes_no_connection() -> None:
     async with receiver(host="127.0.0.3") as good:
         names = Names(two_example=[["127.0.0.2", "127.0.0.3"]])
         async with dialer(LOOPBACK, names) as outbound:
-            sent = await outbound.send(OutboundRequest("POST", f"http://two.example:{good.port}/"))
+            sent = await outbound.send(EgressRequest("POST", f"http://two.example:{good.port}/"))
     assert sent.address == "127.0.0.3"
 
 
@@ -167,9 +167,9 @@ async def test_nobody_listening_is_a_failure_with_a_plain_reason() -> None:
     async with receiver() as gone:
         port = gone.port
     async with dialer(LOOPBACK) as outbound:
-        with pytest.raises(OutboundFailed) as failed:
-            await outbound.send(OutboundRequest("POST", f"http://127.0.0.1:{port}/"))
-    assert (failed.value.failure, failed.value.reason) == (Failure.UNREACHABLE, "no connection could be made")
+        with pytest.raises(EgressFailed) as failed:
+            await outbound.send(EgressRequest("POST", f"http://127.0.0.1:{port}/"))
+    assert (failed.value.failure, failed.value.reason) == (EgressFailure.UNREACHABLE, "no connection could be made")
 
 
 async def test_the_deadline_counts_for_everything() -> None:
@@ -178,15 +178,15 @@ async def test_the_deadline_counts_for_everything() -> None:
 
     async with dialer(LOOPBACK) as outbound:
         async with receiver(never) as silent:
-            request = OutboundRequest("POST", f"http://127.0.0.1:{silent.port}/", deadline_seconds=0.1)
-            with pytest.raises(OutboundFailed) as failed:
+            request = EgressRequest("POST", f"http://127.0.0.1:{silent.port}/", deadline_seconds=0.1)
+            with pytest.raises(EgressFailed) as failed:
                 await outbound.send(request)
-            assert failed.value.failure is Failure.TIMEOUT
+            assert failed.value.failure is EgressFailure.TIMEOUT
         async with receiver(drips) as broken:
-            request = OutboundRequest("POST", f"http://127.0.0.1:{broken.port}/", deadline_seconds=60)
-            with pytest.raises(OutboundFailed) as failed:
+            request = EgressRequest("POST", f"http://127.0.0.1:{broken.port}/", deadline_seconds=60)
+            with pytest.raises(EgressFailed) as failed:
                 await outbound.send(request)
-            assert failed.value.failure is Failure.BROKEN
+            assert failed.value.failure is EgressFailure.BROKEN
 
 
 async def test_an_answer_is_read_up_to_its_limit_and_no_further() -> None:
@@ -194,19 +194,19 @@ async def test_an_answer_is_read_up_to_its_limit_and_no_further() -> None:
         return b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n" + b"x" * 1_000_000
 
     async with receiver(endless) as big, dialer(LOOPBACK) as outbound:
-        request = OutboundRequest("GET", f"http://127.0.0.1:{big.port}/")
+        request = EgressRequest("GET", f"http://127.0.0.1:{big.port}/")
         assert len((await outbound.send(request)).body) == 4096
         async with outbound.open(request) as opened:
-            with pytest.raises(OutboundFailed) as failed:
+            with pytest.raises(EgressFailed) as failed:
                 async for _ in opened.chunks():
                     pass
-    assert failed.value.failure is Failure.TOO_LARGE
+    assert failed.value.failure is EgressFailure.TOO_LARGE
 
 
 async def test_a_compressed_answer_is_not_blown_up() -> None:
     packs = answer(200, b"\x1f\x8b" + b"\0" * 50, content_encoding="gzip")
     async with receiver(packs) as packed, dialer(LOOPBACK) as outbound:
-        sent = await outbound.send(OutboundRequest("GET", f"http://127.0.0.1:{packed.port}/"))
+        sent = await outbound.send(EgressRequest("GET", f"http://127.0.0.1:{packed.port}/"))
     assert sent.body == b"\x1f\x8b" + b"\0" * 50
     assert packed.received[0].headers["accept-encoding"] == "identity"
 
@@ -219,11 +219,11 @@ async def test_what_is_sent_is_bounded_too() -> None:
     async with receiver() as good, dialer(LOOPBACK) as outbound:
         url = f"http://127.0.0.1:{good.port}/"
         for body in (b"1234567890", chunks()):
-            with pytest.raises(OutboundFailed) as failed:
-                await outbound.send(OutboundRequest("PUT", url, body=body, body_limit_bytes=9))
-            assert failed.value.failure is Failure.TOO_LARGE
+            with pytest.raises(EgressFailed) as failed:
+                await outbound.send(EgressRequest("PUT", url, body=body, body_limit_bytes=9))
+            assert failed.value.failure is EgressFailure.TOO_LARGE
         headers = {"content-length": "10"}
-        sent = await outbound.send(OutboundRequest("PUT", url, headers, body=chunks(), body_limit_bytes=10))
+        sent = await outbound.send(EgressRequest("PUT", url, headers, body=chunks(), body_limit_bytes=10))
     assert (sent.status, good.received[-1].body) == (204, b"1234567890")
 
 
@@ -261,11 +261,11 @@ async def test_tls_is_verified_for_the_name_although_the_number_is_dialled(
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))
     names = Names(hooks_example=[["127.0.0.1"]], other_example=[["127.0.0.1"]])
     async with receiver(tls=tls) as good, dialer(LOOPBACK, names) as outbound:
-        sent = await outbound.send(OutboundRequest("POST", f"https://hooks.example:{good.port}/"))
+        sent = await outbound.send(EgressRequest("POST", f"https://hooks.example:{good.port}/"))
         assert (sent.status, asked) == (204, ["hooks.example"])
-        with pytest.raises(OutboundFailed) as failed:
-            await outbound.send(OutboundRequest("POST", f"https://other.example:{good.port}/"))
-        assert failed.value.failure is Failure.TLS
+        with pytest.raises(EgressFailed) as failed:
+            await outbound.send(EgressRequest("POST", f"https://other.example:{good.port}/"))
+        assert failed.value.failure is EgressFailure.TLS
         assert "not accepted" in failed.value.reason
     assert len(good.received) == 1
 
@@ -274,9 +274,9 @@ async def test_a_certificate_that_no_authority_signed_is_not_accepted(tmp_path: 
     _, tls = certificate(tmp_path, "hooks.example")
     names = Names(hooks_example=[["127.0.0.1"]])
     async with receiver(tls=tls) as good, dialer(LOOPBACK, names) as outbound:
-        with pytest.raises(OutboundFailed) as failed:
-            await outbound.send(OutboundRequest("POST", f"https://hooks.example:{good.port}/"))
-    assert (failed.value.failure, good.received) == (Failure.TLS, [])
+        with pytest.raises(EgressFailed) as failed:
+            await outbound.send(EgressRequest("POST", f"https://hooks.example:{good.port}/"))
+    assert (failed.value.failure, good.received) == (EgressFailure.TLS, [])
 
 
 async def test_what_is_not_http_is_a_failure() -> None:
@@ -284,9 +284,9 @@ async def test_what_is_not_http_is_a_failure() -> None:
         return b"SSH-2.0-OpenSSH_9.2\r\n"
 
     async with receiver(nonsense) as other, dialer(LOOPBACK) as outbound:
-        with pytest.raises(OutboundFailed) as failed:
-            await outbound.send(OutboundRequest("POST", f"http://127.0.0.1:{other.port}/"))
-    assert failed.value.failure is Failure.BROKEN
+        with pytest.raises(EgressFailed) as failed:
+            await outbound.send(EgressRequest("POST", f"http://127.0.0.1:{other.port}/"))
+    assert failed.value.failure is EgressFailure.BROKEN
 
 
 async def test_the_platforms_own_hosts_are_refused_wherever_they_are() -> None:
@@ -330,6 +330,6 @@ async def test_requests_to_one_receiver_run_side_by_side_each_on_a_connection_of
         return http(200)
 
     async with receiver(meets_the_others) as good, dialer(LOOPBACK) as outbound:
-        request = OutboundRequest("POST", f"http://127.0.0.1:{good.port}/")
+        request = EgressRequest("POST", f"http://127.0.0.1:{good.port}/")
         answers = await asyncio.gather(*(outbound.send(request) for _ in range(10)))
     assert [each.status for each in answers] == [200] * 10

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from mooring.gateways import gc_tuning
-from mooring.gateways.gc_tuning import Collector, collecting
+from mooring.gateways.gc_tuning import GarbageTuner, collecting
 
 
 class Knot:
@@ -26,7 +26,7 @@ def as_before() -> Iterator[None]:
 
 def test_what_is_set_aside_is_not_looked_through_by_a_usual_collection() -> None:
     gc.disable()
-    keeper = Collector()
+    keeper = GarbageTuner()
     knot = Knot()
     seen = weakref.ref(knot)
     keeper.tick()
@@ -40,7 +40,7 @@ def test_what_is_set_aside_is_not_looked_through_by_a_usual_collection() -> None
 def test_everything_is_looked_through_when_twice_as_much_was_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc_tuning, "LOOKS_APART", 1)
     gc.disable()
-    keeper = Collector(margin=1_000)
+    keeper = GarbageTuner(margin=1_000)
     keeper.collect()
     assert not keeper.tick()
     held = [[number] for number in range(gc.get_freeze_count() + 2_000)]

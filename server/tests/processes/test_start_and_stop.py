@@ -86,9 +86,10 @@ async def test_three_replicas_that_start_at_once_on_an_empty_database_make_one_f
             await connection.close()
         # What one of them seals, the others unseal: they have one master key.
         body = {
-            "slug": "acme", "display_name": "Acme",
+            "slug": "acme",
+            "display_name": "Acme",
             "first_admin": {"email": "admin@acme.example", "display_name": "Admin"},
-        }  # fmt: skip
+        }
         answers = []
         for replica in replicas:
             async with Caller(replica.url, admin_token) as caller:

@@ -32,9 +32,11 @@ async def held(home: "Home") -> dict[str, str]:
         task_id = await ground.birth("task", member_id=member_id, instance_id=ground.instance_id)
         operation_id = await ground.birth("operation", dispatched_at=ground.row("node")["created_at"])
         home.kept[KEPT] = {
-            "instance_id": ground.instance_id, "member_id": member_id, "operation_id": operation_id,
+            "instance_id": ground.instance_id,
+            "member_id": member_id,
+            "operation_id": operation_id,
             "task_id": task_id,
-        }  # fmt: skip
+        }
     return home.kept[KEPT]
 
 

@@ -39,7 +39,7 @@ from server.tests.support.lifecycle_rows import (
     context,
     machines_of,
 )
-from server.tests.support.route_requests import Account
+from server.tests.support.service_accounts import Account
 
 _NUMBERS: Final = itertools.count(1)
 OPERATOR: Final = [
@@ -136,7 +136,7 @@ class Floor:
     async def apply(self, decision: Decision[Any]) -> Any:
         """Make a decision true, and let everybody hear of it."""
         await apply(self.services.database, PLATFORM, replace(context(), now=self.clock.now()), decision)
-        self.services.hub.poke(event.type for event in decision.events)
+        self.services.hub.notify(event.type for event in decision.events)
         return decision.result
 
     async def launch(self, workers: int = 1, *, dispatched: bool = True) -> tuple[Instance, list[Member], Operation]:
@@ -156,28 +156,52 @@ class Floor:
         """The rows of a launch."""
         now = replace(context(), now=self.clock.now())
         pin = {
-            "version_id": self.ground.version_id, "version": "1.0.0", "manifest_digest": MANIFEST_DIGEST,
+            "version_id": self.ground.version_id,
+            "version": "1.0.0",
+            "manifest_digest": MANIFEST_DIGEST,
             "artifacts": {"main": manifests.digest("a")},
-        }  # fmt: skip
+        }
         place = {"tenant_id": self.tenant.id, "project_id": self.project_id}
         traced = {"correlation_id": now.correlation_id, "trace_id": now.trace_id, "created_at": now.now}
         born: dict[str, Any] = {"generation": 0, "revision": 0, **traced, **place}
         instance = Instance(
-            id=now.mint(Prefix.INSTANCE), name=f"app-{next(_NUMBERS)}", app_id=self.ground.app_id, app_slug="hello",
-            app_category="tool", version_id=self.ground.version_id, version="1.0.0", channel=None, pin=pin, config={},
-            topology={"head": 1, "worker": workers}, placement={}, operating_mode="tenant_dedicated",
-            control_plane_scope="project", runtime_backend="container", service_account_id=self.account.id,
-            requested_by="test", status="created", **born,
-        )  # fmt: skip
+            id=now.mint(Prefix.INSTANCE),
+            name=f"app-{next(_NUMBERS)}",
+            app_id=self.ground.app_id,
+            app_slug="hello",
+            app_category="tool",
+            version_id=self.ground.version_id,
+            version="1.0.0",
+            channel=None,
+            pin=pin,
+            config={},
+            topology={"head": 1, "worker": workers},
+            placement={},
+            operating_mode="tenant_dedicated",
+            control_plane_scope="project",
+            runtime_backend="container",
+            service_account_id=self.account.id,
+            requested_by="test",
+            status="created",
+            **born,
+        )
         parts = [("head", 0), *(("worker", each) for each in range(workers))]
         members = [
             Member(
-                id=now.mint(Prefix.MEMBER), instance_id=instance.id, component_key=key, ordinal=ordinal,
-                name=f"{key}-{ordinal}", version_id=instance.version_id, version="1.0.0", status="requested",
-                allocation_id=self.ground.allocation_id, shares=True, **born,
+                id=now.mint(Prefix.MEMBER),
+                instance_id=instance.id,
+                component_key=key,
+                ordinal=ordinal,
+                name=f"{key}-{ordinal}",
+                version_id=instance.version_id,
+                version="1.0.0",
+                status="requested",
+                allocation_id=self.ground.allocation_id,
+                shares=True,
+                **born,
             )
             for key, ordinal in parts
-        ]  # fmt: skip
+        ]
         return instance, members, self._operation(instance, OperationKind.DEPLOY, members, dispatched=dispatched)
 
     async def ask(
@@ -221,9 +245,14 @@ class Floor:
         row = self.ground.row("artifact") | artifact_columns(digest) | columns
         await self.ground.write(Insert("artifact", row, machines_of("artifact")))
         looked = {
-            "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE), "tenant_id": self.tenant.id, "artifact_id": row["id"],
-            "kind": "presence", "digest": digest, "observed_at": CLOCK.now(), "size_bytes": row["size_bytes"],
-        }  # fmt: skip
+            "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE),
+            "tenant_id": self.tenant.id,
+            "artifact_id": row["id"],
+            "kind": "presence",
+            "digest": digest,
+            "observed_at": CLOCK.now(),
+            "size_bytes": row["size_bytes"],
+        }
         if present:
             await self.ground.write(Insert("artifact_evidence", looked))
         return str(row["id"])
@@ -252,12 +281,23 @@ class Floor:
     ) -> Operation:
         now = replace(context(), now=self.clock.now())
         return Operation(
-            id=now.mint(Prefix.OPERATION), tenant_id=instance.tenant_id, project_id=instance.project_id,
-            instance_id=instance.id, kind=kind.value, request={}, deadline_at=now.now + timedelta(hours=1),
-            requested_by="test", correlation_id=instance.correlation_id, trace_id=instance.trace_id,
-            status="accepted", generation=0, revision=0, created_at=now.now,
-            member_ids=[each.id for each in members], dispatched_at=now.now if dispatched else None,
-        )  # fmt: skip
+            id=now.mint(Prefix.OPERATION),
+            tenant_id=instance.tenant_id,
+            project_id=instance.project_id,
+            instance_id=instance.id,
+            kind=kind.value,
+            request={},
+            deadline_at=now.now + timedelta(hours=1),
+            requested_by="test",
+            correlation_id=instance.correlation_id,
+            trace_id=instance.trace_id,
+            status="accepted",
+            generation=0,
+            revision=0,
+            created_at=now.now,
+            member_ids=[each.id for each in members],
+            dispatched_at=now.now if dispatched else None,
+        )
 
 
 @asynccontextmanager
@@ -274,18 +314,21 @@ async def a_floor(world: World, slug: str = "acme", actions: Sequence[str] = tup
     allocation_id = (await ground.subject("allocation", ALLOCATION, AllocationState.ACTIVE)).id
     version_id = await ground.birth("app_version", app_slug="hello", manifest=MANIFEST)
     yield Floor(
-        world, tenant, project_id, replace(ground, allocation_id=allocation_id, version_id=version_id), account, token,
+        world,
+        tenant,
+        project_id,
+        replace(ground, allocation_id=allocation_id, version_id=version_id),
+        account,
+        token,
         clock,
-    )  # fmt: skip
+    )
 
 
 async def make_operator(world: World, tenant: Tenant, project_id: str, actions: list[str]) -> tuple[Account, str]:
     """A service account with a key, and a token of it."""
     private, public = new_key_pair()
     path = f"/api/v1/projects/{project_id}/service-accounts"
-    body = {
-        "name": f"operator-{next(_NUMBERS)}", "actions": actions, "public_key": base64.b64encode(public).decode()
-    }  # fmt: skip
+    body = {"name": f"operator-{next(_NUMBERS)}", "actions": actions, "public_key": base64.b64encode(public).decode()}
     client = world.client(tenant.token)
     made = (await client.post(path, json=body)).json()
     key = (await client.get(f"{path}/{made['id']}/keys")).json()["items"][0]

@@ -105,9 +105,13 @@ class AgentDouble:
     def result(self, task: dict[str, Any], **how: Any) -> dict[str, Any]:
         """The report of a task's end; one that needs a receipt gets a clean one."""
         said: dict[str, Any] = {
-            "kind": "result", "task_id": task["task_id"], "fence": task["fence"], "outcome": "succeeded",
-            "result": _result(task), "last_lines": [],
-        }  # fmt: skip
+            "kind": "result",
+            "task_id": task["task_id"],
+            "fence": task["fence"],
+            "outcome": "succeeded",
+            "result": _result(task),
+            "last_lines": [],
+        }
         if task["type"] in ("sandbox.destroy", "teardown.verify") and "receipt" not in how:
             said["receipt"] = self.receipt(task)
         return {key: value for key, value in (said | how).items() if value is not None}
@@ -115,12 +119,26 @@ class AgentDouble:
     def receipt(self, task: dict[str, Any], *, advance: bool = True, **other: Any) -> dict[str, str]:
         """The next receipt of this node's chain; `other` says what is different about it."""
         body = {
-            "v": 1, "node_id": self.node_id, "sequence": self.sequence + 1, "previous": self.previous,
-            "task_id": task["task_id"], "task_type": task["type"], "tenant_id": task["tenant_id"],
-            "project_id": task["project_id"], "allocation_id": task["allocation_id"], "owner": task["owner"],
-            "host": "simulated", "looked_at": int(self.now()), "looked": dict.fromkeys(KINDS, 0), "not_looked": [],
-            "found": [], "removed": [], "remaining": [], "truncated": False, "clean": True,
-        } | other  # fmt: skip
+            "v": 1,
+            "node_id": self.node_id,
+            "sequence": self.sequence + 1,
+            "previous": self.previous,
+            "task_id": task["task_id"],
+            "task_type": task["type"],
+            "tenant_id": task["tenant_id"],
+            "project_id": task["project_id"],
+            "allocation_id": task["allocation_id"],
+            "owner": task["owner"],
+            "host": "simulated",
+            "looked_at": int(self.now()),
+            "looked": dict.fromkeys(KINDS, 0),
+            "not_looked": [],
+            "found": [],
+            "removed": [],
+            "remaining": [],
+            "truncated": False,
+            "clean": True,
+        } | other
         signed = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
         if advance:
             self.sequence, self.previous = body["sequence"], hashlib.sha256(signed).hexdigest()

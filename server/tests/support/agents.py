@@ -47,9 +47,13 @@ class Machine:
             ("mooring-enrol-v1", hashlib.sha256(token.encode()).hexdigest(), self.signing_key, self.sealing_key)
         )
         body = {
-            "token": token, "name": self.name, "host": "simulated", "signing_key": self.signing_key,
-            "sealing_key": self.sealing_key, "proof": encoded(self.signing.sign(signed.encode())),
-        }  # fmt: skip
+            "token": token,
+            "name": self.name,
+            "host": "simulated",
+            "signing_key": self.signing_key,
+            "sealing_key": self.sealing_key,
+            "proof": encoded(self.signing.sign(signed.encode())),
+        }
         return body | other
 
     async def enrol(self, client: httpx.AsyncClient, admin: httpx.AsyncClient, **other: Any) -> dict[str, Any]:
@@ -63,9 +67,13 @@ class Machine:
         """A signed assertion that was never used before."""
         now = int(time.time())
         said = {
-            "iss": self.node_id, "sub": self.node_id, "aud": audience, "iat": now, "exp": now + 120,
+            "iss": self.node_id,
+            "sub": self.node_id,
+            "aud": audience,
+            "iat": now,
+            "exp": now + 120,
             "jti": f"jti-{next(_NUMBERS)}",
-        } | claims  # fmt: skip
+        } | claims
         parts = [encoded(json.dumps(part).encode()) for part in ({"alg": "EdDSA", "kid": "signing"}, said)]
         signed = ".".join(parts)
         return f"{signed}.{encoded(self.signing.sign(signed.encode()))}"
@@ -100,10 +108,16 @@ def an_inventory(gpus: int = 2, **other: Any) -> dict[str, Any]:
         for index in range(gpus)
     ]
     inventory = {
-        "agent_version": "1.0.0", "host": "simulated", "cpus": 16, "memory_bytes": 64 * 2**30, "gpus": listed,
+        "agent_version": "1.0.0",
+        "host": "simulated",
+        "cpus": 16,
+        "memory_bytes": 64 * 2**30,
+        "gpus": listed,
         "numa": [{"index": index, "cpus": 8, "memory_bytes": 32 * 2**30} for index in range(2)],
-        "facts": {"rdma": True, "kernel": "6.1"}, "addresses": ["192.0.2.7"], "limits": {"concurrency": 8},
-    }  # fmt: skip
+        "facts": {"rdma": True, "kernel": "6.1"},
+        "addresses": ["192.0.2.7"],
+        "limits": {"concurrency": 8},
+    }
     return inventory | other
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from mooring.storage.kernel.database import PLATFORM
-from mooring.workers.allocation_reconciler import Runtime
+from mooring.workers.allocation_reconciler import AllocationReconciler
 from server.tests.conftest import Tenant, World
 from server.tests.support.fleet import Fleet
 from server.tests.support.later_clock import ShiftedClock
@@ -29,7 +29,7 @@ class Site:
 
     async def look(self) -> None:
         """One look of a worker that was never here before."""
-        await Runtime(self.world.running.platform.services).tick()
+        await AllocationReconciler(self.world.running.platform.services).tick()
 
     async def ask(self, sku: str, status: int = 201, **body: Any) -> Any:
         answer = await self.client.post(f"{self.path}/allocations", json={"shape": "gpu_slice", "sku": sku, **body})

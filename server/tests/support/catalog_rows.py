@@ -21,12 +21,26 @@ _mint = minter()
 def artifact(character: str = "b", **changes: Any) -> Artifact:
     """An image of the tenant, active and unverified."""
     row: dict[str, Any] = {
-        "id": _mint(Prefix.ARTIFACT), "tenant_id": TENANT, "project_id": None, "visibility": "tenant", "kind": "oci",
-        "source_type": "oci", "location": f"oci://{REPOSITORY}", "digest": digest(character), "algorithm": "sha256",
-        "size_bytes": 1000, "media_type": "application/vnd.oci.image.manifest.v1+json", "labels": {},
-        "promotion": "active", "promotion_generation": 3, "trust": "unverified", "trust_generation": 0, "revision": 0,
-        "created_at": NOW, **changes,
-    }  # fmt: skip
+        "id": _mint(Prefix.ARTIFACT),
+        "tenant_id": TENANT,
+        "project_id": None,
+        "visibility": "tenant",
+        "kind": "oci",
+        "source_type": "oci",
+        "location": f"oci://{REPOSITORY}",
+        "digest": digest(character),
+        "algorithm": "sha256",
+        "size_bytes": 1000,
+        "media_type": "application/vnd.oci.image.manifest.v1+json",
+        "labels": {},
+        "promotion": "active",
+        "promotion_generation": 3,
+        "trust": "unverified",
+        "trust_generation": 0,
+        "revision": 0,
+        "created_at": NOW,
+        **changes,
+    }
     if "location" in changes:
         row["source_type"] = read_location(changes["location"]).source_type.value
     return Artifact(**row)
@@ -35,9 +49,16 @@ def artifact(character: str = "b", **changes: Any) -> Artifact:
 def app(**changes: Any) -> App:
     """An app of the tenant."""
     row: dict[str, Any] = {
-        "id": _mint(Prefix.APP), "tenant_id": TENANT, "slug": "web-tool", "display_name": "Web tool",
-        "category": "tool", "description": "", "icon": "", "revision": 4, "created_at": NOW,
-    }  # fmt: skip
+        "id": _mint(Prefix.APP),
+        "tenant_id": TENANT,
+        "slug": "web-tool",
+        "display_name": "Web tool",
+        "category": "tool",
+        "description": "",
+        "icon": "",
+        "revision": 4,
+        "created_at": NOW,
+    }
     return App(**{**row, **changes})
 
 
@@ -47,11 +68,20 @@ def version(promotion: PromotionState = PromotionState.DRAFT, number: str = "2.1
     manifest = read_manifest(plain).manifest
     assert manifest is not None
     row: dict[str, Any] = {
-        "id": _mint(Prefix.APP_VERSION), "tenant_id": TENANT, "app_id": "app_1", "app_slug": "web-tool",
-        "version": number, "version_order": read_version(number).order, "manifest": plain,
-        "manifest_digest": manifest_digest(plain), "digests": list(manifest.digests), "promotion": promotion.value,
-        "promotion_generation": 5, "revision": 2, "created_at": NOW,
-    }  # fmt: skip
+        "id": _mint(Prefix.APP_VERSION),
+        "tenant_id": TENANT,
+        "app_id": "app_1",
+        "app_slug": "web-tool",
+        "version": number,
+        "version_order": read_version(number).order,
+        "manifest": plain,
+        "manifest_digest": manifest_digest(plain),
+        "digests": list(manifest.digests),
+        "promotion": promotion.value,
+        "promotion_generation": 5,
+        "revision": 2,
+        "created_at": NOW,
+    }
     return AppVersion(**{**row, **changes})
 
 

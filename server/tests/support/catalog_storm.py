@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from mooring.commands.catalog import artifact_promotion as promotions
-from mooring.commands.kernel.work import Presented, Work
+from mooring.commands.kernel.work import PresentedAnswer, Work
 from mooring.commands.services import Services
-from mooring.core.catalog.artifact import ArtifactKind, ArtifactWish, Visibility, register_artifact
+from mooring.core.catalog.artifact import ArtifactKind, ArtifactSpec, Visibility, register_artifact
 from mooring.core.catalog.artifact_evidence import add_presence, presence
 from mooring.core.catalog.artifact_hold import ArtifactHold
 from mooring.core.catalog.artifact_promotion import Hold
@@ -178,7 +178,7 @@ class Storm:
         """An artifact of the tenant's or of the platform's, with the look at its source that was had."""
         now = context()
         seen = Visibility.PLATFORM if owner is None else Visibility.TENANT
-        wish = ArtifactWish(ArtifactKind.BLOB, location, digest, size_bytes, visibility=seen)
+        wish = ArtifactSpec(ArtifactKind.BLOB, location, digest, size_bytes, visibility=seen)
         made = register_artifact(now, (owner, None), wish)
         looked = add_presence(made, presence(now, made.result, digest, size_bytes))
         await apply(self.grounds.pools[0].database, Acting(owner), now, looked)
@@ -341,9 +341,9 @@ class Client:
         """Run a command on holds, and say which."""
         told: list[tuple[ArtifactHold, ...]] = []
 
-        def present(holds: tuple[ArtifactHold, ...]) -> Presented:
+        def present(holds: tuple[ArtifactHold, ...]) -> PresentedAnswer:
             told.append(holds)
-            return Presented(200, b"")
+            return PresentedAnswer(200, b"")
 
         acting = Acting(self._storm.grounds.tenant.id)
         await command(Work(self._services, acting, context(), Authority(), present=present))

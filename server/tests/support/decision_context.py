@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from itertools import count
 
 from mooring.core.identity.caller import bindings_of
-from mooring.core.kernel.decision import Actor, Context, PrincipalKind
+from mooring.core.kernel.decision import Actor, DecisionContext, PrincipalKind
 from mooring.core.kernel.ids import Minter, Prefix, encode
 from mooring.core.kernel.permissions import Authority, authority_of
 
@@ -25,9 +25,9 @@ USER, OTHER_USER = _mint(Prefix.USER), _mint(Prefix.USER)
 ACCOUNT = _mint(Prefix.SERVICE_ACCOUNT)
 
 
-def context(actor_id: str = USER, kind: PrincipalKind = PrincipalKind.USER) -> Context:
+def context(actor_id: str = USER, kind: PrincipalKind = PrincipalKind.USER) -> DecisionContext:
     """Somebody acts, now."""
-    return Context(Actor(kind, actor_id), NOW, "cor_1", "a" * 32, minter())
+    return DecisionContext(Actor(kind, actor_id), NOW, "cor_1", "a" * 32, minter())
 
 
 def authority(

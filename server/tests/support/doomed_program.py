@@ -36,7 +36,7 @@ from mooring.api.app import Application, Receive, Scope_, Send
 from mooring.api.routes import ROUTES
 from mooring.gateways.passwords import Passwords
 from mooring.storage.kernel import database
-from mooring.storage.kernel.pool import Connection
+from mooring.storage.kernel.pool import PooledConnection
 from server.tests.support.aftermath import SESSION_NAME
 from server.tests.support.server_process import end_with_parent
 
@@ -120,7 +120,7 @@ class DoomedApplication(Application):
 def doomed_fetchval(original: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """The call by which the unit of work commits."""
 
-    async def fetchval(self: Connection, query: str, *arguments: object, **options: Any) -> Any:
+    async def fetchval(self: PooledConnection, query: str, *arguments: object, **options: Any) -> Any:
         doom = DOOM.get()
         kind = doom.kind if doom is not None and COMMIT in query else None
         if kind == "before":
@@ -160,7 +160,7 @@ def become_server(listening: socket.socket) -> int:
     # What was there before the fork is set aside already; to look through it copies all of it, in each life anew.
     vars(program).update(socket=HeldListener(listening), collecting=nullcontext)
     vars(database).update(session_settings=named_settings(database.session_settings))
-    Connection.fetchval = doomed_fetchval(Connection.fetchval)  # type: ignore[method-assign,assignment]
+    PooledConnection.fetchval = doomed_fetchval(PooledConnection.fetchval)  # type: ignore[method-assign,assignment]
     return program.main(["api"])
 
 

@@ -45,9 +45,15 @@ class DoomedServer:
         (directory / FILES).mkdir()
         with (directory / "log").open("wb") as log:
             program = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "server.tests.support.doomed_program", cwd=ROOT, env=os.environ | GENEROUS | own,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log,
-            )  # fmt: skip
+                sys.executable,
+                "-m",
+                "server.tests.support.doomed_program",
+                cwd=ROOT,
+                env=os.environ | GENEROUS | own,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+            )
         assert program.stdout is not None
         word, port = (await program.stdout.readline()).decode().split()
         assert word == "listening"

@@ -18,7 +18,7 @@ def main() -> int:
     end_with_parent()
     claim = task_claim.claim
 
-    async def last_claim(*arguments: Any) -> list[task_claim.Claimed]:
+    async def last_claim(*arguments: Any) -> list[task_claim.ClaimedTask]:
         claimed = await claim(*arguments)
         if claimed:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -35,8 +35,10 @@ async def an_endpoint(ground: Ground, protocol: str = "http", label: str = "web"
 async def declared(ground: Ground, protocol: str = "http", label: str = "web") -> str:
     """The task that declared an endpoint in the ground's allocation, when its service was started."""
     arguments: dict[str, Any] = {
-        "name": label, "argv": ["serve"], "endpoint": {"name": label, "port": PORT, "protocol": protocol},
-    }  # fmt: skip
+        "name": label,
+        "argv": ["serve"],
+        "endpoint": {"name": label, "port": PORT, "protocol": protocol},
+    }
     task_id = await ground.birth(
         "task", type="service.start", arguments=arguments, owner=f"{ground.allocation_id}/{label}"
     )
@@ -50,11 +52,22 @@ async def a_visit(ground: Ground, endpoint: Reachable, token_id: str, principal_
     """A visit to the endpoint that nobody used yet."""
     visit_id, now = CLOCK.mint(Prefix.VISIT), CLOCK.now()
     row = {
-        "id": visit_id, "tenant_id": ground.tenant_id, "project_id": ground.project_id,
-        "allocation_id": endpoint.allocation_id, "node_id": endpoint.node_id, "owner": f"{endpoint.allocation_id}/web",
-        "kind": "connect", "endpoint_id": endpoint.endpoint_id, "port": PORT, "principal_id": principal_id,
-        "token_id": token_id, "ticket_hash": hashlib.sha256(visit_id.encode()).digest(), "correlation_id": "cor_test",
-        "trace_id": "a" * 32, "created_at": now, "expires_at": now + timedelta(hours=1),
-    }  # fmt: skip
+        "id": visit_id,
+        "tenant_id": ground.tenant_id,
+        "project_id": ground.project_id,
+        "allocation_id": endpoint.allocation_id,
+        "node_id": endpoint.node_id,
+        "owner": f"{endpoint.allocation_id}/web",
+        "kind": "connect",
+        "endpoint_id": endpoint.endpoint_id,
+        "port": PORT,
+        "principal_id": principal_id,
+        "token_id": token_id,
+        "ticket_hash": hashlib.sha256(visit_id.encode()).digest(),
+        "correlation_id": "cor_test",
+        "trace_id": "a" * 32,
+        "created_at": now,
+        "expires_at": now + timedelta(hours=1),
+    }
     await ground.write(Insert("visit", row))
     return visit_id

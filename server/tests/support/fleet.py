@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from mooring.core.fleet.node import NODE, NodeState, NodeTrigger
 from mooring.core.fleet.task import TASK, TaskState, TaskTrigger
-from mooring.core.kernel.decision import Audited, Decision, Insert, Move, Write
+from mooring.core.kernel.decision import AuditRecord, Decision, Insert, StateChange, Write
 from mooring.core.kernel.ids import Prefix
 from mooring.storage.kernel.database import PLATFORM, Database
 from mooring.storage.kernel.unit_of_work import apply
@@ -35,7 +35,7 @@ class Fleet:
 
     async def write(self, *writes: Write) -> None:
         """Apply these writes as the platform."""
-        decision = Decision(result=None, writes=writes, audits=(Audited("test", "test", None, None),))
+        decision = Decision(result=None, writes=writes, audits=(AuditRecord("test", "test", None, None),))
         await apply(self.database, PLATFORM, context(), decision)
 
     async def node(
@@ -51,14 +51,20 @@ class Fleet:
             Insert(
                 "slot",
                 {
-                    "id": CLOCK.mint(Prefix.SLOT), "node_id": node_id, "index": index, "numa": index * numa // gpus,
-                    "gpu_model": MODEL, "memory_bytes": 80 * GIB, "simulated": True, "created_at": CLOCK.now(),
+                    "id": CLOCK.mint(Prefix.SLOT),
+                    "node_id": node_id,
+                    "index": index,
+                    "numa": index * numa // gpus,
+                    "gpu_model": MODEL,
+                    "memory_bytes": 80 * GIB,
+                    "simulated": True,
+                    "created_at": CLOCK.now(),
                 },
             )
             for index in range(gpus)
-        ]  # fmt: skip
+        ]
         columns = {"inventory": inventory, "inventory_at": CLOCK.now(), "last_seen_at": CLOCK.now()}
-        await self.write(Move("node", node_id, NODE, edge, 0, None, columns), *slots)
+        await self.write(StateChange("node", node_id, NODE, edge, 0, None, columns), *slots)
         return node_id
 
     async def sku(self, shape: str = "gpu_slice", counts: tuple[int, ...] = (1, 2, 4), **columns: Any) -> str:
@@ -66,14 +72,26 @@ class Fleet:
         sku_id, slug = CLOCK.mint(Prefix.SKU), f"sku-{next(_NUMBERS)}"
         price = {"price_minor_per_gpu_hour": 250, "currency": "EUR", "price_revision": 1}
         row = {
-            "id": sku_id, "slug": slug, "display_name": "A SKU", "shape": shape, "gpu_model": MODEL,
-            "regions": ["local"], "allowed_gpu_counts": list(counts), "status": "offered",
-            "created_at": CLOCK.now(), **price, **columns,
-        }  # fmt: skip
+            "id": sku_id,
+            "slug": slug,
+            "display_name": "A SKU",
+            "shape": shape,
+            "gpu_model": MODEL,
+            "regions": ["local"],
+            "allowed_gpu_counts": list(counts),
+            "status": "offered",
+            "created_at": CLOCK.now(),
+            **price,
+            **columns,
+        }
         first = {
-            "id": CLOCK.mint(Prefix.SKU_PRICE), "sku_id": sku_id, "reason": "the first price", "created_by": "test",
-            "created_at": CLOCK.now(), **price,
-        }  # fmt: skip
+            "id": CLOCK.mint(Prefix.SKU_PRICE),
+            "sku_id": sku_id,
+            "reason": "the first price",
+            "created_by": "test",
+            "created_at": CLOCK.now(),
+            **price,
+        }
         await self.write(Insert("sku", row), Insert("sku_price", first))
         return slug
 
@@ -94,7 +112,7 @@ class Fleet:
         edge = TASK.step(TaskState.QUEUED, TaskTrigger.CLAIM)
         now = CLOCK.now()
         columns = {"first_claimed_at": now, "lease_expires_at": now + timedelta(minutes=1), "fence": task["fence"] + 1}
-        await self.write(Move("task", task["id"], TASK, edge, task["generation"], task["tenant_id"], columns))
+        await self.write(StateChange("task", task["id"], TASK, edge, task["generation"], task["tenant_id"], columns))
         return task
 
     async def do(self, allocation_id: str, *, clean: bool = True) -> Any:
@@ -114,7 +132,7 @@ class Fleet:
         else:
             writes.append(Insert("receipt", self._receipt(task, clean=clean)))
         columns = {"finished_at": CLOCK.now(), "result": result}
-        move = Move("task", task["id"], TASK, edge, task["generation"] + 1, task["tenant_id"], columns)
+        move = StateChange("task", task["id"], TASK, edge, task["generation"] + 1, task["tenant_id"], columns)
         await self.write(*writes, move)
         return task
 
@@ -123,7 +141,9 @@ class Fleet:
         task = await self.take(allocation_id)
         edge = TASK.step(TaskState.CLAIMED, TaskTrigger.FAIL)
         columns = {"finished_at": CLOCK.now(), "failure_code": code, "failure_detail": detail}
-        await self.write(Move("task", task["id"], TASK, edge, task["generation"] + 1, task["tenant_id"], columns))
+        await self.write(
+            StateChange("task", task["id"], TASK, edge, task["generation"] + 1, task["tenant_id"], columns)
+        )
         return task
 
     def _receipt(self, task: Any, *, clean: bool) -> dict[str, object]:
@@ -132,9 +152,20 @@ class Fleet:
         digest = hashlib.sha256(body).hexdigest()
         self.last[task["node_id"]] = (sequence + 1, digest)
         return {
-            "id": CLOCK.mint(Prefix.RECEIPT), "tenant_id": task["tenant_id"], "project_id": task["project_id"],
-            "task_id": task["id"], "task_type": task["type"], "node_id": task["node_id"],
-            "allocation_id": task["allocation_id"], "owner": task["owner"], "sequence": sequence + 1,
-            "previous": previous, "digest": digest, "clean": clean, "body": body, "signature": b"s" * 64,
-            "looked_at": CLOCK.now(), "created_at": CLOCK.now(),
-        }  # fmt: skip
+            "id": CLOCK.mint(Prefix.RECEIPT),
+            "tenant_id": task["tenant_id"],
+            "project_id": task["project_id"],
+            "task_id": task["id"],
+            "task_type": task["type"],
+            "node_id": task["node_id"],
+            "allocation_id": task["allocation_id"],
+            "owner": task["owner"],
+            "sequence": sequence + 1,
+            "previous": previous,
+            "digest": digest,
+            "clean": clean,
+            "body": body,
+            "signature": b"s" * 64,
+            "looked_at": CLOCK.now(),
+            "created_at": CLOCK.now(),
+        }

@@ -16,9 +16,9 @@ from mooring.gateways.registry.image_manifest import (
     OCI_INDEX,
     OCI_LAYER_GZIP,
     OCI_MANIFEST,
-    Descriptor,
-    Manifest,
-    Platform,
+    BlobDescriptor,
+    ImageManifest,
+    ImagePlatform,
     digest_of,
     read_manifest,
 )
@@ -36,7 +36,7 @@ class Layer:
     media_type: str = OCI_LAYER_GZIP
 
     @property
-    def descriptor(self) -> Descriptor:
+    def descriptor(self) -> BlobDescriptor:
         return describe(self.packed, self.media_type)
 
 
@@ -44,7 +44,7 @@ class Layer:
 class Artifact:
     """A manifest, and every blob that it needs by digest."""
 
-    manifest: Manifest
+    manifest: ImageManifest
     blobs: Mapping[str, bytes]
     parts: tuple["Artifact", ...] = ()  # the images of an index
 
@@ -63,8 +63,8 @@ class About:
     further: Mapping[str, Any] = field(default_factory=dict)
 
 
-def describe(content: bytes, media_type: str) -> Descriptor:
-    return Descriptor(media_type=media_type, digest=digest_of(content), size=len(content))
+def describe(content: bytes, media_type: str) -> BlobDescriptor:
+    return BlobDescriptor(media_type=media_type, digest=digest_of(content), size=len(content))
 
 
 def archive(
@@ -119,7 +119,9 @@ def index(images: Mapping[str, Artifact]) -> Artifact:
     for platform, part in images.items():
         system, _, architecture = platform.partition("/")
         entries.append(
-            msgspec.structs.replace(part.manifest.descriptor, platform=Platform(os=system, architecture=architecture))
+            msgspec.structs.replace(
+                part.manifest.descriptor, platform=ImagePlatform(os=system, architecture=architecture)
+            )
         )
     document = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries}
     return Artifact(read_manifest(msgspec.json.encode(document)), {}, tuple(images.values()))

@@ -11,27 +11,27 @@ from typing import Any, Final
 from mooring.core.fleet.allocation import Allocation
 from mooring.core.fleet.allocation_reconcile import TaskFacts
 from mooring.core.fleet.task import Task, TaskState
-from mooring.core.kernel.decision import Change, Context, Decision, Guard, Insert, Move, Remove
+from mooring.core.kernel.decision import Decision, DecisionContext, Insert, Remove, RowGuard, StateChange, Update
 from mooring.core.runtime.attachment import Attachment
 from mooring.core.runtime.circuit_breaker import CircuitFacts
 from mooring.core.runtime.instance import Instance
-from mooring.core.runtime.instance_reconcile import advance
+from mooring.core.runtime.instance_reconcile import reconcile
 from mooring.core.runtime.instance_snapshot import (
     COMING,
-    Closed,
-    Limits,
+    AttachmentSnapshot,
+    ClaimWatch,
+    ClosedMember,
+    InstanceSnapshot,
+    MemberSnapshot,
     NodeStanding,
-    SeenAttachment,
-    SeenInstance,
-    SeenMember,
-    Watch,
+    TimeLimits,
 )
 from mooring.core.runtime.member import Member
 from mooring.core.runtime.operation import TEARDOWN_KINDS, Operation, OperationKind
 from server.tests.support.allocation_rows import requested
 from server.tests.support.decision_context import NOW, PROJECT, TENANT, context
 
-LIMITS: Final = Limits(
+LIMITS: Final = TimeLimits(
     operation=timedelta(hours=1),
     step=timedelta(minutes=30),
     claim=timedelta(minutes=5),
@@ -57,22 +57,46 @@ BORN: Final[dict[str, Any]] = {
 def instance(status: str = "running", **changed: Any) -> Instance:
     """An instance of one member."""
     whole: dict[str, Any] = {
-        "id": "ins_1", "name": "app-1", "app_id": "app_1", "app_slug": "app", "app_category": "tool",
-        "version_id": "ver_1", "version": "1.0.0", "channel": None, "pin": PIN, "config": {}, "topology": {"main": 1},
-        "placement": {}, "operating_mode": "tenant_dedicated", "control_plane_scope": "project",
-        "runtime_backend": "container", "service_account_id": "sa_1", "requested_by": "usr_1", "status": status,
-        **PLACE, **BORN,
-    }  # fmt: skip
+        "id": "ins_1",
+        "name": "app-1",
+        "app_id": "app_1",
+        "app_slug": "app",
+        "app_category": "tool",
+        "version_id": "ver_1",
+        "version": "1.0.0",
+        "channel": None,
+        "pin": PIN,
+        "config": {},
+        "topology": {"main": 1},
+        "placement": {},
+        "operating_mode": "tenant_dedicated",
+        "control_plane_scope": "project",
+        "runtime_backend": "container",
+        "service_account_id": "sa_1",
+        "requested_by": "usr_1",
+        "status": status,
+        **PLACE,
+        **BORN,
+    }
     return Instance(**{**whole, **changed})
 
 
 def member(ordinal: int = 0, status: str = "ready", **changed: Any) -> Member:
     """A member in an allocation of its own."""
     whole: dict[str, Any] = {
-        "id": f"mem_{ordinal}", "instance_id": "ins_1", "component_key": "main", "ordinal": ordinal,
-        "name": f"main-{ordinal}", "version_id": "ver_1", "version": "1.0.0", "status": status,
-        "allocation_id": f"alc_{ordinal}", "health": "healthy", **PLACE, **BORN,
-    }  # fmt: skip
+        "id": f"mem_{ordinal}",
+        "instance_id": "ins_1",
+        "component_key": "main",
+        "ordinal": ordinal,
+        "name": f"main-{ordinal}",
+        "version_id": "ver_1",
+        "version": "1.0.0",
+        "status": status,
+        "allocation_id": f"alc_{ordinal}",
+        "health": "healthy",
+        **PLACE,
+        **BORN,
+    }
     return Member(**{**whole, **changed})
 
 
@@ -80,12 +104,21 @@ def operation(kind: str, status: str = "running", **changed: Any) -> Operation:
     """An operation of all members, dispatched and begun."""
     graceful = NOW + timedelta(seconds=60) if kind in TEARDOWN_KINDS else None
     whole: dict[str, Any] = {
-        "id": f"op_{kind}", "instance_id": "ins_1", "kind": kind, "request": {},
-        "deadline_at": NOW + timedelta(hours=1), "requested_by": "usr_1", "status": status,
-        "member_ids": ["mem_0"], "dispatched_at": NOW,
-        "phase_deadline_at": graceful, "started_at": None if status == "accepted" else NOW,
-        "target_pin": TARGET if kind in ("upgrade", "rollback") else None, **PLACE, **BORN,
-    }  # fmt: skip
+        "id": f"op_{kind}",
+        "instance_id": "ins_1",
+        "kind": kind,
+        "request": {},
+        "deadline_at": NOW + timedelta(hours=1),
+        "requested_by": "usr_1",
+        "status": status,
+        "member_ids": ["mem_0"],
+        "dispatched_at": NOW,
+        "phase_deadline_at": graceful,
+        "started_at": None if status == "accepted" else NOW,
+        "target_pin": TARGET if kind in ("upgrade", "rollback") else None,
+        **PLACE,
+        **BORN,
+    }
     return Operation(**{**whole, **changed})
 
 
@@ -98,10 +131,19 @@ def allocation(ordinal: int = 0, status: str = "active", **changed: Any) -> Allo
 def attachment(status: str = "active", **changed: Any) -> Attachment:
     """Another project's use of the instance."""
     whole: dict[str, Any] = {
-        "id": "att_1", "tenant_id": TENANT, "project_id": "prj_other", "instance_id": "ins_1",
-        "owning_project_id": PROJECT, "instance_name": "app-1", "app_slug": "app",
-        "account_name": "p-other", "operation_id": "op_attach", "requested_by": "usr_1", "status": status, **BORN,
-    }  # fmt: skip
+        "id": "att_1",
+        "tenant_id": TENANT,
+        "project_id": "prj_other",
+        "instance_id": "ins_1",
+        "owning_project_id": PROJECT,
+        "instance_name": "app-1",
+        "app_slug": "app",
+        "account_name": "p-other",
+        "operation_id": "op_attach",
+        "requested_by": "usr_1",
+        "status": status,
+        **BORN,
+    }
     return Attachment(**{**whole, **changed})
 
 
@@ -114,7 +156,7 @@ class Theatre:
     operations: dict[str, Operation]
     allocations: dict[str, Allocation]
     nodes: dict[str, NodeStanding] = field(default_factory=lambda: {"nod_1": NodeStanding("nod_1", "ready")})
-    watch: Watch = field(default_factory=Watch)
+    watch: ClaimWatch = field(default_factory=ClaimWatch)
     minimum: dict[str, int] = field(default_factory=lambda: {"main": 1})
     started: set[str] = field(default_factory=set)
     tasks: dict[str, Task] = field(default_factory=dict)
@@ -126,28 +168,36 @@ class Theatre:
     now: datetime = NOW
     steps: int = 0
 
-    def context(self) -> Context:
+    def context(self) -> DecisionContext:
         """The platform acts, now; ids count up from one step to the next."""
         return replace(HERE, now=self.now)
 
-    def seen(self) -> SeenInstance:
+    def seen(self) -> InstanceSnapshot:
         """The snapshot of this moment."""
         there = [self._seen(each) for each in self.members.values() if each.status != "removed"]
         closed = [
-            Closed(key, row["kind"], (row.get("receipt") or {}).get("receipt_id")) for key, row in self.closings.items()
+            ClosedMember(key, row["kind"], (row.get("receipt") or {}).get("receipt_id"))
+            for key, row in self.closings.items()
         ]
         open_ = [each for each in self.operations.values() if not each.is_over]
         deploys = [each for each in self.operations.values() if each.kind == OperationKind.DEPLOY and each.is_over]
-        return SeenInstance(
-            self.instance, tuple(there), tuple(open_), deploys[-1] if deploys else None, tuple(closed), self.watch,
-            self.minimum, circuit=self.circuit,
+        return InstanceSnapshot(
+            self.instance,
+            tuple(there),
+            tuple(open_),
+            deploys[-1] if deploys else None,
+            tuple(closed),
+            self.watch,
+            self.minimum,
+            circuit=self.circuit,
             attachments=tuple(
-                SeenAttachment(each, self.operations.get(each.operation_id))
-                for each in self.attachments.values() if not each.is_over
+                AttachmentSnapshot(each, self.operations.get(each.operation_id))
+                for each in self.attachments.values()
+                if not each.is_over
             ),
-        )  # fmt: skip
+        )
 
-    def _seen(self, each: Member) -> SeenMember:
+    def _seen(self, each: Member) -> MemberSnapshot:
         held = self.allocations.get(str(each.allocation_id))
         node = None if held is None or held.node_id is None else self.nodes.get(held.node_id)
         own = [task for task in self.tasks.values() if task.member_id == each.id]
@@ -157,11 +207,18 @@ class Theatre:
             facts = TaskFacts(
                 task.id, task.type, task.status, task.first_claimed_at is not None, failure_code=task.failure_code
             )
-        return SeenMember(
-            each, held, node, started=each.id in self.started, task=facts, teardowns=len(own),
-            receipt_id=None if task is None else self.dirty.get(task.id), clean_receipt_id=self.clean.get(each.id),
-            queued=tuple(task for task in own if task.status == "queued"), ended=self._ended(each),
-        )  # fmt: skip
+        return MemberSnapshot(
+            each,
+            held,
+            node,
+            started=each.id in self.started,
+            task=facts,
+            teardowns=len(own),
+            receipt_id=None if task is None else self.dirty.get(task.id),
+            clean_receipt_id=self.clean.get(each.id),
+            queued=tuple(task for task in own if task.status == "queued"),
+            ended=self._ended(each),
+        )
 
     def _ended(self, each: Member) -> tuple[str, str] | None:
         over = [one for one in self.operations.values() if one.is_over and each.id in one.member_ids]
@@ -171,7 +228,7 @@ class Theatre:
 
     def step(self) -> Decision[Any] | None:
         """Take the next step, if there is one."""
-        decision = advance(self.context(), LIMITS, self.seen())
+        decision = reconcile(self.context(), LIMITS, self.seen())
         if decision is not None:
             assert decision.writes, "a step changes something"
             assert decision.audits, "a step leaves an audit row"
@@ -192,7 +249,7 @@ class Theatre:
             if isinstance(write, Insert):
                 self._insert(write)
                 continue
-            assert not isinstance(write, Guard), "the worker holds no claim"
+            assert not isinstance(write, RowGuard), "the worker holds no claim"
             assert (write.noun, write.id) not in touched, "one statement changes a row once"
             touched.add((write.noun, write.id))
             if not isinstance(write, Remove):
@@ -211,15 +268,19 @@ class Theatre:
         else:
             raise AssertionError(f"the runtime makes no {write.noun}")
 
-    def _change(self, write: Change | Move) -> None:
+    def _change(self, write: Update | StateChange) -> None:
         homes: dict[str, dict[str, Any]] = {
-            "member": self.members, "operation": self.operations, "allocation": self.allocations, "task": self.tasks,
-            "instance": {self.instance.id: self.instance}, "attachment": self.attachments,
-        }  # fmt: skip
+            "member": self.members,
+            "operation": self.operations,
+            "allocation": self.allocations,
+            "task": self.tasks,
+            "instance": {self.instance.id: self.instance},
+            "attachment": self.attachments,
+        }
         home = homes[write.noun]
         before = home[write.id]
         changed = dict(write.set)
-        if isinstance(write, Move):
+        if isinstance(write, StateChange):
             assert before.generation == write.generation_expected
             assert before.status == write.edge.source
             changed |= {"status": write.edge.target.value, "generation": before.generation + 1}

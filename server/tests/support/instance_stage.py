@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from mooring.commands.runtime.instance_reconcile import limits_of
-from mooring.core.fleet.task_creation import TaskWish, make_task
-from mooring.core.kernel.decision import Context, Decision
+from mooring.core.fleet.task_creation import TaskRequest, make_task
+from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.kernel.ids import Prefix
 from mooring.core.runtime.instance import Instance, InstanceTrigger
-from mooring.core.runtime.instance_change import Standing, stop_instance
-from mooring.core.runtime.instance_launch import Bounds
-from mooring.core.runtime.instance_reconcile import advance
+from mooring.core.runtime.instance_change import InstanceContext, stop_instance
+from mooring.core.runtime.instance_launch import OperationBounds
+from mooring.core.runtime.instance_reconcile import reconcile
 from mooring.core.runtime.instance_transitions import (
     change_member,
     change_operation,
@@ -42,7 +42,7 @@ from mooring.storage.runtime.instance import (
     member_of,
     operation_of,
 )
-from mooring.workers.instance_reconciler import Instances
+from mooring.workers.instance_reconciler import InstanceReconciler
 from server.tests.conftest import World
 from server.tests.support.allocation_site import Site, make_site
 from server.tests.support.lifecycle_rows import MANIFEST_DIGEST, Ground, context
@@ -63,7 +63,7 @@ class Stage:
     def services(self) -> Any:
         return self.site.world.running.platform.services
 
-    def context(self) -> Context:
+    def context(self) -> DecisionContext:
         """Whoever acts, now by the platform's clock."""
         return replace(context(), now=self.services.clock.now())
 
@@ -76,15 +76,15 @@ class Stage:
         """So many looks of workers that were never here before: at allocations, then at instances."""
         for _ in range(times):
             await self.site.look()
-            await Instances(self.services).tick()
+            await InstanceReconciler(self.services).tick()
             await self.nothing_is_missed()
 
     async def nothing_is_missed(self) -> None:
         """What is found to be due is all that has a next step: the two are written down apart from each other."""
         rows = await self.services.database.fetch(PLATFORM, "SELECT id FROM instance")
         now = self.services.clock.now()
-        for each in await instance_reconcile.seen(self.services.database, now, [row[0] for row in rows]):
-            step = advance(replace(context(), now=now), limits_of(self.services.settings), each)
+        for each in await instance_reconcile.snapshot(self.services.database, now, [row[0] for row in rows]):
+            step = reconcile(replace(context(), now=now), limits_of(self.services.settings), each)
             assert step is None, f"{each.instance.id} has a next step, and is not due: {step}"
 
     async def instance(self, instance_id: str) -> Instance:
@@ -123,27 +123,50 @@ class Stage:
         now, number = self.context(), next(_NUMBERS)
         tenant_id, project_id = self.site.tenant.id, self.site.project_id
         pin = {
-            "version_id": self.ground.version_id, "version": "1.0.0", "manifest_digest": MANIFEST_DIGEST,
+            "version_id": self.ground.version_id,
+            "version": "1.0.0",
+            "manifest_digest": MANIFEST_DIGEST,
             "artifacts": {},
-        }  # fmt: skip
+        }
         traced = {"correlation_id": now.correlation_id, "trace_id": now.trace_id, "created_at": now.now}
         born: dict[str, Any] = {"status": "", "generation": 0, "revision": 0, **traced}
         born |= {"tenant_id": tenant_id, "project_id": project_id}
         instance = Instance(
-            id=now.mint(Prefix.INSTANCE), name=f"app-{number}", app_id=self.ground.app_id, app_slug="app",
-            app_category="tool", version_id=self.ground.version_id, version="1.0.0", channel=None, pin=pin, config={},
-            topology={"main": len(allocation_ids)}, placement={}, operating_mode="tenant_dedicated",
-            control_plane_scope="project", runtime_backend="container", service_account_id=self.ground.account_id,
-            requested_by="test", **{**born, "status": "created"}, **columns,
-        )  # fmt: skip
+            id=now.mint(Prefix.INSTANCE),
+            name=f"app-{number}",
+            app_id=self.ground.app_id,
+            app_slug="app",
+            app_category="tool",
+            version_id=self.ground.version_id,
+            version="1.0.0",
+            channel=None,
+            pin=pin,
+            config={},
+            topology={"main": len(allocation_ids)},
+            placement={},
+            operating_mode="tenant_dedicated",
+            control_plane_scope="project",
+            runtime_backend="container",
+            service_account_id=self.ground.account_id,
+            requested_by="test",
+            **{**born, "status": "created"},
+            **columns,
+        )
         members = [
             Member(
-                id=now.mint(Prefix.MEMBER), instance_id=instance.id, component_key="main", ordinal=ordinal,
-                name=f"main-{ordinal}", version_id=instance.version_id, version="1.0.0", allocation_id=allocation_id,
-                owns_allocation=owned, **{**born, "status": "requested"},
+                id=now.mint(Prefix.MEMBER),
+                instance_id=instance.id,
+                component_key="main",
+                ordinal=ordinal,
+                name=f"main-{ordinal}",
+                version_id=instance.version_id,
+                version="1.0.0",
+                allocation_id=allocation_id,
+                owns_allocation=owned,
+                **{**born, "status": "requested"},
             )
             for ordinal, allocation_id in enumerate(allocation_ids)
-        ]  # fmt: skip
+        ]
         operation = self._operation(now, instance, OperationKind.DEPLOY, [each.id for each in members], seconds)
         await self.apply(
             together(
@@ -169,12 +192,24 @@ class Stage:
         now, instance = self.context(), await self.instance(instance_id)
         first = (await self.members(instance_id))[-1]
         member = Member(
-            id=now.mint(Prefix.MEMBER), instance_id=instance.id, component_key="main", ordinal=first.ordinal + 1,
-            name=f"main-{first.ordinal + 1}", version_id=instance.version_id, version="1.0.0", created_at=now.now,
-            allocation_id=allocation_id, owns_allocation=True, tenant_id=instance.tenant_id, status="requested",
-            project_id=instance.project_id, generation=0, revision=0, correlation_id=now.correlation_id,
+            id=now.mint(Prefix.MEMBER),
+            instance_id=instance.id,
+            component_key="main",
+            ordinal=first.ordinal + 1,
+            name=f"main-{first.ordinal + 1}",
+            version_id=instance.version_id,
+            version="1.0.0",
+            created_at=now.now,
+            allocation_id=allocation_id,
+            owns_allocation=True,
+            tenant_id=instance.tenant_id,
+            status="requested",
+            project_id=instance.project_id,
+            generation=0,
+            revision=0,
+            correlation_id=now.correlation_id,
             trace_id=now.trace_id,
-        )  # fmt: skip
+        )
         operation = self._operation(now, instance, OperationKind.ADD, [member.id], 1800)
         made = new_member(instance, member), new_operation(instance, operation, "member.add")
         await self.apply(together(member, *made))
@@ -185,8 +220,8 @@ class Stage:
         instance = await self.instance(instance_id)
         members = [each for each in await self.members(instance_id) if each.status != "removed"]
         open_ = [each for each in await self.operations(instance_id) if not each.is_over]
-        standing = Standing(instance, members, open_, None)
-        result: Operation = await self.apply(stop_instance(self.context(), standing, Bounds()))
+        standing = InstanceContext(instance, members, open_, None)
+        result: Operation = await self.apply(stop_instance(self.context(), standing, OperationBounds()))
         return result
 
     async def held(self, instance_id: str, seconds: float = 3600) -> None:
@@ -218,13 +253,20 @@ class Stage:
         allocation = await site.get(str(member.allocation_id))
         made = make_task(
             self.context(),
-            TaskWish(
-                tenant_id=member.tenant_id, project_id=member.project_id, allocation_id=allocation["id"],
-                node_id=(await self.node_of(allocation["id"])), type="files.write", step=f"{member.id}/{step}",
-                arguments={"files": [{"path": "/a", "content": "b"}]}, label=member.id, instance_id=instance_id,
-                member_id=member.id, operation_id=(await self.operations(instance_id))[0].id,
+            TaskRequest(
+                tenant_id=member.tenant_id,
+                project_id=member.project_id,
+                allocation_id=allocation["id"],
+                node_id=(await self.node_of(allocation["id"])),
+                type="files.write",
+                step=f"{member.id}/{step}",
+                arguments={"files": [{"path": "/a", "content": "b"}]},
+                label=member.id,
+                instance_id=instance_id,
+                member_id=member.id,
+                operation_id=(await self.operations(instance_id))[0].id,
             ),
-        )  # fmt: skip
+        )
         await self.apply(Decision(None, made.writes, made.events, made.audits))
         await site.fleet.fail(allocation["id"], "exited", "it only has to have begun")
 
@@ -259,17 +301,29 @@ class Stage:
         return instance_id
 
     def _operation(
-        self, now: Context, instance: Instance, kind: OperationKind, member_ids: Sequence[str], seconds: int
+        self, now: DecisionContext, instance: Instance, kind: OperationKind, member_ids: Sequence[str], seconds: int
     ) -> Operation:
         request = {"version_id": instance.version_id, "shape": None} if kind == OperationKind.DEPLOY else {}
         graceful = now.now + timedelta(seconds=GRACEFUL) if kind in ("remove", "decommission") else None
         return Operation(
-            id=now.mint(Prefix.OPERATION), tenant_id=instance.tenant_id, project_id=instance.project_id,
-            instance_id=instance.id, kind=kind.value, request=request, deadline_at=now.now + timedelta(seconds=seconds),
-            requested_by="test", correlation_id=now.correlation_id, trace_id=now.trace_id, status="accepted",
-            generation=0, revision=0, created_at=now.now, phase=Phase.ADAPTER.value, member_ids=list(member_ids),
+            id=now.mint(Prefix.OPERATION),
+            tenant_id=instance.tenant_id,
+            project_id=instance.project_id,
+            instance_id=instance.id,
+            kind=kind.value,
+            request=request,
+            deadline_at=now.now + timedelta(seconds=seconds),
+            requested_by="test",
+            correlation_id=now.correlation_id,
+            trace_id=now.trace_id,
+            status="accepted",
+            generation=0,
+            revision=0,
+            created_at=now.now,
+            phase=Phase.ADAPTER.value,
+            member_ids=list(member_ids),
             phase_deadline_at=graceful,
-        )  # fmt: skip
+        )
 
 
 async def make_stage(world: World, manifest: dict[str, Any] | None = None) -> Stage:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from mooring.api.route import Route
 from mooring.core.catalog.manifest import manifest_digest
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
-from mooring.core.fleet.runtime_secret import SecretWish, keep_secret
+from mooring.core.fleet.runtime_secret import RuntimeSecretSpec, store_secret
 from mooring.core.kernel.decision import Insert
 from mooring.core.kernel.ids import Prefix
 from mooring.core.runtime.attachment import ATTACHMENT, AttachmentState
@@ -80,13 +80,16 @@ class InstanceSubjects:
         placement = {"allocations": [await ground.birth("allocation")]}
         bodies: dict[str, dict[str, Any]] = {
             "CreateInstance": {
-                "app": self._slug, "name": f"made-{next(_NUMBERS)}", "placement": placement, "version": "1.0.0",
+                "app": self._slug,
+                "name": f"made-{next(_NUMBERS)}",
+                "placement": placement,
+                "version": "1.0.0",
                 "service_account_id": ground.account_id,
             },
             "UpgradeInstance": {"version": "1.1.0"},
             "AddMembers": {"component": "main", "placement": placement},
             "ReplaceMember": {"surge": False},
-        }  # fmt: skip
+        }
         if kind == "CreateAttachment":
             return {"instance_id": (await ground.shared_instance(app_slug=self._slug))["instance_id"]}
         return bodies.get(kind, {})
@@ -104,10 +107,17 @@ class InstanceSubjects:
         for number in ("1.0.0", "1.1.0"):
             self._versions[number] = await self._version(ground, number)
         row = {
-            "id": CLOCK.mint(Prefix.ENTITLEMENT), "tenant_id": self._tenant_id, "project_id": project_id,
-            "app_id": app_id, "app_slug": self._slug, "enabled": True, "rules": {}, "agreed_actions": OPERATOR,
-            "created_at": CLOCK.now(), "updated_at": CLOCK.now(),
-        }  # fmt: skip
+            "id": CLOCK.mint(Prefix.ENTITLEMENT),
+            "tenant_id": self._tenant_id,
+            "project_id": project_id,
+            "app_id": app_id,
+            "app_slug": self._slug,
+            "enabled": True,
+            "rules": {},
+            "agreed_actions": OPERATOR,
+            "created_at": CLOCK.now(),
+            "updated_at": CLOCK.now(),
+        }
         await ground.write(Insert("entitlement", row))
         self._known[project_id] = replace(ground, version_id=self._versions["1.0.0"])
         return self._known[project_id]
@@ -115,9 +125,12 @@ class InstanceSubjects:
     async def _version(self, ground: Ground, number: str) -> str:
         plain = manifest_of(self._slug) | {"version": number, "lifecycle": LIFECYCLE}
         columns = {
-            "manifest": plain, "manifest_digest": manifest_digest(plain), "app_slug": self._slug, "version": number,
+            "manifest": plain,
+            "manifest_digest": manifest_digest(plain),
+            "app_slug": self._slug,
+            "version": number,
             "digests": [DIGEST],
-        }  # fmt: skip
+        }
         row = ground.row("app_version") | columns
         await ground.write(Insert("app_version", row, machines_of("app_version")))
         subject = Subject("app_version", PROMOTION, str(row["id"]), PROMOTION.initial)
@@ -134,9 +147,11 @@ class InstanceSubjects:
                 PLATFORM, "SELECT manifest_digest FROM app_version WHERE id = $1", self._versions["1.1.0"]
             )
             columns["previous_pin"] = {
-                "version_id": self._versions["1.1.0"], "version": "1.1.0", "manifest_digest": digest,
+                "version_id": self._versions["1.1.0"],
+                "version": "1.1.0",
+                "manifest_digest": digest,
                 "artifacts": {"main": DIGEST},
-            }  # fmt: skip
+            }
         made = await ground.birth("instance", **columns)
         subject = Subject("instance", INSTANCE, made, INSTANCE.initial)
         for edge in path(INSTANCE, InstanceState.RUNNING):
@@ -163,8 +178,8 @@ class InstanceSubjects:
         sealed = self._secrets.seal(
             VALUE, id=CLOCK.mint(Prefix.SECRET), tenant_id=self._tenant_id, purpose="runtime_secret"
         )
-        wish = SecretWish(
+        wish = RuntimeSecretSpec(
             self._tenant_id, ground.project_id, SECRET, "app_access", sealed, instance_id=ground.instance_id
         )
-        await apply(ground.database, ground.acting, context(), keep_secret(context(), wish, 0))
+        await apply(ground.database, ground.acting, context(), store_secret(context(), wish, 0))
         return SECRET

@@ -7,13 +7,13 @@ from mooring.core.catalog.artifact_trust import Trust
 from mooring.core.catalog.compatibility import Capacity, CapacityShape
 from mooring.core.catalog.entitlement import Entitlement
 from mooring.core.catalog.manifest import read_manifest
-from mooring.core.catalog.policy import Chain
+from mooring.core.catalog.policy import PolicyChain
 from mooring.core.catalog.promotion_lifecycle import PromotionState
 from mooring.core.catalog.trust_lifecycle import TrustState
-from mooring.core.fleet.allocation import Allocation, Terms
+from mooring.core.fleet.allocation import Allocation, SkuTerms
 from mooring.core.identity.service_account import ServiceAccount
 from mooring.core.runtime.circuit_breaker import CircuitFacts
-from mooring.core.runtime.launch import Launch, LaunchWish, PlacementWish
+from mooring.core.runtime.launch import LaunchRequest, LaunchSnapshot, PlacementSpec
 from server.tests.support.allocation_rows import TERMS, requested
 from server.tests.support.catalog_rows import app, artifact, version
 from server.tests.support.decision_context import ACCOUNT, NOW, PROJECT, TENANT, context
@@ -24,16 +24,25 @@ SCHEMA: Final = {
     "properties": {"size": {"type": "integer", "minimum": 1, "maximum": 8}},
 }  # fmt: skip
 VERIFIED: Final = Trust(TrustState.VERIFIED)
-WHOLE: Final = Terms("sku_2", "whole", "baremetal", "h100-80g", ["eu-1"], [8], 200, "EUR", 1, "offered")
+WHOLE: Final = SkuTerms("sku_2", "whole", "baremetal", "h100-80g", ["eu-1"], [8], 200, "EUR", 1, "offered")
 
 
 def entitlement(**changes: Any) -> Entitlement:
     """The project may launch every version."""
     row: dict[str, Any] = {
-        "id": "ent_1", "tenant_id": TENANT, "project_id": PROJECT, "app_id": "app_1", "app_slug": "web-tool",
-        "enabled": True, "versions": None, "rules": {}, "agreed_actions": ["runtime.claim", "runtime.report"],
-        "revision": 0, "created_at": NOW, "updated_at": NOW,
-    }  # fmt: skip
+        "id": "ent_1",
+        "tenant_id": TENANT,
+        "project_id": PROJECT,
+        "app_id": "app_1",
+        "app_slug": "web-tool",
+        "enabled": True,
+        "versions": None,
+        "rules": {},
+        "agreed_actions": ["runtime.claim", "runtime.report"],
+        "revision": 0,
+        "created_at": NOW,
+        "updated_at": NOW,
+    }
     return Entitlement(**{**row, **changes})
 
 
@@ -44,29 +53,41 @@ def account(**changes: Any) -> ServiceAccount:
     return replace(known, **changes)
 
 
-def launch(plain: dict[str, Any] | None = None, **changes: Any) -> Launch:
+def launch(plain: dict[str, Any] | None = None, **changes: Any) -> LaunchSnapshot:
     """A launch that nothing stands in the way of."""
     document = plain or launchable(
-        version="2.1.0", config_schema=SCHEMA, required_actions=["runtime.claim"],
+        version="2.1.0",
+        config_schema=SCHEMA,
+        required_actions=["runtime.claim"],
         components=[{"key": "head", "min_count": 1, "max_count": 1}, {"key": "hand", "max_count": 4}],
-    )  # fmt: skip
+    )
     manifest = read_manifest(document).manifest
     assert manifest is not None
     offered = version(PromotionState.ACTIVE, manifest=document, digests=list(manifest.digests))
-    wish = LaunchWish(
-        app="web-tool", name="my-tool", config={"size": 1}, placement=PlacementWish(sku="h100", gpu_count=1)
+    wish = LaunchRequest(
+        app="web-tool", name="my-tool", config={"size": 1}, placement=PlacementSpec(sku="h100", gpu_count=1)
     )
-    facts = Launch(
-        tenant_id=TENANT, project_id=PROJECT, app=app(id="app_1"), wish=wish, now=NOW, version=offered,
-        manifest=manifest, entitlement=entitlement(), policy=Chain(()),
+    facts = LaunchSnapshot(
+        tenant_id=TENANT,
+        project_id=PROJECT,
+        app=app(id="app_1"),
+        wish=wish,
+        now=NOW,
+        version=offered,
+        manifest=manifest,
+        entitlement=entitlement(),
+        policy=PolicyChain(()),
         artifacts=[(artifact(each[-1], trust="verified"), VERIFIED) for each in manifest.digests],
-        terms=TERMS, shelf=(TERMS, WHOLE), account=account(), circuit=CircuitFacts(TENANT),
+        terms=TERMS,
+        shelf=(TERMS, WHOLE),
+        account=account(),
+        circuit=CircuitFacts(TENANT),
         kinds={"h100": [Capacity(CapacityShape.GPU_SLICE, 8, facts={"gpu_model": "h100-80g"})]},
-    )  # fmt: skip
+    )
     return replace(facts, **changes)
 
 
-def wished(facts: Launch, **changes: Any) -> Launch:
+def wished(facts: LaunchSnapshot, **changes: Any) -> LaunchSnapshot:
     """The same launch with another wish."""
     return replace(facts, wish=replace(facts.wish, **changes))
 

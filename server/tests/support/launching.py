@@ -81,9 +81,11 @@ class Launching:
     def body(self, **changes: Any) -> dict[str, Any]:
         """A launch that nothing stands in the way of."""
         body = {
-            "app": "web-tool", "name": f"tool-{next(_NUMBERS)}", "placement": {"sku": self.sku, "gpu_count": 1},
+            "app": "web-tool",
+            "name": f"tool-{next(_NUMBERS)}",
+            "placement": {"sku": self.sku, "gpu_count": 1},
             "service_account_id": self.account_id,
-        }  # fmt: skip
+        }
         return body | changes
 
     async def launch(self, **changes: Any) -> dict[str, Any]:

@@ -20,10 +20,19 @@ from mooring.core.catalog.semver import read_version
 from mooring.core.identity.project import create_project
 from mooring.core.identity.tenant import FirstAdmin, create_tenant
 from mooring.core.identity.user import OneTime
-from mooring.core.kernel.decision import Actor, Audited, Context, Decision, Insert, Move, PrincipalKind, Write
+from mooring.core.kernel.decision import (
+    Actor,
+    AuditRecord,
+    Decision,
+    DecisionContext,
+    Insert,
+    PrincipalKind,
+    StateChange,
+    Write,
+)
 from mooring.core.kernel.errors import Refusal
 from mooring.core.kernel.ids import Prefix
-from mooring.core.kernel.lifecycle import AnyMachine, Edge, Who
+from mooring.core.kernel.lifecycle import AnyLifecycle, Transition, Who
 from mooring.core.lifecycles import LIFECYCLES
 from mooring.gateways.clock import SystemClock
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
@@ -32,7 +41,7 @@ from mooring.storage.kernel.unit_of_work import STATUS_COLUMNS, apply
 NOUNS_OF: Final = {"promotion": ("artifact", "app_version"), "trust": ("artifact",)}
 """Which nouns go through a machine, where they are not called by its name."""
 
-HOMES: Final[tuple[tuple[str, AnyMachine], ...]] = tuple(
+HOMES: Final[tuple[tuple[str, AnyLifecycle], ...]] = tuple(
     (noun, machine) for machine in LIFECYCLES for noun in NOUNS_OF.get(machine.name, (machine.name,))
 )
 """Every noun with every machine that it goes through."""
@@ -43,20 +52,20 @@ _NUMBERS: Final = itertools.count(1)
 LATER: Final = datetime(2100, 1, 1, tzinfo=UTC)
 
 
-def machines_of(noun: str) -> tuple[AnyMachine, ...]:
+def machines_of(noun: str) -> tuple[AnyLifecycle, ...]:
     """The machines that a noun goes through: two, in the case of the artifact."""
     return tuple(machine for each, machine in HOMES if each == noun)
 
 
-def columns_of(machine: AnyMachine) -> tuple[str, str]:
+def columns_of(machine: AnyLifecycle) -> tuple[str, str]:
     """Where a machine keeps its status and its generation."""
     return STATUS_COLUMNS.get(machine.name, ("status", "generation"))
 
 
-def context() -> Context:
+def context() -> DecisionContext:
     """The platform acts, now."""
     actor = Actor(PrincipalKind.SYSTEM, "system")
-    return Context(actor, CLOCK.now(), CLOCK.mint(Prefix.CORRELATION), "a" * 32, CLOCK.mint)
+    return DecisionContext(actor, CLOCK.now(), CLOCK.mint(Prefix.CORRELATION), "a" * 32, CLOCK.mint)
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class Subject:
     """A row that goes through a machine, and where it stands."""
 
     noun: str
-    machine: AnyMachine
+    machine: AnyLifecycle
     id: str
     state: StrEnum
     generation: int = 0
@@ -91,7 +100,7 @@ class Ground:
 
     async def write(self, *writes: Write, acting: Acting | None = None) -> None:
         """Apply these writes, as a decision of anybody's is applied."""
-        decision = Decision(result=None, writes=writes, audits=(Audited("test", "test", None, self.tenant_id),))
+        decision = Decision(result=None, writes=writes, audits=(AuditRecord("test", "test", None, self.tenant_id),))
         await apply(self.database, acting or self.acting, context(), decision)
 
     async def birth(self, noun: str, **columns: object) -> str:
@@ -157,25 +166,30 @@ class Ground:
             row |= {"name": str(row["id"]).replace("_", "-")[:40], "actions": []}
         return row
 
-    async def subject(self, noun: str, machine: AnyMachine, state: StrEnum) -> Subject:
+    async def subject(self, noun: str, machine: AnyLifecycle, state: StrEnum) -> Subject:
         """A row that came to this state by transitions that the lifecycle has."""
         subject = Subject(noun, machine, await self.birth(noun), machine.initial)
         for edge in path(machine, state):
             subject = await self.move(subject, edge)
         return subject
 
-    async def move(self, subject: Subject, edge: Edge[Any, Any], **columns: object) -> Subject:
+    async def move(self, subject: Subject, edge: Transition[Any, Any], **columns: object) -> Subject:
         """Take the edge, with all that its target requires."""
         owner = self.home(subject.noun).tenant_id
-        move = Move(
-            subject.noun, subject.id, subject.machine, edge, subject.generation, owner,
+        move = StateChange(
+            subject.noun,
+            subject.id,
+            subject.machine,
+            edge,
+            subject.generation,
+            owner,
             set=self.required(subject.machine, edge.target, subject.noun) | columns,
-        )  # fmt: skip
+        )
         closing = [Insert("closing_record", self.receipt(subject.id))] if self._closes(subject, edge) else []
         await self.write(*closing, move, acting=self.home(subject.noun))
         return replace(subject, state=edge.target, generation=subject.generation + 1)
 
-    def required(self, machine: AnyMachine, state: StrEnum, noun: str) -> dict[str, object]:
+    def required(self, machine: AnyLifecycle, state: StrEnum, noun: str) -> dict[str, object]:
         """A value for each column that the machine requires in the state, or the noun besides."""
         columns = {column: self._value(column) for column in machine.requires.get(state, ())}
         if noun == "allocation" and "teardown_proof" in columns:
@@ -195,9 +209,12 @@ class Ground:
     def closing_record(self, member_id: str, **columns: object) -> dict[str, object]:
         """A closing record of a member of this project."""
         row: dict[str, object] = {
-            "id": CLOCK.mint(Prefix.CLOSING_RECORD), "tenant_id": self.tenant_id, "project_id": self.project_id,
-            "member_id": member_id, "created_at": CLOCK.now(),
-        }  # fmt: skip
+            "id": CLOCK.mint(Prefix.CLOSING_RECORD),
+            "tenant_id": self.tenant_id,
+            "project_id": self.project_id,
+            "member_id": member_id,
+            "created_at": CLOCK.now(),
+        }
         return row | columns
 
     def _value(self, column: str) -> object:
@@ -206,7 +223,7 @@ class Ground:
         known = {"node_id": self.node_id, "allocation_id": self.allocation_id, "teardown_proof": "receipts"}
         return known.get(column, "for a reason")
 
-    def _closes(self, subject: Subject, edge: Edge[Any, Any]) -> bool:
+    def _closes(self, subject: Subject, edge: Transition[Any, Any]) -> bool:
         ends = subject.machine.needs_closing_records
         return subject.noun == "member" and edge.target in ends and subject.state not in ends
 
@@ -236,88 +253,148 @@ def instance_columns(instance_id: str, app_id: str, version_id: str, account_id:
     """What an instance is that wants no member."""
     pin = {"version_id": version_id, "version": "1.0.0", "manifest_digest": MANIFEST_DIGEST, "artifacts": {}}
     return {
-        "name": f"i{instance_id.replace('_', '-')[-30:].lower()}", "app_id": app_id, "app_slug": "app",
-        "app_category": "tool", "version_id": version_id, "version": "1.0.0", "pin": pin, "config": {},
-        "topology": {}, "placement": {}, "operating_mode": "tenant_dedicated", "control_plane_scope": "project",
-        "runtime_backend": "container", "service_account_id": account_id, "requested_by": "system",
-        "correlation_id": "cor_test", "trace_id": "a" * 32,
-    }  # fmt: skip
+        "name": f"i{instance_id.replace('_', '-')[-30:].lower()}",
+        "app_id": app_id,
+        "app_slug": "app",
+        "app_category": "tool",
+        "version_id": version_id,
+        "version": "1.0.0",
+        "pin": pin,
+        "config": {},
+        "topology": {},
+        "placement": {},
+        "operating_mode": "tenant_dedicated",
+        "control_plane_scope": "project",
+        "runtime_backend": "container",
+        "service_account_id": account_id,
+        "requested_by": "system",
+        "correlation_id": "cor_test",
+        "trace_id": "a" * 32,
+    }
 
 
 def member_columns(version_id: str) -> dict[str, object]:
     """What a member is, in a place of its own."""
     ordinal = next(_NUMBERS)
     return {
-        "component_key": "main", "ordinal": ordinal, "name": f"main-{ordinal}", "version_id": version_id,
-        "version": "1.0.0", "correlation_id": "cor_test", "trace_id": "a" * 32,
-    }  # fmt: skip
+        "component_key": "main",
+        "ordinal": ordinal,
+        "name": f"main-{ordinal}",
+        "version_id": version_id,
+        "version": "1.0.0",
+        "correlation_id": "cor_test",
+        "trace_id": "a" * 32,
+    }
 
 
 def operation_columns() -> dict[str, object]:
     """What an action on the whole instance is: any number of them are open at a time."""
     return {
-        "kind": "action", "request": {}, "deadline_at": LATER, "requested_by": "system",
-        "correlation_id": "cor_test", "trace_id": "a" * 32,
-    }  # fmt: skip
+        "kind": "action",
+        "request": {},
+        "deadline_at": LATER,
+        "requested_by": "system",
+        "correlation_id": "cor_test",
+        "trace_id": "a" * 32,
+    }
 
 
 def attachment_columns() -> dict[str, object]:
     """What an attachment is, beside whose and to what."""
     return {
-        "instance_name": "shared", "app_slug": "app", "account_name": "p-train",
-        "requested_by": "system", "correlation_id": "cor_test", "trace_id": "a" * 32,
-    }  # fmt: skip
+        "instance_name": "shared",
+        "app_slug": "app",
+        "account_name": "p-train",
+        "requested_by": "system",
+        "correlation_id": "cor_test",
+        "trace_id": "a" * 32,
+    }
 
 
 def version_columns(app_id: str, number: str) -> dict[str, object]:
     """What a version is that needs no artifact."""
     return {
-        "app_id": app_id, "app_slug": "app", "version": number, "version_order": read_version(number).order,
-        "manifest": {}, "manifest_digest": MANIFEST_DIGEST, "digests": [],
-    }  # fmt: skip
+        "app_id": app_id,
+        "app_slug": "app",
+        "version": number,
+        "version_order": read_version(number).order,
+        "manifest": {},
+        "manifest_digest": MANIFEST_DIGEST,
+        "digests": [],
+    }
 
 
 def artifact_columns(digest: str) -> dict[str, object]:
     """What a tenant's artifact is, beside whose."""
     return {
-        "visibility": "tenant", "kind": "oci", "source_type": "oci", "location": "oci://registry.example/team/app",
-        "digest": digest, "algorithm": "sha256", "size_bytes": 1, "labels": {},
+        "visibility": "tenant",
+        "kind": "oci",
+        "source_type": "oci",
+        "location": "oci://registry.example/team/app",
+        "digest": digest,
+        "algorithm": "sha256",
+        "size_bytes": 1,
+        "labels": {},
         "media_type": "application/vnd.oci.image.manifest.v1+json",
-    }  # fmt: skip
+    }
 
 
 def node_columns(node_id: str) -> dict[str, object]:
     """What a node is whose agent has not reported yet; its name and its key are its own."""
     return {
-        "name": node_id.replace("_", "-"), "host": "simulated", "region": "local",
-        "signing_key": hashlib.sha256(node_id.encode()).digest(), "sealing_key": b"s" * 32,
-    }  # fmt: skip
+        "name": node_id.replace("_", "-"),
+        "host": "simulated",
+        "region": "local",
+        "signing_key": hashlib.sha256(node_id.encode()).digest(),
+        "sealing_key": b"s" * 32,
+    }
 
 
 def allocation_columns(allocation_id: str) -> dict[str, object]:
     """What an allocation is that takes no slot, so that any number of them stand on one node."""
     return {
-        "name": allocation_id.replace("_", "-"), "shape": "gpu_slice", "sku_slug": "any", "gpu_model": "any",
-        "gpu_count": 0, "regions": ["local"], "price_minor_per_gpu_hour": 0, "currency": "EUR", "price_revision": 1,
-        "deadline_at": LATER, "correlation_id": "cor_test", "trace_id": "a" * 32,
-    }  # fmt: skip
+        "name": allocation_id.replace("_", "-"),
+        "shape": "gpu_slice",
+        "sku_slug": "any",
+        "gpu_model": "any",
+        "gpu_count": 0,
+        "regions": ["local"],
+        "price_minor_per_gpu_hour": 0,
+        "currency": "EUR",
+        "price_revision": 1,
+        "deadline_at": LATER,
+        "correlation_id": "cor_test",
+        "trace_id": "a" * 32,
+    }
 
 
 def task_columns(allocation_id: str, node_id: str, step: str) -> dict[str, object]:
     """What a task of the platform's own is, under a name of its own."""
     return {
-        "allocation_id": allocation_id, "node_id": node_id, "owner": allocation_id, "step": step,
-        "type": "process.run", "arguments": {"argv": ["true"]}, "maker": "system", "correlation_id": "cor_test",
-        "trace_id": "a" * 32, "expires_at": LATER,
-    }  # fmt: skip
+        "allocation_id": allocation_id,
+        "node_id": node_id,
+        "owner": allocation_id,
+        "step": step,
+        "type": "process.run",
+        "arguments": {"argv": ["true"]},
+        "maker": "system",
+        "correlation_id": "cor_test",
+        "trace_id": "a" * 32,
+        "expires_at": LATER,
+    }
 
 
 def check_columns(name: str = "smoke") -> dict[str, object]:
     """What a check has that nobody begins: it is due in a far future."""
     return {
-        "name": name, "subject": f"sha256:{'0' * 64}", "due_at": LATER, "trace_id": "a" * 32,
-        "correlation_id": CLOCK.mint(Prefix.CORRELATION), "actor_kind": "system", "actor_id": "system",
-    }  # fmt: skip
+        "name": name,
+        "subject": f"sha256:{'0' * 64}",
+        "due_at": LATER,
+        "trace_id": "a" * 32,
+        "correlation_id": CLOCK.mint(Prefix.CORRELATION),
+        "actor_kind": "system",
+        "actor_id": "system",
+    }
 
 
 def prefix_of(noun: str) -> Prefix:
@@ -325,9 +402,9 @@ def prefix_of(noun: str) -> Prefix:
     return Prefix[noun.upper()]
 
 
-def path(machine: AnyMachine, state: StrEnum) -> list[Edge[Any, Any]]:
+def path(machine: AnyLifecycle, state: StrEnum) -> list[Transition[Any, Any]]:
     """The shortest way from the first state to this one."""
-    ways: dict[StrEnum, list[Edge[Any, Any]]] = {machine.initial: []}
+    ways: dict[StrEnum, list[Transition[Any, Any]]] = {machine.initial: []}
     todo = [machine.initial]
     while todo:
         here = todo.pop(0)
@@ -338,12 +415,12 @@ def path(machine: AnyMachine, state: StrEnum) -> list[Edge[Any, Any]]:
     return ways[state]
 
 
-def every_cell(machine: AnyMachine) -> Iterator[Edge[Any, Any]]:
+def every_cell(machine: AnyLifecycle) -> Iterator[Transition[Any, Any]]:
     """Every (state, trigger, target), whether the machine has such an edge or not."""
     for source in machine.states:
         for trigger in machine.triggers:
             for target in machine.states:
-                yield Edge(source, trigger, target, Who.SYSTEM, "tried")
+                yield Transition(source, trigger, target, Who.SYSTEM, "tried")
 
 
 async def refused_by(attempt: Awaitable[object]) -> str:

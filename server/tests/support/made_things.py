@@ -7,8 +7,8 @@ from mooring.core.catalog.manifest import manifest_digest
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
 from mooring.core.catalog.trust_lifecycle import TRUST
 from mooring.core.fleet.allocation import ALLOCATION, AllocationState
-from mooring.core.fleet.runtime_secret import SecretWish, keep_secret
-from mooring.core.kernel.decision import Insert, Move
+from mooring.core.fleet.runtime_secret import RuntimeSecretSpec, store_secret
+from mooring.core.kernel.decision import Insert, StateChange
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import Scope
 from mooring.core.runtime.attachment import ATTACHMENT, AttachmentState
@@ -62,19 +62,27 @@ async def new_receipt(home: "Home", scope: Scope) -> dict[str, str]:
 def manifest_of(slug: str) -> dict[str, Any]:
     """An app that can be changed in every way, with an action that everybody who launches it may ask for."""
     return {
-        "manifest_version": 1, "app": slug, "version": "1.0.0", "artifact_kind": "controller",
-        "artifacts": {"main": DIGEST}, "runtime_profile": {"image": "main"}, "required_actions": OPERATOR,
+        "manifest_version": 1,
+        "app": slug,
+        "version": "1.0.0",
+        "artifact_kind": "controller",
+        "artifacts": {"main": DIGEST},
+        "runtime_profile": {"image": "main"},
+        "required_actions": OPERATOR,
         "actions": [
             {"name": name, "permission": permission, "input_schema": {"type": "object"}}
             for name, permission in (("look", "instance.read"), ("peek", "attachment.read"))
         ],
         "endpoints": [{"name": "login", "protocol": "terminal", "user": "app"}],
-        "components": [{"key": "main", "max_count": 9}], "usage_units": [{"unit": "tokens", "title": "Tokens"}],
+        "components": [{"key": "main", "max_count": 9}],
+        "usage_units": [{"unit": "tokens", "title": "Tokens"}],
         "lifecycle": {
-            "upgrade": {"strategy": "none"}, "rollback": {"supported": False}, "delete": {"data": "removed"},
+            "upgrade": {"strategy": "none"},
+            "rollback": {"supported": False},
+            "delete": {"data": "removed"},
             "attach": {"supported": True},
         },
-    }  # fmt: skip
+    }
 
 
 async def launchable(home: "Home") -> dict[str, str]:
@@ -100,9 +108,15 @@ async def launchable(home: "Home") -> dict[str, str]:
     account = {"name": f"operates-{slug}", "actions": OPERATOR}
     made = await home.post(Scope.PROJECT, "/service-accounts", account)
     sku = {
-        "slug": f"sku-of-{slug}"[:40], "display_name": "A SKU", "shape": "gpu_slice", "gpu_model": "made-up",
-        "regions": ["local"], "allowed_gpu_counts": [1], "price_minor_per_gpu_hour": 100, "currency": "EUR",
-    }  # fmt: skip
+        "slug": f"sku-of-{slug}"[:40],
+        "display_name": "A SKU",
+        "shape": "gpu_slice",
+        "gpu_model": "made-up",
+        "regions": ["local"],
+        "allowed_gpu_counts": [1],
+        "price_minor_per_gpu_hour": 100,
+        "currency": "EUR",
+    }
     await home.post(Scope.PLATFORM, "/skus", sku)
     known = {"app_id": app_id, "slug": slug, "version_id": subject.id, "account_id": made["id"], "sku": sku["slug"]}
     home.kept[key] = {name: str(value) for name, value in known.items()}
@@ -116,18 +130,26 @@ async def an_artifact(ground: Ground) -> None:
         return
     row = ground.row("artifact") | {"digest": DIGEST}
     source = {
-        "id": CLOCK.mint(Prefix.ARTIFACT_SOURCE), "tenant_id": ground.tenant_id, "name": "any",
-        "created_at": CLOCK.now(), "pattern": "oci://registry.example/team/*",
-    }  # fmt: skip
+        "id": CLOCK.mint(Prefix.ARTIFACT_SOURCE),
+        "tenant_id": ground.tenant_id,
+        "name": "any",
+        "created_at": CLOCK.now(),
+        "pattern": "oci://registry.example/team/*",
+    }
     await ground.write(Insert("artifact", row, machines_of("artifact")), Insert("artifact_source", source))
     verify = next(edge for edge in TRUST.edges if edge.source == "unverified" and edge.target == "verified")
-    await ground.write(Move("artifact", str(row["id"]), TRUST, verify, 0, ground.tenant_id))
+    await ground.write(StateChange("artifact", str(row["id"]), TRUST, verify, 0, ground.tenant_id))
     for generation, edge in enumerate(path(PROMOTION, PromotionState.ACTIVE)):
-        await ground.write(Move("artifact", str(row["id"]), PROMOTION, edge, generation, ground.tenant_id))
+        await ground.write(StateChange("artifact", str(row["id"]), PROMOTION, edge, generation, ground.tenant_id))
     seen = {
-        "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE), "tenant_id": ground.tenant_id, "artifact_id": row["id"],
-        "kind": "presence", "digest": DIGEST, "observed_at": CLOCK.now(), "size_bytes": row["size_bytes"],
-    }  # fmt: skip
+        "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE),
+        "tenant_id": ground.tenant_id,
+        "artifact_id": row["id"],
+        "kind": "presence",
+        "digest": DIGEST,
+        "observed_at": CLOCK.now(),
+        "size_bytes": row["size_bytes"],
+    }
     await ground.write(Insert("artifact_evidence", seen))
 
 
@@ -136,9 +158,12 @@ async def instance_ground(home: "Home") -> Ground:
     known = await launchable(home)
     ground = home.ground()
     standing = replace(
-        ground, app_id=known["app_id"], version_id=known["version_id"], account_id=known["account_id"],
+        ground,
+        app_id=known["app_id"],
+        version_id=known["version_id"],
+        account_id=known["account_id"],
         allocation_id=await ground.birth("allocation"),
-    )  # fmt: skip
+    )
     columns = {"placement": {"sku": known["sku"]}, "app_slug": known["slug"], "app_category": "scheduler"}
     made = await standing.birth("instance", **columns)
     subject = Subject("instance", INSTANCE, made, INSTANCE.initial)
@@ -201,8 +226,8 @@ async def new_secret(home: "Home", scope: Scope) -> dict[str, str]:
         VALUE, id=CLOCK.mint(Prefix.SECRET), tenant_id=ground.tenant_id, purpose="runtime_secret"
     )
     place = (ground.tenant_id, ground.project_id)
-    wish = SecretWish(*place, SECRET, "app_access", sealed, instance_id=ground.instance_id)
-    await apply(ground.database, ground.acting, context(), keep_secret(context(), wish, 0))
+    wish = RuntimeSecretSpec(*place, SECRET, "app_access", sealed, instance_id=ground.instance_id)
+    await apply(ground.database, ground.acting, context(), store_secret(context(), wish, 0))
     return {"instance_id": ground.instance_id, "secret_name": SECRET}
 
 

@@ -44,15 +44,23 @@ FORM: Plain = {
 def oci(**changes: Any) -> Plain:
     """An image that is started as it is."""
     return {
-        "manifest_version": 1, "app": "hello", "version": "1.0.0", "artifact_kind": "oci",
-        "artifacts": {"main": digest("a")}, "runtime_profile": {"image": "main"}, **changes,
-    }  # fmt: skip
+        "manifest_version": 1,
+        "app": "hello",
+        "version": "1.0.0",
+        "artifact_kind": "oci",
+        "artifacts": {"main": digest("a")},
+        "runtime_profile": {"image": "main"},
+        **changes,
+    }
 
 
 def launchable(app: str = "web-tool", **changes: Any) -> Plain:
     """An image with a profile of how to start and observe it."""
     return {
-        "manifest_version": 1, "app": app, "version": "2.1.0", "artifact_kind": "launchable",
+        "manifest_version": 1,
+        "app": app,
+        "version": "2.1.0",
+        "artifact_kind": "launchable",
         "artifacts": {"main": digest("b"), "weights": digest("c")},
         "compatibility": {"min_gpu_count": 1},
         "runtime_profile": {
@@ -71,18 +79,23 @@ def launchable(app: str = "web-tool", **changes: Any) -> Plain:
         "config_schema": {"type": "object", "properties": {"model": {"type": "string", "maxLength": 100}}},
         "endpoints": [
             {
-                "name": "web", "protocol": "http", "port": "web",
+                "name": "web",
+                "protocol": "http",
+                "port": "web",
                 "connect": [{"kind": "browser", "title": "Open"}],
             }
         ],
         **changes,
-    }  # fmt: skip
+    }
 
 
 def controller(app: str = "cluster", **changes: Any) -> Plain:
     """An app that an adapter of its own builds and operates."""
     return {
-        "manifest_version": 1, "app": app, "version": "1.4.0", "artifact_kind": "controller",
+        "manifest_version": 1,
+        "app": app,
+        "version": "1.4.0",
+        "artifact_kind": "controller",
         "artifacts": {"head": digest("d"), "worker": digest("e")},
         "runtime_backend": "adapter",
         "compatibility": {"multi_node": True},
@@ -95,15 +108,18 @@ def controller(app: str = "cluster", **changes: Any) -> Plain:
         ],
         "endpoints": [
             {
-                "name": "login", "protocol": "ssh",
+                "name": "login",
+                "protocol": "ssh",
                 "connect": [{"kind": "command", "title": "Log in", "template": "ssh -p {port} {host}"}],
             }
         ],
         "usage_units": [{"unit": "jobs_finished", "title": "Jobs"}],
         "operating_modes": [{"operating_mode": "tenant_dedicated", "control_plane_scope": "project"}],
         "required_actions": ["runtime.claim", "runtime.report", "task.create", "usage.report"],
-        "lifecycle": copy.deepcopy(LIFECYCLE), "runbook": copy.deepcopy(RUNBOOK), **changes,
-    }  # fmt: skip
+        "lifecycle": copy.deepcopy(LIFECYCLE),
+        "runbook": copy.deepcopy(RUNBOOK),
+        **changes,
+    }
 
 
 def read(plain: Plain) -> Manifest:

@@ -255,9 +255,15 @@ class Stage:
 
     def _sku(self) -> dict[str, Any]:
         return {
-            "slug": self._new("sku"), "display_name": "A SKU", "shape": "gpu_slice", "gpu_model": "made-up",
-            "regions": ["local"], "allowed_gpu_counts": [1], "price_minor_per_gpu_hour": 100, "currency": "EUR",
-        }  # fmt: skip
+            "slug": self._new("sku"),
+            "display_name": "A SKU",
+            "shape": "gpu_slice",
+            "gpu_model": "made-up",
+            "regions": ["local"],
+            "allowed_gpu_counts": [1],
+            "price_minor_per_gpu_hour": 100,
+            "currency": "EUR",
+        }
 
     async def _waiting_check(self, artifact_id: str, scope: Scope) -> str:
         """A check that nobody begins: it is due in a far future."""

@@ -4,11 +4,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from mooring.core.fleet.enrolment import EnrolmentToken, Joining
+from mooring.core.fleet.enrolment import EnrolmentToken, JoinRequest
 from mooring.core.fleet.inventory import Gpu, Inventory
 from mooring.core.fleet.node import HostKind, Node
 from mooring.core.fleet.slot import Slot
-from mooring.core.kernel.decision import Context, PrincipalKind
+from mooring.core.kernel.decision import DecisionContext, PrincipalKind
 from mooring.core.kernel.ids import Prefix
 from server.tests.support.decision_context import NOW, context, minter
 
@@ -24,7 +24,7 @@ def a_node(status: str = "ready", **other: Any) -> Node:
     inventory = None if status == "enrolled" else INVENTORY.document()
     node = Node(
         NODE_ID, "machine", "simulated", "local", {}, b"k" * 32, b"s" * 32, status, 3, 5, NOW, inventory=inventory
-    )  # fmt: skip
+    )
     return replace(node, **other)
 
 
@@ -41,12 +41,12 @@ def a_token(**other: Any) -> EnrolmentToken:
     return replace(token, **other)
 
 
-def joining(**other: Any) -> Joining:
+def joining(**other: Any) -> JoinRequest:
     """A machine that joins."""
-    wish = Joining("machine", HostKind.NAMESPACE, {"rack": "b", "row": "7"}, b"k" * 32, b"s" * 32)
+    wish = JoinRequest("machine", HostKind.NAMESPACE, {"rack": "b", "row": "7"}, b"k" * 32, b"s" * 32)
     return replace(wish, **other)
 
 
-def as_node() -> Context:
+def as_node() -> DecisionContext:
     """A node acts, now."""
     return context(NODE_ID, PrincipalKind.NODE)

@@ -12,13 +12,13 @@ import httpx
 from mooring.commands.fleet import task as commands
 from mooring.commands.kernel.work import Work, system_context
 from mooring.commands.services import Services
-from mooring.core.fleet.runtime_secret import GrantWish
+from mooring.core.fleet.runtime_secret import SecretGrantRequest
 from mooring.core.fleet.task import Task
-from mooring.core.fleet.task_creation import TaskWish
+from mooring.core.fleet.task_creation import TaskRequest
 from mooring.core.kernel.permissions import Authority
 from mooring.storage.fleet import task as tasks
 from mooring.storage.kernel.database import PLATFORM
-from mooring.workers.tasks import TaskWatch
+from mooring.workers.tasks import TaskReaper
 from server.tests.conftest import Tenant, World
 from server.tests.support.agent_double import AgentDouble, joined_agent
 from server.tests.support.later_clock import ShiftedClock
@@ -58,25 +58,30 @@ class Site:
         self.more.append(agent)
         return agent
 
-    def wish(self, type_: str = "process.run", arguments: dict[str, Any] | None = None, **other: Any) -> TaskWish:
+    def wish(self, type_: str = "process.run", arguments: dict[str, Any] | None = None, **other: Any) -> TaskRequest:
         """A task for the agent's node, under a name of its own."""
         said = RUN if type_ == "process.run" and arguments is None else arguments or {}
-        wish = TaskWish(
-            tenant_id=self.tenant.id, project_id=self.project_id, allocation_id=self.ground.allocation_id,
-            node_id=self.agent.node_id, type=type_, step=f"step-{next(_STEPS)}", arguments=said,
-        )  # fmt: skip
+        wish = TaskRequest(
+            tenant_id=self.tenant.id,
+            project_id=self.project_id,
+            allocation_id=self.ground.allocation_id,
+            node_id=self.agent.node_id,
+            type=type_,
+            step=f"step-{next(_STEPS)}",
+            arguments=said,
+        )
         return replace(wish, **other)
 
     async def make(self, type_: str = "process.run", arguments: dict[str, Any] | None = None, **other: Any) -> Task:
         """Make a task as the platform does."""
         return await self.make_wished(self.wish(type_, arguments, **other))
 
-    async def make_wished(self, wish: TaskWish) -> Task:
+    async def make_wished(self, request: TaskRequest) -> Task:
         """Make the task that is wished for, once."""
         context = system_context(self.services)
         work: Work[Task] = Work(self.services, self.ground.acting, context, Authority())
-        await commands.make(work, wish)
-        named = (wish.operation_id, wish.allocation_id, wish.step)
+        await commands.make(work, request)
+        named = (request.operation_id, request.allocation_id, request.step)
         made = await tasks.find_named(self.services.database, PLATFORM, *named)
         assert made is not None
         return made
@@ -91,7 +96,7 @@ class Site:
     async def later(self, by: timedelta) -> None:
         """Time passes, and the worker looks at the leases."""
         self.clock.by += by
-        await TaskWatch(self.services, pace_seconds=0.0).tick()
+        await TaskReaper(self.services, pace_seconds=0.0).tick()
 
     async def count(self, statement: str, *arguments: object) -> int:
         """A number from the database."""
@@ -124,6 +129,6 @@ async def a_site(world: World, slug: str = "acme") -> AsyncIterator[Site]:
             await each.client.aclose()
 
 
-def pull_grant(repository: str = "team/app", name: str = "pull") -> GrantWish:
+def pull_grant(repository: str = "team/app", name: str = "pull") -> SecretGrantRequest:
     """A token for one repository of the platform's own registry."""
-    return GrantWish(name, "artifact_pull", repository=repository)
+    return SecretGrantRequest(name, "artifact_pull", repository=repository)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import h11
 import httpx
 
-from mooring.relay.frames import CLOSE, DATA, END, OPEN, ROOM, WINDOW, Frame, packed, read_frame
+from mooring.relay.frames import CLOSE, DATA, END, OPEN, ROOM, WINDOW, TunnelFrame, packed, read_frame
 from mooring.relay.listener import Relay
 from server.tests.conftest import Tenant, World
 from server.tests.support.agent_double import AgentDouble, joined_agent
@@ -104,7 +104,7 @@ class Frames:
         self.writer.write(packed(kind, stream, data))
         await self.writer.drain()
 
-    async def next(self) -> Frame | None:
+    async def next(self) -> TunnelFrame | None:
         """The next frame; none when the relay is gone."""
         try:
             return await read_frame(self.reader)
@@ -119,7 +119,7 @@ class Inside:
     tunnel: "Tunnel"
     number: int
     asked: dict[str, Any]
-    arrived: "asyncio.Queue[Frame]" = field(default_factory=asyncio.Queue)
+    arrived: "asyncio.Queue[TunnelFrame]" = field(default_factory=asyncio.Queue)
     heard: bytes = b""
 
     async def accept(self) -> None:
@@ -130,7 +130,7 @@ class Inside:
         """One frame of this stream."""
         await self.tunnel.frames.send(kind, self.number, data)
 
-    async def next(self) -> Frame:
+    async def next(self) -> TunnelFrame:
         """The next frame for this stream; data is acknowledged."""
         frame = await self.arrived.get()
         if frame.kind == DATA:

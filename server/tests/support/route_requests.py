@@ -9,14 +9,12 @@ import base64
 import hashlib
 import itertools
 import json
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mooring.api.openapi import document
 from mooring.api.route import Route
@@ -202,9 +200,13 @@ class Home:
 def a_manifest(slug: str) -> dict[str, Any]:
     """A small manifest of the right shape, of this app."""
     return {
-        "manifest_version": 1, "app": slug, "version": "1.0.0", "artifact_kind": "oci",
-        "artifacts": {"main": f"sha256:{'a' * 64}"}, "runtime_profile": {"image": "main"},
-    }  # fmt: skip
+        "manifest_version": 1,
+        "app": slug,
+        "version": "1.0.0",
+        "artifact_kind": "oci",
+        "artifacts": {"main": f"sha256:{'a' * 64}"},
+        "runtime_profile": {"image": "main"},
+    }
 
 
 async def _new_artifact(home: Home, scope: Scope) -> dict[str, str]:
@@ -244,9 +246,15 @@ async def _a_sku(home: Home, scope: Scope) -> object:
 
 async def _made_sku(home: Home, *counts: int) -> Any:
     body = {
-        "slug": fresh_name("sku"), "display_name": "A kind of capacity", "shape": "gpu_slice", "gpu_model": "made-up",
-        "regions": ["local"], "allowed_gpu_counts": counts, "price_minor_per_gpu_hour": 100, "currency": "EUR",
-    }  # fmt: skip
+        "slug": fresh_name("sku"),
+        "display_name": "A kind of capacity",
+        "shape": "gpu_slice",
+        "gpu_model": "made-up",
+        "regions": ["local"],
+        "allowed_gpu_counts": counts,
+        "price_minor_per_gpu_hour": 100,
+        "currency": "EUR",
+    }
     return await home.post(Scope.PLATFORM, "/skus", body)
 
 
@@ -443,47 +451,3 @@ async def _filled(schema: dict[str, Any], home: Home, scope: Scope) -> dict[str,
     if not body and "description" in whole["properties"]:
         body["description"] = fresh_name("description")  # so that a change changes something
     return body
-
-
-def assertion(account_id: str, key_id: str, private_key: bytes, audience: str) -> str:
-    """A signed assertion that was never used before."""
-    now = int(time.time())
-    claims = {
-        "iss": account_id, "sub": account_id, "aud": audience, "iat": now, "exp": now + 120, "jti": fresh_name("jti"),
-    }  # fmt: skip
-    parts = [_encoded(json.dumps(part).encode()) for part in ({"alg": "EdDSA", "kid": key_id}, claims)]
-    signed = ".".join(parts)
-    return f"{signed}.{_encoded(Ed25519PrivateKey.from_private_bytes(private_key).sign(signed.encode()))}"
-
-
-def _encoded(part: bytes) -> str:
-    return base64.urlsafe_b64encode(part).decode().rstrip("=")
-
-
-@dataclass(frozen=True)
-class Account:
-    """A service account with its key, outside."""
-
-    id: str
-    key_id: str
-    private_key: bytes
-
-    async def token(self, client: httpx.AsyncClient) -> str:
-        """A new token in exchange for a new assertion."""
-        audience = f"{client.base_url}".rstrip("/") + "/api/v1/oauth/token"
-        form = {
-            "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
-            "assertion": assertion(self.id, self.key_id, self.private_key, audience),
-        }
-        answer = await client.post("/api/v1/oauth/token", data=form)
-        assert answer.status_code == 200, answer.text
-        return str(answer.json()["access_token"])
-
-
-async def make_account(home: Home, actions: list[str]) -> Account:
-    """A service account of the home's project with this list, and a key."""
-    private, public = new_key_pair()
-    body = {"name": fresh_name("account"), "actions": actions, "public_key": base64.b64encode(public).decode()}
-    made = await home.post(Scope.PROJECT, "/service-accounts", body)
-    keys = await home.post(Scope.PROJECT, f"/service-accounts/{made['id']}/keys", method="GET")
-    return Account(made["id"], keys["items"][0]["id"], private)

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mooring.core.catalog.manifest import Manifest, read_manifest
-from mooring.core.runtime.adapter_report import Seen
-from mooring.core.runtime.claim import Claim
+from mooring.core.runtime.adapter_report import ReportContext
+from mooring.core.runtime.claim import InstanceClaim
 from mooring.core.runtime.instance import Instance
 from mooring.core.runtime.member import Member
 from mooring.core.runtime.operation import Operation, OperationKind
@@ -38,20 +38,45 @@ def manifest() -> Manifest:
 def instance(**columns: Any) -> Instance:
     """An instance that runs."""
     made = Instance(
-        id="ins_1", name="app", app_id="app_1", app_slug="hello", app_category="tool", version_id="ver_1",
-        version="1.0.0", channel=None, pin=PIN, config={}, topology={"head": 1}, placement={},
-        operating_mode="tenant_dedicated", control_plane_scope="project", runtime_backend="container",
-        service_account_id=ACCOUNT, requested_by="usr_1", status="running", **PLACE, **TRACED,
-    )  # fmt: skip
+        id="ins_1",
+        name="app",
+        app_id="app_1",
+        app_slug="hello",
+        app_category="tool",
+        version_id="ver_1",
+        version="1.0.0",
+        channel=None,
+        pin=PIN,
+        config={},
+        topology={"head": 1},
+        placement={},
+        operating_mode="tenant_dedicated",
+        control_plane_scope="project",
+        runtime_backend="container",
+        service_account_id=ACCOUNT,
+        requested_by="usr_1",
+        status="running",
+        **PLACE,
+        **TRACED,
+    )
     return replace(made, **columns)
 
 
 def member(name: str = "head", status: str = "ready", **columns: Any) -> Member:
     """A member of the component of its name."""
     made = Member(
-        id=f"mem_{name}", instance_id="ins_1", component_key=name.partition("-")[0], ordinal=0, name=name,
-        version_id="ver_1", version="1.0.0", allocation_id="alc_1", status=status, **PLACE, **TRACED,
-    )  # fmt: skip
+        id=f"mem_{name}",
+        instance_id="ins_1",
+        component_key=name.partition("-")[0],
+        ordinal=0,
+        name=name,
+        version_id="ver_1",
+        version="1.0.0",
+        allocation_id="alc_1",
+        status=status,
+        **PLACE,
+        **TRACED,
+    )
     return replace(made, **columns)
 
 
@@ -59,14 +84,23 @@ def operation(kind: OperationKind, status: str = "running", **columns: Any) -> O
     """An operation that is the adapter's turn."""
     begun = None if status == "accepted" else NOW
     made = Operation(
-        id="op_1", instance_id="ins_1", kind=kind.value, request={}, deadline_at=NOW, requested_by="usr_1",
-        status=status, dispatched_at=NOW, started_at=begun, attempt_fence=None if begun is None else 3, **PLACE,
+        id="op_1",
+        instance_id="ins_1",
+        kind=kind.value,
+        request={},
+        deadline_at=NOW,
+        requested_by="usr_1",
+        status=status,
+        dispatched_at=NOW,
+        started_at=begun,
+        attempt_fence=None if begun is None else 3,
+        **PLACE,
         **TRACED,
-    )  # fmt: skip
+    )
     return replace(made, **columns)
 
 
-def seen(*members: Member, of: Instance | None = None, during: Operation | None = None, **more: Any) -> Seen:
+def seen(*members: Member, of: Instance | None = None, during: Operation | None = None, **more: Any) -> ReportContext:
     """What a report under fence 3 is held against."""
-    claim = Claim("ins_1", ACCOUNT, "holder", 3)
-    return Seen(claim, of or instance(), {each.id: each for each in members}, during, **more)
+    claim = InstanceClaim("ins_1", ACCOUNT, "holder", 3)
+    return ReportContext(claim, of or instance(), {each.id: each for each in members}, during, **more)

@@ -89,11 +89,17 @@ class Fleet:
         own = {"MOORING_MASTER_KEY_FILE": str(keys), "MOORING_FIRST_ADMIN_CODE_FILE": str(code_path)}
         with log_path.open("wb") as log:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "mooring", command, *arguments,
+                sys.executable,
+                "-m",
+                "mooring",
+                command,
+                *arguments,
                 env=inherited | GENEROUS | own | self._environment | environment,
-                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
                 preexec_fn=end_with_parent,
-            )  # fmt: skip
+            )
         served = Served(process, "", code_path, log_path)
         self._all.append(served)
         return served

@@ -99,10 +99,14 @@ async def connect(url: str, path: str, token: str | None = None, **headers: str)
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     named = {
-        "Host": parts.netloc, "Connection": "keep-alive, Upgrade", "Upgrade": "websocket",
-        "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": base64.b64encode(os.urandom(16)).decode(),
-        **({} if token is None else {"Authorization": f"Bearer {token}"}), **headers,
-    }  # fmt: skip
+        "Host": parts.netloc,
+        "Connection": "keep-alive, Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": base64.b64encode(os.urandom(16)).decode(),
+        **({} if token is None else {"Authorization": f"Bearer {token}"}),
+        **headers,
+    }
     lines = "".join(f"{name}: {value}\r\n" for name, value in named.items())
     try:
         writer.write(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())

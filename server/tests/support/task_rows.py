@@ -25,20 +25,45 @@ async def a_receipt(ground: Ground) -> str:
     own = await _own_ground(ground)
     task_id = await own.birth("task", type="sandbox.destroy", arguments={})
     body = {
-        "v": 1, "node_id": own.node_id, "sequence": 1, "previous": "0" * 64, "task_id": task_id,
-        "task_type": "sandbox.destroy", "tenant_id": own.tenant_id, "project_id": own.project_id,
-        "allocation_id": own.allocation_id, "owner": own.allocation_id, "host": "simulated",
-        "looked_at": int(time.time()), "looked": dict.fromkeys(KINDS, 0), "not_looked": [], "found": [],
-        "removed": [], "remaining": [], "truncated": False, "clean": True,
-    }  # fmt: skip
+        "v": 1,
+        "node_id": own.node_id,
+        "sequence": 1,
+        "previous": "0" * 64,
+        "task_id": task_id,
+        "task_type": "sandbox.destroy",
+        "tenant_id": own.tenant_id,
+        "project_id": own.project_id,
+        "allocation_id": own.allocation_id,
+        "owner": own.allocation_id,
+        "host": "simulated",
+        "looked_at": int(time.time()),
+        "looked": dict.fromkeys(KINDS, 0),
+        "not_looked": [],
+        "found": [],
+        "removed": [],
+        "remaining": [],
+        "truncated": False,
+        "clean": True,
+    }
     signed = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
     row = {
-        "id": CLOCK.mint(Prefix.RECEIPT), "tenant_id": own.tenant_id, "project_id": own.project_id,
-        "task_id": task_id, "task_type": "sandbox.destroy", "node_id": own.node_id,
-        "allocation_id": own.allocation_id, "owner": own.allocation_id, "sequence": 1, "previous": "0" * 64,
-        "digest": hashlib.sha256(signed).hexdigest(), "clean": True, "body": signed, "signature": b"s" * 64,
-        "looked_at": CLOCK.now(), "created_at": CLOCK.now(),
-    }  # fmt: skip
+        "id": CLOCK.mint(Prefix.RECEIPT),
+        "tenant_id": own.tenant_id,
+        "project_id": own.project_id,
+        "task_id": task_id,
+        "task_type": "sandbox.destroy",
+        "node_id": own.node_id,
+        "allocation_id": own.allocation_id,
+        "owner": own.allocation_id,
+        "sequence": 1,
+        "previous": "0" * 64,
+        "digest": hashlib.sha256(signed).hexdigest(),
+        "clean": True,
+        "body": signed,
+        "signature": b"s" * 64,
+        "looked_at": CLOCK.now(),
+        "created_at": CLOCK.now(),
+    }
     await own.write(Insert("receipt", row), acting=PLATFORM)
     return str(row["id"])
 
@@ -50,32 +75,53 @@ async def every_row(ground: Ground) -> None:
     place: dict[str, object] = {"tenant_id": own.tenant_id, "project_id": own.project_id, "created_at": now}
     task_id = await own.birth("task", instance_id=ground.instance_id, operation_id=await own.birth("operation"))
     chunk = {
-        "task_id": task_id, "offset": 0, "tenant_id": own.tenant_id, "project_id": own.project_id, "chunk": b"x",
+        "task_id": task_id,
+        "offset": 0,
+        "tenant_id": own.tenant_id,
+        "project_id": own.project_id,
+        "chunk": b"x",
         "received_at": now,
-    }  # fmt: skip
+    }
     await own.write(Insert("task_log", chunk), acting=PLATFORM)
     for home in ({"allocation_id": own.allocation_id}, {"instance_id": ground.instance_id}):
         secret_id, kept_id = CLOCK.mint(Prefix.SECRET), CLOCK.mint(Prefix.RUNTIME_SECRET)
         sealed = {
-            "id": secret_id, "tenant_id": own.tenant_id, "purpose": "runtime_secret", "master_key_id": "k",
-            "wrapped_key": b"w", "ciphertext": b"c", "created_at": now,
-        }  # fmt: skip
+            "id": secret_id,
+            "tenant_id": own.tenant_id,
+            "purpose": "runtime_secret",
+            "master_key_id": "k",
+            "wrapped_key": b"w",
+            "ciphertext": b"c",
+            "created_at": now,
+        }
         named = {"name": f"secret-{len(home)}", "purpose": "artifact_pull"}
         kept = place | home | named | {"id": kept_id, "secret_id": secret_id}
         await own.write(Insert("secret", sealed), Insert("runtime_secret", kept))
-        grant = place | named | {
-            "id": CLOCK.mint(Prefix.SECRET_GRANT), "task_id": task_id, "runtime_secret_id": kept_id, "expires_at": now,
-            "name": f"grant-{kept_id[-8:]}",
-        }  # fmt: skip
+        grant = (
+            place
+            | named
+            | {
+                "id": CLOCK.mint(Prefix.SECRET_GRANT),
+                "task_id": task_id,
+                "runtime_secret_id": kept_id,
+                "expires_at": now,
+                "name": f"grant-{kept_id[-8:]}",
+            }
+        )
         await own.write(Insert("secret_grant", grant))
     await a_receipt(ground)
     # The last ones are named by nobody, so that naming them breaks no rule but the one that is tried.
     await own.birth("operation")
     await own.birth("instance")
     unused = {
-        "id": CLOCK.mint(Prefix.SECRET), "tenant_id": own.tenant_id, "purpose": "any", "master_key_id": "k",
-        "wrapped_key": b"w", "ciphertext": b"c", "created_at": now,
-    }  # fmt: skip
+        "id": CLOCK.mint(Prefix.SECRET),
+        "tenant_id": own.tenant_id,
+        "purpose": "any",
+        "master_key_id": "k",
+        "wrapped_key": b"w",
+        "ciphertext": b"c",
+        "created_at": now,
+    }
     await own.write(Insert("secret", unused))
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from mooring.settings import Settings
-from mooring.storage.kernel.database import PLATFORM, Acting, Database, Lent, PoolSettings
-from mooring.storage.kernel.pool import Connection
-from mooring.workers.allocation_reconciler import Runtime
+from mooring.storage.kernel.database import PLATFORM, Acting, BorrowedConnection, Database, PoolSettings
+from mooring.storage.kernel.pool import PooledConnection
+from mooring.workers.allocation_reconciler import AllocationReconciler
 from server.tests.conftest import World
 from server.tests.storage.fleet.test_placers import UNTRUE
 from server.tests.support.allocation_site import Site, make_site
@@ -29,10 +29,10 @@ class Died(BaseException):
 class _Last:
     """A connection that is used to its end, and then never again."""
 
-    def __init__(self, lent: Lent) -> None:
+    def __init__(self, lent: BorrowedConnection) -> None:
         self._lent = lent
 
-    async def __aenter__(self) -> Connection:
+    async def __aenter__(self) -> PooledConnection:
         return await self._lent.__aenter__()
 
     async def __aexit__(
@@ -65,7 +65,7 @@ async def dies(site: Site, settings: Settings, uses: int, *, after: bool) -> boo
     services = site.world.running.platform.services
     own = type(services)(**{name: getattr(services, name) for name in services.__slots__} | {"database": database})
     try:
-        await Runtime(own).tick()
+        await AllocationReconciler(own).tick()
     except Died:
         return True
     finally:

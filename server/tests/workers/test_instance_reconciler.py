@@ -60,8 +60,10 @@ async def test_a_launch_without_an_adapter_fails_by_name_and_leaves_nothing(worl
     await stage.look()
     stopped = await stage.instance(instance_id)
     assert (stopped.status, stopped.teardown_proof, stopped.failure_code) == (
-        "stopped", "receipts", "adapter_unavailable",
-    )  # fmt: skip
+        "stopped",
+        "receipts",
+        "adapter_unavailable",
+    )
 
 
 async def test_a_stop_ends_each_member_with_the_receipt_of_its_node(world: World) -> None:
@@ -374,7 +376,7 @@ async def test_a_snapshot_of_many_instances_takes_as_many_statements_as_one_of_a
         taken = []
         for some in (ids[:1], ids):
             counted.reads = 0
-            assert len(await instance_reconcile.seen(counted, stage.services.clock.now(), some)) == len(some)
+            assert len(await instance_reconcile.snapshot(counted, stage.services.clock.now(), some)) == len(some)
             taken.append(counted.reads)
     finally:
         await counted.close()

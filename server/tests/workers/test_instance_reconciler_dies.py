@@ -15,7 +15,7 @@ import pytest
 from mooring.core.runtime.operation import OperationKind
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSettings
-from mooring.workers.instance_reconciler import Instances
+from mooring.workers.instance_reconciler import InstanceReconciler
 from server.tests.conftest import World
 from server.tests.support.instance_stage import Stage, make_stage
 from server.tests.workers.test_allocation_reconciler_dies import Died, DyingDatabase
@@ -50,7 +50,7 @@ async def dies(stage: Stage, settings: Settings, writes: int, *, after: bool) ->
     services = stage.services
     own = type(services)(**{name: getattr(services, name) for name in services.__slots__} | {"database": database})
     try:
-        await Instances(own).tick()
+        await InstanceReconciler(own).tick()
     except Died:
         return True
     finally:
@@ -134,7 +134,7 @@ async def test_workers_side_by_side_do_each_thing_once(world: World) -> None:
     members = await stage.members(instance_id)
     await stage.stop(instance_id)
     stage.site.later(timedelta(seconds=61))
-    workers = [Instances(stage.services) for _ in range(4)]
+    workers = [InstanceReconciler(stage.services) for _ in range(4)]
     await asyncio.gather(*(each.tick() for each in workers))
     await stage.look()
     for each in members:
@@ -155,17 +155,20 @@ async def test_a_stop_that_races_the_worker_leaves_one_decommission_and_no_membe
         instance_id = await stage.launch([allocation_id], owned=True)
         stage.site.later(timedelta(seconds=301))  # the worker fails the launch at this moment
         await asyncio.gather(
-            Instances(stage.services).tick(), stage.stop(instance_id), Instances(stage.services).tick(),
+            InstanceReconciler(stage.services).tick(),
+            stage.stop(instance_id),
+            InstanceReconciler(stage.services).tick(),
             return_exceptions=True,
-        )  # fmt: skip
+        )
         await stage.look()
         if (await stage.instance(instance_id)).status == "failed":
             await stage.stop(instance_id)
         await stage.look(2)
         assert (await stage.instance(instance_id)).status == "stopped"
         assert {each.kind: each.is_over for each in await stage.operations(instance_id)}.items() >= {
-            ("deploy", True), ("decommission", True),
-        }  # fmt: skip
+            ("deploy", True),
+            ("decommission", True),
+        }
         assert await stage.closings(instance_id) == ["nothing_started"]
         stage.site.later(timedelta(0))
         await stage.site.fleet.do(allocation_id)

@@ -5,30 +5,27 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import httpx
 import msgspec
 import pytest
 
-from mooring.commands.services import Services
 from mooring.gateways.telemetry.instruments import Telemetry
 from mooring.settings import Settings
-from mooring.storage.kernel import event as events
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.records import delivery as deliveries
 from mooring.wiring import workers
-from mooring.workers.loop import Loop
+from mooring.workers.loop import WorkerLoop
 from mooring.workers.outbox import OutboxRelay
-from server.tests.conftest import Tenant, World
+from server.tests.conftest import World
 from server.tests.support.http_receiver import Received, Receiver, Reply, answer, http, made, never, receiver, verifies
 from server.tests.support.later_clock import ShiftedClock
-from tests.support.waiting import until
+from server.tests.support.outbox_site import Outbox
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -38,69 +35,6 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
     return replace(settings, webhook_allow_networks="127.0.0.0/8", webhook_timeout_seconds=60.0, webhook_attempts_max=3)
-
-
-class Outbox:
-    """A tenant with webhooks, and a relay that works when it is told to."""
-
-    def __init__(self, world: World, tenant: Tenant) -> None:
-        self.world = world
-        self.tenant = tenant
-        self.client = world.client(tenant.token)
-        self.place = f"/api/v1/tenants/{tenant.id}"
-        self.clock = ShiftedClock()
-        self.services: Services = replace(world.running.platform.services, clock=self.clock)
-        self.relay = OutboxRelay(self.services)
-
-    async def webhook(self, receiving: Receiver, *types: str) -> dict[str, Any]:
-        url = f"http://127.0.0.1:{receiving.port}/"
-        return await made(self.client, self.place, url=url, event_types=list(types or ("identity.project.*",)))
-
-    async def happens(self, slug: str) -> str:
-        """Something happens: an event, and a delivery for each webhook that wants it."""
-        return await self.world.project(self.tenant, slug)
-
-    async def listed(self, **wanted: str) -> list[dict[str, Any]]:
-        return list((await self.client.get(f"{self.place}/deliveries", params=wanted)).json()["items"])
-
-    async def told(self, correlation_id: str, type_: str) -> dict[str, Any]:
-        """The event of this type, as soon as the stream shows it."""
-        wanted = {"correlation_id": correlation_id, "wait": "20"}
-        async with asyncio.timeout(60):
-            while True:
-                page = (await self.client.get(f"{self.place}/events", params=wanted)).json()
-                for each in page["items"]:
-                    if each["type"] == type_:
-                        return dict(each)
-                wanted["cursor"] = page["next_cursor"]
-
-    async def is_settled(self) -> bool:
-        """Whether the relay may take all that has happened: others of the cluster may hold the horizon."""
-        return not await events.unsettled(self.services.database)
-
-    async def until(self, reached: Callable[[], Awaitable[bool]]) -> None:
-        """Let the relay work until something is so; others of the cluster may hold the horizon for a moment."""
-
-        async def works() -> bool:
-            if not (is_so := await reached()):
-                await self.relay.tick()
-                await self.relay.drain()
-            return is_so
-
-        await until(works)
-
-    async def until_nothing_is_left(self) -> None:
-        nothing = """
-            SELECT count(*) = 0 FROM delivery d JOIN webhook w ON w.id = d.webhook_id AND w.enabled
-             WHERE d.finished_at IS NULL"""
-        await self.until(lambda: self.services.database.fetchval(PLATFORM, nothing))
-
-    async def until_all(self, status: str, count: int = 1) -> list[dict[str, Any]]:
-        async def reached() -> bool:
-            return len(await self.listed(status=status)) >= count
-
-        await self.until(reached)
-        return await self.listed(status=status)
 
 
 @pytest.fixture
@@ -138,9 +72,11 @@ async def test_a_webhook_gets_what_it_asked_for_of_its_place_and_nothing_else(ou
         await outbox.webhook(users, "identity.user.created")
         await made(outbox.client, f"/api/v1/projects/{first}", url=f"http://127.0.0.1:{projects.port}/")
         await made(
-            outbox.world.admin, "/api/v1/platform", url=f"http://127.0.0.1:{platform.port}/",
+            outbox.world.admin,
+            "/api/v1/platform",
+            url=f"http://127.0.0.1:{platform.port}/",
             event_types=["identity.project.created"],
-        )  # fmt: skip
+        )
         await outbox.world.project(other, "foreign")
         await outbox.happens("second")
         await outbox.until_nothing_is_left()
@@ -283,7 +219,7 @@ async def test_a_slow_receiver_holds_up_nobody_else(outbox: Outbox) -> None:
             await outbox.webhook(receiver_)
         for number in range(20):
             await outbox.happens(f"project-{number}")
-        await until(outbox.is_settled)
+        await outbox.settled()
         async with asyncio.timeout(60):
             while len(stuck.received) < 8 or len(await outbox.listed(status="delivered")) < 20:
                 await outbox.relay.tick()
@@ -310,7 +246,7 @@ async def test_a_worker_that_stops_hands_its_leases_back(outbox: Outbox) -> None
     async with receiving(never) as stuck:
         await outbox.webhook(stuck)
         await outbox.happens("train")
-        loop = Loop(outbox.relay, Telemetry().worker_tick)
+        loop = WorkerLoop(outbox.relay, Telemetry().worker_tick)
         task = asyncio.create_task(loop.run())
         await stuck.wait_for(1)
         loop.stop()
@@ -396,9 +332,16 @@ async def test_a_worker_killed_in_the_middle_of_a_delivery_loses_nothing(outbox:
         webhook = await outbox.webhook(stuck)
         await outbox.happens("train")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "mooring", "worker", env=environment, cwd=ROOT / "server",
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "mooring",
+            "worker",
+            env=environment,
+            cwd=ROOT / "server",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
         try:
             await stuck.wait_for(1)
         finally:

@@ -11,20 +11,34 @@ from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix, made_at_milliseconds
 from mooring.gateways.clock import SystemClock
 from mooring.gateways.telemetry.instruments import Telemetry
-from mooring.workers.loop import QUICK_LOOKS, QUIET_SECONDS, Loop, Pace, is_of_app
+from mooring.workers.loop import QUICK_LOOKS, QUIET_SECONDS, WakePace, WorkerLoop, is_of_app
 from tests.support.waiting import turns
 
 
 def event(kind: EventType, **data: object) -> Event:
     """An event of this type."""
     return Event(
-        BEGINNING, "evt_1", kind.value, "task", "tsk_1", 1, "ten_1", "prj_1", None, None, "system", "system", "cor_1",
-        "0" * 32, datetime.now(UTC), dict(data),
-    )  # fmt: skip
+        BEGINNING,
+        "evt_1",
+        kind.value,
+        "task",
+        "tsk_1",
+        1,
+        "ten_1",
+        "prj_1",
+        None,
+        None,
+        "system",
+        "system",
+        "cor_1",
+        "0" * 32,
+        datetime.now(UTC),
+        dict(data),
+    )
 
 
 def test_the_first_looks_after_a_quiet_time_follow_each_other_closely_and_the_others_do_not() -> None:
-    pace, now = Pace(0.05), 100.0
+    pace, now = WakePace(0.05), 100.0
     waits = []
     for _ in range(QUICK_LOOKS + 5):
         waits.append(pace.wait_seconds(now))
@@ -40,7 +54,7 @@ def test_the_first_looks_after_a_quiet_time_follow_each_other_closely_and_the_ot
 
 
 def test_a_look_that_takes_long_is_followed_by_a_rest_within_bounds() -> None:
-    pace = Pace(0.05, ratio=2, rest_seconds=0.25)
+    pace = WakePace(0.05, ratio=2, rest_seconds=0.25)
     pace.looked(100.0, 100.1)
     assert pace.wait_seconds(100.1) == pytest.approx(0.2)
     pace.looked(101.0, 103.0)
@@ -49,7 +63,7 @@ def test_a_look_that_takes_long_is_followed_by_a_rest_within_bounds() -> None:
 
 @pytest.mark.anyio
 async def test_a_look_that_comes_to_an_error_is_followed_by_a_pause_too() -> None:
-    pace = Pace(600.0)
+    pace = WakePace(600.0)
     for _ in range(QUICK_LOOKS):
         with pytest.raises(LookupError):
             async with pace.look():
@@ -75,16 +89,16 @@ def test_who_waits_for_nodes_is_not_woken_by_what_apps_do_there(kind: EventType,
 
 
 class Counting:
-    """A worker that counts its ticks and heeds one kind of event."""
+    """A worker that counts its ticks and wants one kind of event."""
 
     name = "counting"
-    look_seconds = 600.0
+    poll_interval_seconds = 600.0
 
     def __init__(self) -> None:
         self.ticks = 0
         self.ticked = asyncio.Event()
 
-    def heeds(self, event: Event) -> bool:
+    def wants(self, event: Event) -> bool:
         """One kind."""
         return event.type == EventType.ALLOCATION_ACTIVE
 
@@ -101,7 +115,7 @@ class Counting:
 @pytest.mark.anyio
 async def test_a_worker_is_woken_by_what_it_heeds_alone() -> None:
     worker = Counting()
-    loop = Loop(worker, Telemetry().worker_tick)
+    loop = WorkerLoop(worker, Telemetry().worker_tick)
     async with asyncio.timeout(60), asyncio.TaskGroup() as running:
         running.create_task(loop.run())
         await worker.ticked.wait()

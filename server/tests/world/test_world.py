@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 import uvloop
 
-from mooring.commands.fleet.task import lapse_tasks
+from mooring.commands.fleet.task import expire_tasks
 from mooring.core.fleet.task import Task
 from mooring.core.fleet.task_report import ReportCode
 from mooring.storage.kernel.database import PLATFORM
@@ -105,12 +105,12 @@ def test_a_receipt_that_comes_after_its_lease_keeps_its_place_in_the_chain_of_it
         node.held.remove(task)
         node.perform(task)
         world.leap(95)
-        await lapse_tasks(world.services)
+        await expire_tasks(world.services)
         assert await node.report(task) == ReportCode.LEASE_LOST  # the agent takes it for told, as agents do
         (receipt,) = await world.database.fetch(PLATFORM, "SELECT clean, late FROM receipt WHERE task_id = $1", task.id)
         assert tuple(receipt) == (True, True)
         world.leap(3_700)  # and the task is never offered again
-        await lapse_tasks(world.services)
+        await expire_tasks(world.services)
         assert await world.database.fetchval(PLATFORM, "SELECT status FROM task WHERE id = $1", task.id) == "expired"
         await world.settle(world.is_over)
         assert await wrong_at_the_end(world) == []
@@ -130,7 +130,7 @@ def test_a_task_that_is_offered_again_ends_with_the_receipt_that_came_late(sail:
         node.held.clear()
         node.perform(task)
         world.leap(95)
-        await lapse_tasks(world.services)
+        await expire_tasks(world.services)
         assert await node.report(task) == ReportCode.LEASE_LOST
         assert await node.claim()
         assert await node.report(node.held.pop()) is None

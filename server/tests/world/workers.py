@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from random import Random
 
 from mooring.commands.fleet import allocation_reconcile
-from mooring.commands.fleet.task import lapse_tasks
+from mooring.commands.fleet.task import expire_tasks
 from mooring.commands.runtime import instance_reconcile
 from mooring.commands.services import Services
-from mooring.core.fleet.placement import Board
-from mooring.core.fleet.placement_explanation import Choices, explain
+from mooring.core.fleet.placement import PlacementBoard
+from mooring.core.fleet.placement_explanation import AllowedChoices, explain
 from mooring.storage.fleet import placement
 from mooring.storage.runtime import instance_reconcile as instances
 from mooring.workers.allocation_reconciler import BATCH, units_of
@@ -30,7 +30,7 @@ class InstanceWorker:
         ids = await instances.due(database, now, instance_reconcile.limits_of(self.services.settings), "", BATCH)
         if not ids:
             return False
-        (seen,) = await instances.seen(database, now, [self.chance.choice(ids)])
+        (seen,) = await instances.snapshot(database, now, [self.chance.choice(ids)])
         return await instance_reconcile.step(self.services, seen)
 
 
@@ -47,7 +47,7 @@ class AllocationWorker:
         database, now = self.services.database, self.services.clock.now()
         ids = await placement.due(database, now, "", BATCH)
         if ids:
-            (seen,) = await placement.seen(database, [self.chance.choice(ids)])
+            (seen,) = await placement.allocation_snapshots(database, [self.chance.choice(ids)])
             if await allocation_reconcile.step(self.services, seen):
                 return True
         return self.asked and await self._place()
@@ -58,14 +58,14 @@ class AllocationWorker:
         if not waiting:
             self.asked = False
             return False
-        board = Board(await placement.snapshot(database))
+        board = PlacementBoard(await placement.snapshot(database))
         for unit in units_of(waiting):
             plan = board.place(unit.requests())
             if plan is not None:
                 return (await allocation_reconcile.claim(self.services, unit.allocations, plan)).done
         said = False
         for unit in units_of(waiting):
-            answer = explain(board, unit.requests(), Choices())
+            answer = explain(board, unit.requests(), AllowedChoices())
             for each in unit.allocations:
                 said |= await allocation_reconcile.keep_waiting(self.services, each, f"no room: {answer.because}")
         return said
@@ -79,4 +79,4 @@ class TaskWatch:
 
     async def step(self) -> bool:
         """One look; whether there was anything."""
-        return bool(await lapse_tasks(self.services))
+        return bool(await expire_tasks(self.services))

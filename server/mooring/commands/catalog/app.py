@@ -1,9 +1,9 @@
 """Commands on apps."""
 
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.core.catalog.app import App, AppCard, create_app, former_keys, set_adapter_key, update_app
-from mooring.core.catalog.operator_account import Rekeyed, rekey_operator
+from mooring.core.catalog.operator_account import OperatorKeys, rekey_operator
 from mooring.core.identity.service_account import ServiceAccount
 from mooring.core.kernel.decision import Decision
 from mooring.storage.catalog import app as apps
@@ -28,7 +28,7 @@ async def update(work: Work[App], app_id: str, wish: dict[str, str | None], revi
     """Change an app's card; what is not given stays."""
 
     async def load() -> App:
-        return found(await apps.find(work.database, work.acting, app_id), "app")
+        return require(await apps.find(work.database, work.acting, app_id), "app")
 
     def card(app: App) -> AppCard:
         kept = {"display_name": app.display_name, "description": app.description, "icon": app.icon}
@@ -46,7 +46,7 @@ async def set_key(work: Work[App], app_id: str, public_key: bytes | None, *, kee
     seen: list[App] = []
 
     async def load() -> App:
-        seen.append(found(await apps.find(work.database, work.acting, app_id), "app"))
+        seen.append(require(await apps.find(work.database, work.acting, app_id), "app"))
         return seen[-1]
 
     answered = await work.execute(load, lambda app: set_adapter_key(work.context, app, public_key))
@@ -58,7 +58,7 @@ async def set_key(work: Work[App], app_id: str, public_key: bytes | None, *, kee
             return answered  # somebody set another one since, and goes through the accounts himself
         listed = await accounts.unkeyed(work.database, PLATFORM, app_id, (public_key, old), (after, BATCH))
         for account, keys in listed:
-            decision = rekey_operator(work.context, Rekeyed(account, keys), public_key, old)
+            decision = rekey_operator(work.context, OperatorKeys(account, keys), public_key, old)
             if decision.writes:
                 await _rekey(work, decision)
         if len(listed) < BATCH:
@@ -72,4 +72,4 @@ async def _rekey(work: Work[App], decision: Decision[ServiceAccount]) -> None:
         await apply(work.database, PLATFORM, work.context, decision, origin=work.origin)
     except StaleWrite:
         return
-    work.services.hub.poke(event.type for event in decision.events)
+    work.services.hub.notify(event.type for event in decision.events)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from mooring.commands.catalog.artifact_evaluation import judged
-from mooring.commands.kernel.lookup import found
+from mooring.commands.catalog.artifact_evaluation import evaluate_artifacts
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.core.catalog.app import App
 from mooring.core.catalog.app_version import (
@@ -23,10 +23,10 @@ from mooring.core.catalog.app_version import (
     set_canary_percentage,
     why_version_ahead,
 )
-from mooring.core.catalog.artifact_promotion import CheckResult, PromotionWish
-from mooring.core.catalog.manifest_lint import About, examine, refuse_errors
+from mooring.core.catalog.artifact_promotion import CheckResult, PromotionRequest
+from mooring.core.catalog.manifest_lint import AppContext, examine, refuse_errors
 from mooring.core.catalog.promotion_lifecycle import PromotionState, PromotionTrigger
-from mooring.core.kernel.decision import Context, Decision, Insert
+from mooring.core.kernel.decision import Decision, DecisionContext, Insert
 from mooring.core.kernel.finding import errors_in
 from mooring.core.kernel.ids import Prefix, is_id
 from mooring.storage.catalog import app as apps
@@ -49,47 +49,52 @@ async def update(
     return await work.execute(load, lambda seen: replace_manifest(work.context, *seen, manifest, revision_seen))
 
 
-async def promote(work: Work[AppVersion], app_id: str, version_id: str, wish: PromotionWish) -> Answered:
+async def promote(work: Work[AppVersion], app_id: str, version_id: str, request: PromotionRequest) -> Answered:
     """Move a version, or give a canary another share of the projects."""
 
     async def load() -> tuple[App, AppVersion, VersionFacts]:
         app, version = await _app(work, app_id), await _version(work, app_id, version_id)
-        return app, version, await _facts(work, version, wish)
+        return app, version, await _facts(work, version, request)
 
     def decide(seen: tuple[App, AppVersion, VersionFacts]) -> Decision[AppVersion]:
         app, version, facts = seen
-        if wish.trigger is PromotionTrigger.CANARY and version.promotion == PromotionState.CANARY:
-            return set_canary_percentage(work.context, version, wish.canary_percentage or 0, wish.reason)
-        if wish.trigger is PromotionTrigger.STAGE and version.promotion == PromotionState.DRAFT:
-            return _staged(work.context, app, version, wish, facts)
-        return move_version(work.context, version, wish, facts)
+        if request.trigger is PromotionTrigger.CANARY and version.promotion == PromotionState.CANARY:
+            return set_canary_percentage(work.context, version, request.canary_percentage or 0, request.reason)
+        if request.trigger is PromotionTrigger.STAGE and version.promotion == PromotionState.DRAFT:
+            return _staged(work.context, app, version, request, facts)
+        return move_version(work.context, version, request, facts)
 
     return await work.execute(load, decide)
 
 
 def _staged(
-    context: Context, app: App, version: AppVersion, wish: PromotionWish, facts: VersionFacts
+    context: DecisionContext, app: App, version: AppVersion, request: PromotionRequest, facts: VersionFacts
 ) -> Decision[AppVersion]:
     """Staging with its checks: a manifest with errors is refused with all of its findings."""
-    findings = examine(version.manifest, About(app.slug, app.category)).findings
+    findings = examine(version.manifest, AppContext(app.slug, app.category)).findings
     refuse_errors(findings)
     behind = why_version_ahead(version, PromotionState.STAGED, facts.parts)
     if behind is not None:
         raise behind
     linted = CheckResult("lint", version.manifest_digest, not errors_in(findings), f"{len(findings)} warnings")
     checks = (linted, *facts.checks)
-    decision = move_version(context, version, wish, replace(facts, checks=checks))
+    decision = move_version(context, version, request, replace(facts, checks=checks))
     rows = tuple(
         Insert(
             "app_version_check",
             {
-                "id": context.mint(Prefix.APP_VERSION_CHECK), "tenant_id": version.tenant_id,
-                "version_id": version.id, "name": each.name, "subject": each.subject, "passed": each.passed,
-                "detail": each.detail, "created_at": context.now,
+                "id": context.mint(Prefix.APP_VERSION_CHECK),
+                "tenant_id": version.tenant_id,
+                "version_id": version.id,
+                "name": each.name,
+                "subject": each.subject,
+                "passed": each.passed,
+                "detail": each.detail,
+                "created_at": context.now,
             },
         )
         for each in checks
-    )  # fmt: skip
+    )
     return replace(decision, writes=(*decision.writes, *rows))
 
 
@@ -101,26 +106,26 @@ async def _smoke(work: Work[Any], version: AppVersion, parts: Sequence[VersionPa
     return CheckResult("smoke", version.manifest_digest, not failed, detail)
 
 
-async def _facts(work: Work[Any], version: AppVersion, wish: PromotionWish) -> VersionFacts:
+async def _facts(work: Work[Any], version: AppVersion, request: PromotionRequest) -> VersionFacts:
     registered = await versions.artifacts(work.database, work.acting, version.digests, version.tenant_id)
     roles: dict[str, str] = version.manifest.get("artifacts", {})
-    measured = await judged(work.services, work.acting, None, list(registered.values()))
+    measured = await evaluate_artifacts(work.services, work.acting, None, list(registered.values()))
     trust = {each.artifact.digest: each.trust for each in measured}
     parts = [
         VersionPart(role, digest, registered.get(digest), trust.get(digest)) for role, digest in sorted(roles.items())
     ]
-    checks = [await _smoke(work, version, parts)] if wish.trigger is PromotionTrigger.STAGE else []
+    checks = [await _smoke(work, version, parts)] if request.trigger is PromotionTrigger.STAGE else []
     successor = None
-    if wish.superseded_by is not None and is_id(wish.superseded_by, Prefix.APP_VERSION):
-        successor = await versions.find(work.database, work.acting, version.app_id, wish.superseded_by)
+    if request.superseded_by is not None and is_id(request.superseded_by, Prefix.APP_VERSION):
+        successor = await versions.find(work.database, work.acting, version.app_id, request.superseded_by)
     holds = await versions.holds(work.database, work.acting, version.id)
     grace_period = timedelta(days=work.services.settings.promotion_grace_days)
     return VersionFacts(parts, checks, holds, successor, grace_period)
 
 
 async def _app(work: Work[Any], app_id: str) -> App:
-    return found(await apps.find(work.database, work.acting, app_id), "app")
+    return require(await apps.find(work.database, work.acting, app_id), "app")
 
 
 async def _version(work: Work[Any], app_id: str, version_id: str) -> AppVersion:
-    return found(await versions.find(work.database, work.acting, app_id, version_id), "version")
+    return require(await versions.find(work.database, work.acting, app_id, version_id), "version")

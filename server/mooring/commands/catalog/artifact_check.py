@@ -14,9 +14,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 from mooring.commands.catalog.artifact import own_artifact
-from mooring.commands.catalog.artifact_evaluation import yardstick
-from mooring.commands.catalog.artifact_inspection import Reading, fresh_evidence, read_content, read_smoke
-from mooring.commands.kernel.lookup import found
+from mooring.commands.catalog.artifact_evaluation import trust_context
+from mooring.commands.catalog.artifact_inspection import InspectionResult, fresh_evidence, read_content, read_smoke
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work, system_context
 from mooring.commands.services import Services
 from mooring.core.catalog.artifact import Artifact
@@ -33,10 +33,10 @@ from mooring.core.catalog.artifact_check import (
 )
 from mooring.core.catalog.artifact_evidence import add_evidence, measured
 from mooring.core.catalog.trust_lifecycle import TrustState
-from mooring.core.kernel.decision import Context, Decision
+from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.permissions import Place
-from mooring.gateways.registry.artifact_reader import Tally
+from mooring.gateways.registry.artifact_reader import ByteCounter
 from mooring.gateways.telemetry.instruments import bound, span
 from mooring.storage.catalog import artifact as artifacts
 from mooring.storage.catalog import artifact_check as checks
@@ -61,7 +61,7 @@ async def settle(services: Services, check_id: str, seconds: float) -> ArtifactC
     """The check as soon as it has ended, or as it is when the time is over; begun here if nobody has."""
     deadline = time.monotonic() + min(seconds, services.settings.wait_seconds_max)
     while True:
-        check = found(await checks.find_by_id(services.database, check_id), "artifact_check")
+        check = require(await checks.find_by_id(services.database, check_id), "artifact_check")
         begin(services, check)
         left = deadline - time.monotonic()
         if not check.is_under_way or left <= 0 or services.hub.closed:
@@ -74,7 +74,7 @@ async def cancel(work: Work[ArtifactCheck], place: Place, artifact_id: str, chec
 
     async def load() -> ArtifactCheck:
         artifact = await own_artifact(work, place, artifact_id)
-        return found(await checks.find(work.database, work.acting, artifact.id, check_id), "artifact_check")
+        return require(await checks.find(work.database, work.acting, artifact.id, check_id), "artifact_check")
 
     return await work.execute(load, lambda seen: cancel_check(work.context, seen, "somebody asked for it"))
 
@@ -102,10 +102,15 @@ async def run(services: Services, check: ArtifactCheck) -> None:
     if started is None:
         return
     services.checks.held[check.id] = started
-    with bound(
-        correlation_id=check.correlation_id, trace_id=check.trace_id, org_id=check.tenant_id,
-        project_id=check.project_id,
-    ), span("check an artifact", check_id=check.id):  # fmt: skip
+    with (
+        bound(
+            correlation_id=check.correlation_id,
+            trace_id=check.trace_id,
+            org_id=check.tenant_id,
+            project_id=check.project_id,
+        ),
+        span("check an artifact", check_id=check.id),
+    ):
         try:
             await _held(services, started)
         except asyncio.CancelledError:
@@ -118,7 +123,7 @@ async def run(services: Services, check: ArtifactCheck) -> None:
 
 async def _held(services: Services, check: ArtifactCheck) -> None:
     """Read while the lease is held, then conclude."""
-    tally = Tally()
+    tally = ByteCounter()
     reading = asyncio.create_task(_read(services, check, tally))
     beating = asyncio.create_task(_beat(services, check, tally))
     try:
@@ -133,7 +138,7 @@ async def _held(services: Services, check: ArtifactCheck) -> None:
         await asyncio.gather(reading, beating, return_exceptions=True)
 
 
-async def _beat(services: Services, check: ArtifactCheck, tally: Tally) -> None:
+async def _beat(services: Services, check: ArtifactCheck, tally: ByteCounter) -> None:
     """Say how far it is, until somebody else has it; without the database as long as the lease lasts."""
     lease = services.settings.check_lease_seconds
     until = time.monotonic() + lease
@@ -141,9 +146,7 @@ async def _beat(services: Services, check: ArtifactCheck, tally: Tally) -> None:
         await asyncio.sleep(BEAT_SECONDS)
         now = services.clock.now()
         try:
-            kept = await checks.beat(
-                services.database, check, tally.bytes_done, now, now + timedelta(seconds=lease)
-            )  # fmt: skip
+            kept = await checks.beat(services.database, check, tally.bytes_done, now, now + timedelta(seconds=lease))
         except Refusal as refusal:
             log.warning("how far the check %s is cannot be told now: %s", check.id, refusal.detail)
             continue
@@ -152,17 +155,17 @@ async def _beat(services: Services, check: ArtifactCheck, tally: Tally) -> None:
         until = time.monotonic() + lease
 
 
-async def _read(services: Services, check: ArtifactCheck, tally: Tally) -> Reading:
+async def _read(services: Services, check: ArtifactCheck, tally: ByteCounter) -> InspectionResult:
     acting = Acting(check.tenant_id)
     artifact = await _artifact(services, check)
-    measure = await yardstick(services, acting, check.project_id)
+    measure = await trust_context(services, acting, check.project_id)
     context = _context(services, check)
     if check.name == CheckName.SMOKE:
         return await read_smoke(services.artifacts, artifact, measure, tally)
     return await read_content(services.artifacts, context, artifact, measure, tally)
 
 
-async def _conclude(services: Services, check: ArtifactCheck, reading: Reading) -> None:
+async def _conclude(services: Services, check: ArtifactCheck, reading: InspectionResult) -> None:
     """Write down what came of it, decided anew while others change the artifact; nothing once it is no longer held."""
     for _ in range(CONCLUDE_ATTEMPTS_MAX):
         present = await checks.find_by_id(services.database, check.id)
@@ -176,7 +179,9 @@ async def _conclude(services: Services, check: ArtifactCheck, reading: Reading) 
     raise Refusal(Code.CONFLICT, f"others were faster {CONCLUDE_ATTEMPTS_MAX} times in a row")
 
 
-async def _concluded(services: Services, check: ArtifactCheck, reading: Reading) -> tuple[Context, Decision[Any]]:
+async def _concluded(
+    services: Services, check: ArtifactCheck, reading: InspectionResult
+) -> tuple[DecisionContext, Decision[Any]]:
     context = _context(services, check)
     artifact = await _artifact(services, check)
     outcome = reading.outcome
@@ -189,15 +194,15 @@ async def _concluded(services: Services, check: ArtifactCheck, reading: Reading)
 
 
 async def _judged(
-    services: Services, context: Context, about: tuple[Artifact, ArtifactCheck], reading: Reading
+    services: Services, context: DecisionContext, about: tuple[Artifact, ArtifactCheck], reading: InspectionResult
 ) -> Decision[Any]:
     """Evidence, trust, size and the end of the check, together."""
     (artifact, check), acting = about, Acting(about[1].tenant_id)
-    measure = await yardstick(services, acting, check.project_id)
+    measure = await trust_context(services, acting, check.project_id)
     fresh = await fresh_evidence(services.database, acting, artifact, reading.found)
     stored = (await artifacts.evidence(services.database, acting, [artifact.id]))[artifact.id]
     size = reading.size_bytes if reading.size_bytes is not None and not artifact.size_bytes else artifact.size_bytes
-    trust = measure.judge(replace(artifact, size_bytes=size), [*stored, *(each.evidence for each in fresh)])
+    trust = measure.evaluate(replace(artifact, size_bytes=size), [*stored, *(each.evidence for each in fresh)])
     made = measured(add_evidence(context, artifact, fresh, trust), artifact, size)
     ended = end_check(context, check, reading.outcome)
     return Decision(made.result, (*made.writes, *ended.writes), (*made.events, *ended.events), made.audits)
@@ -205,12 +210,10 @@ async def _judged(
 
 async def _artifact(services: Services, check: ArtifactCheck) -> Artifact:
     acting = Acting(check.tenant_id)
-    return found(
-        await artifacts.find_own(services.database, acting, check.project_id, check.artifact_id), "artifact"
-    )  # fmt: skip
+    return require(await artifacts.find_own(services.database, acting, check.project_id, check.artifact_id), "artifact")
 
 
-def _context(services: Services, check: ArtifactCheck) -> Context:
+def _context(services: Services, check: ArtifactCheck) -> DecisionContext:
     """In the name of whoever asked, under his correlation id."""
     return replace(
         system_context(services), actor=check.actor, correlation_id=check.correlation_id, trace_id=check.trace_id
@@ -218,7 +221,9 @@ def _context(services: Services, check: ArtifactCheck) -> Context:
 
 
 async def _try(
-    services: Services, check: ArtifactCheck, decide: Callable[[Context, ArtifactCheck], Decision[ArtifactCheck]]
+    services: Services,
+    check: ArtifactCheck,
+    decide: Callable[[DecisionContext, ArtifactCheck], Decision[ArtifactCheck]],
 ) -> ArtifactCheck | None:
     """One step of a check's own, by the platform; none when another was faster."""
     context = replace(system_context(services), correlation_id=check.correlation_id, trace_id=check.trace_id)
@@ -230,8 +235,8 @@ async def _try(
     return decision.result
 
 
-async def _apply(services: Services, check: ArtifactCheck, decided: tuple[Context, Decision[Any]]) -> None:
+async def _apply(services: Services, check: ArtifactCheck, decided: tuple[DecisionContext, Decision[Any]]) -> None:
     context, decision = decided
     await apply(services.database, Acting(check.tenant_id), context, decision)
     if decision.events:
-        services.hub.poke(event.type for event in decision.events)
+        services.hub.notify(event.type for event in decision.events)

@@ -9,30 +9,30 @@ from dataclasses import dataclass, replace
 
 from mooring.commands.services import Services
 from mooring.core.catalog.artifact import Artifact
-from mooring.core.catalog.artifact_evidence import Verified
+from mooring.core.catalog.artifact_evidence import EvaluatedArtifact
 from mooring.core.catalog.artifact_location import ArtifactSource, Location, SourceType, source_of
 from mooring.core.catalog.artifact_source import may_read
 from mooring.core.catalog.artifact_trust import Evidence, SignerKey, Trust, derive_trust
 from mooring.core.catalog.entitlement import Entitlement
-from mooring.core.catalog.policy import Chain
+from mooring.core.catalog.policy import PolicyChain
 from mooring.core.catalog.policy_change import layers_of
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.gateways.registry.artifact_reader import ArtifactReader, namespace
 from mooring.storage.catalog import artifact as artifacts
 from mooring.storage.catalog import artifact_check as checks
 from mooring.storage.catalog import policy as policies
-from mooring.storage.catalog.trust_context import measures
+from mooring.storage.catalog.trust_context import trust_rows
 from mooring.storage.kernel.database import Acting
 
 
 @dataclass(frozen=True, slots=True)
-class Yardstick:
+class TrustContext:
     """What artifacts are measured by in one place."""
 
     reader: ArtifactReader
     sources: Sequence[ArtifactSource]
     keys: Sequence[SignerKey]
-    policy: Chain
+    policy: PolicyChain
 
     def source(self, location: Location, owner: tuple[str | None, str | None]) -> tuple[bool, ArtifactSource | None]:
         """Whether an artifact of this owner may come from there, and the source that says so.
@@ -45,7 +45,7 @@ class Yardstick:
         found = source_of(location, self.sources, owner[0])
         return found is not None and may_read(found, location.source_type), found
 
-    def judge(self, artifact: Artifact, evidence: Sequence[Evidence]) -> Trust:
+    def evaluate(self, artifact: Artifact, evidence: Sequence[Evidence]) -> Trust:
         """What the evidence proves now."""
         allowed, _ = self.source(location_of(artifact), (artifact.tenant_id, artifact.project_id))
         return derive_trust(artifact, evidence, self.keys, self.policy, source_allowed=allowed)
@@ -60,35 +60,37 @@ class Yardstick:
         return found
 
 
-async def yardstick(services: Services, acting: Acting, project_id: str | None) -> Yardstick:
+async def trust_context(services: Services, acting: Acting, project_id: str | None) -> TrustContext:
     """Sources, keys and policy of a place, as they are now."""
-    found = await measures(services.database, acting, project_id)
-    return Yardstick(services.artifacts, found.sources, found.keys, Chain(layers_of(found.policies)))
+    found = await trust_rows(services.database, acting, project_id)
+    return TrustContext(services.artifacts, found.sources, found.keys, PolicyChain(layers_of(found.policies)))
 
 
-async def policy_of(services: Services, acting: Acting, project_id: str | None) -> Chain:
+async def policy_of(services: Services, acting: Acting, project_id: str | None) -> PolicyChain:
     """The policy of a place."""
-    return Chain(layers_of(await policies.chain(services.database, acting, project_id)))
+    return PolicyChain(layers_of(await policies.chain(services.database, acting, project_id)))
 
 
-async def judged(
+async def evaluate_artifacts(
     services: Services, acting: Acting, project_id: str | None, found: Sequence[Artifact]
-) -> list[Verified]:
+) -> list[EvaluatedArtifact]:
     """These artifacts, each with what follows from its evidence now."""
     if not found:
         return []
-    measure = await yardstick(services, acting, project_id)
+    measure = await trust_context(services, acting, project_id)
     ids = [each.id for each in found]
     evidence = await artifacts.evidence(services.database, acting, ids)
     newest = await checks.newest(services.database, acting, ids)
     return [
-        Verified(each, measure.judge(each, evidence[each.id]), tuple(evidence[each.id]), newest.get(each.id))
+        EvaluatedArtifact(
+            each, measure.evaluate(each, evidence[each.id]), tuple(evidence[each.id]), newest.get(each.id)
+        )
         for each in found
     ]
 
 
-async def judged_under(
-    services: Services, acting: Acting, measure: Yardstick, entitled: Entitlement | None, found_: Sequence[Artifact]
+async def evaluate_under(
+    services: Services, acting: Acting, measure: TrustContext, entitled: Entitlement | None, found_: Sequence[Artifact]
 ) -> list[tuple[Artifact, Trust]]:
     """These artifacts, each with its trust under the project's policy as the entitlement narrows it."""
     if not found_:
@@ -96,7 +98,7 @@ async def judged_under(
     if entitled is not None:
         measure = replace(measure, policy=measure.policy.narrowed(*entitled.layer))
     evidence = await artifacts.evidence(services.database, acting, [each.id for each in found_])
-    return [(each, measure.judge(each, evidence[each.id])) for each in found_]
+    return [(each, measure.evaluate(each, evidence[each.id])) for each in found_]
 
 
 def location_of(artifact: Artifact) -> Location:

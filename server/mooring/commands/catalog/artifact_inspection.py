@@ -8,66 +8,68 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mooring.commands.catalog.artifact_evaluation import Yardstick, location_of
+from mooring.commands.catalog.artifact_evaluation import TrustContext, location_of
 from mooring.core.catalog.artifact import Artifact, ArtifactKind
 from mooring.core.catalog.artifact_check import CheckOutcome
-from mooring.core.catalog.artifact_evidence import Found, presence
+from mooring.core.catalog.artifact_evidence import FoundSignature, presence
 from mooring.core.catalog.artifact_location import ArtifactSource, Location, SourceType
 from mooring.core.catalog.artifact_trust import Evidence, EvidenceKind, SignatureFault
-from mooring.core.kernel.decision import Context
+from mooring.core.kernel.decision import DecisionContext
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
-from mooring.gateways.registry.artifact_reader import ArtifactReader, Tally
-from mooring.gateways.signing.cosign import Verdict
-from mooring.gateways.signing.cosign_claims import Reason
+from mooring.gateways.registry.artifact_reader import ArtifactReader, ByteCounter
+from mooring.gateways.signing.cosign import CosignVerdict
+from mooring.gateways.signing.cosign_claims import SignatureRefusalReason
 from mooring.gateways.signing.cosign_keys import read_trusted_key
 from mooring.storage.catalog import artifact as artifacts
 from mooring.storage.kernel.database import Acting, Database
 
 READ: Final = "every byte was fetched and hashed"
 FAULT_OF: Final = {
-    Reason.UNKNOWN_KEY: SignatureFault.UNKNOWN_KEY,
-    Reason.OTHER_DIGEST: SignatureFault.OTHER_DIGEST,
-    Reason.OTHER_REPOSITORY: SignatureFault.OTHER_REPOSITORY,
-    Reason.NO_REPOSITORY: SignatureFault.NO_REPOSITORY,
+    SignatureRefusalReason.UNKNOWN_KEY: SignatureFault.UNKNOWN_KEY,
+    SignatureRefusalReason.OTHER_DIGEST: SignatureFault.OTHER_DIGEST,
+    SignatureRefusalReason.OTHER_REPOSITORY: SignatureFault.OTHER_REPOSITORY,
+    SignatureRefusalReason.NO_REPOSITORY: SignatureFault.NO_REPOSITORY,
 }
 """Why a signature does not count; every other reason is that it is malformed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class InspectionResult:
     """What reading brought."""
 
     outcome: CheckOutcome
-    found: tuple[Found, ...] = ()
+    found: tuple[FoundSignature, ...] = ()
     size_bytes: int | None = None
     is_conclusive: bool = False  # whether trust follows from it
 
 
 async def read_content(
-    reader: ArtifactReader, context: Context, artifact: Artifact, measure: Yardstick, tally: Tally
-) -> Reading:
+    reader: ArtifactReader, context: DecisionContext, artifact: Artifact, measure: TrustContext, tally: ByteCounter
+) -> InspectionResult:
     """What is at the source now: the bytes, and signatures beside them."""
     location = location_of(artifact)
     try:
         source = measure.allowed_source(location, (artifact.tenant_id, artifact.project_id))
     except Refusal as refusal:  # nobody reads from there any more; the conclusion says so
-        return Reading(_failed(refusal, tally), is_conclusive=True)
+        return InspectionResult(_failed(refusal, tally), is_conclusive=True)
     try:
         seen = await reader.read(ArtifactKind(artifact.kind), location, artifact.digest, source, tally)
     except Refusal as refusal:
         return _unread(context, artifact, refusal, tally)
-    there = Found(evidence=presence(context, artifact, seen.digest, seen.size_bytes))
+    there = FoundSignature(evidence=presence(context, artifact, seen.digest, seen.size_bytes))
     try:
         beside = await _signatures_beside(reader, context, artifact, measure, source)
     except Refusal as refusal:
-        return Reading(_failed(refusal, tally))
+        return InspectionResult(_failed(refusal, tally))
     found = (there, *beside)
     done = max(tally.bytes_done, seen.size_bytes) if artifact.kind == ArtifactKind.BLOB else tally.bytes_done
-    return Reading(CheckOutcome(READ, done), found, seen.size_bytes, is_conclusive=True)
+    return InspectionResult(CheckOutcome(READ, done), found, seen.size_bytes, is_conclusive=True)
 
 
-async def read_smoke(reader: ArtifactReader, artifact: Artifact, measure: Yardstick, tally: Tally) -> Reading:
+async def read_smoke(
+    reader: ArtifactReader, artifact: Artifact, measure: TrustContext, tally: ByteCounter
+) -> InspectionResult:
     """Everything is there, is what it says it is, and could be started."""
     location = location_of(artifact)
     try:
@@ -76,19 +78,21 @@ async def read_smoke(reader: ArtifactReader, artifact: Artifact, measure: Yardst
             return await _smoked(reader, artifact, location, source, tally)
         await reader.read(ArtifactKind(artifact.kind), location, artifact.digest, source, tally)
     except Refusal as refusal:
-        return Reading(_failed(refusal, tally))
-    return Reading(CheckOutcome(READ, tally.bytes_done))
+        return InspectionResult(_failed(refusal, tally))
+    return InspectionResult(CheckOutcome(READ, tally.bytes_done))
 
 
-async def fresh_evidence(database: Database, acting: Acting, artifact: Artifact, found: Sequence[Found]) -> list[Found]:
+async def fresh_evidence(
+    database: Database, acting: Acting, artifact: Artifact, found: Sequence[FoundSignature]
+) -> list[FoundSignature]:
     """What of this is not stored yet; a presence is always new."""
     known = await artifacts.signatures(database, acting, artifact.id)
     return [each for each in found if _mark(each) not in known]
 
 
 async def _smoked(
-    reader: ArtifactReader, artifact: Artifact, location: Location, source: ArtifactSource | None, tally: Tally
-) -> Reading:
+    reader: ArtifactReader, artifact: Artifact, location: Location, source: ArtifactSource | None, tally: ByteCounter
+) -> InspectionResult:
     result = await reader.smoke(location, artifact.digest, source, tally)
     refusal = result.refusal()
     findings = [
@@ -96,14 +100,14 @@ async def _smoked(
         for each in result.checks
     ]
     detail = READ if refusal is None else refusal.detail
-    return Reading(CheckOutcome(detail, tally.bytes_done, refusal, findings))
+    return InspectionResult(CheckOutcome(detail, tally.bytes_done, refusal, findings))
 
 
-def _failed(refusal: Refusal, tally: Tally) -> CheckOutcome:
+def _failed(refusal: Refusal, tally: ByteCounter) -> CheckOutcome:
     return CheckOutcome(refusal.detail, tally.bytes_done, refusal)
 
 
-def _unread(context: Context, artifact: Artifact, refusal: Refusal, tally: Tally) -> Reading:
+def _unread(context: DecisionContext, artifact: Artifact, refusal: Refusal, tally: ByteCounter) -> InspectionResult:
     """A look that was refused; evidence where it says something about the bytes."""
     seen = None
     if refusal.code is Code.ARTIFACT_NOT_FOUND_AT_SOURCE:
@@ -115,13 +119,17 @@ def _unread(context: Context, artifact: Artifact, refusal: Refusal, tally: Tally
         if isinstance(other, int):
             seen = presence(context, artifact, artifact.digest, other)
     if seen is None:
-        return Reading(_failed(refusal, tally))
-    return Reading(_failed(refusal, tally), (Found(evidence=seen),), is_conclusive=True)
+        return InspectionResult(_failed(refusal, tally))
+    return InspectionResult(_failed(refusal, tally), (FoundSignature(evidence=seen),), is_conclusive=True)
 
 
 async def _signatures_beside(
-    reader: ArtifactReader, context: Context, artifact: Artifact, measure: Yardstick, source: ArtifactSource | None
-) -> list[Found]:
+    reader: ArtifactReader,
+    context: DecisionContext,
+    artifact: Artifact,
+    measure: TrustContext,
+    source: ArtifactSource | None,
+) -> list[FoundSignature]:
     location = location_of(artifact)
     if location.source_type is not SourceType.OCI:
         return []
@@ -137,9 +145,9 @@ async def _signatures_beside(
     return _signatures(context, artifact, verdict)
 
 
-def _signatures(context: Context, artifact: Artifact, verdict: Verdict) -> list[Found]:
+def _signatures(context: DecisionContext, artifact: Artifact, verdict: CosignVerdict) -> list[FoundSignature]:
     made = [
-        Found(
+        FoundSignature(
             evidence=_signature(context, artifact, each.artifact_digest, each.repository, each.key_fingerprint),
             form=each.form.value,
             found_in=each.found_in,
@@ -151,12 +159,12 @@ def _signatures(context: Context, artifact: Artifact, verdict: Verdict) -> list[
     for failure in verdict.failures:
         fault = FAULT_OF.get(failure.reason, SignatureFault.MALFORMED)
         bad = replace(_signature(context, artifact, artifact.digest, None, None), fault=fault)
-        made.append(Found(evidence=bad, form=failure.form.value, found_in=failure.where))
+        made.append(FoundSignature(evidence=bad, form=failure.form.value, found_in=failure.where))
     return made
 
 
 def _signature(
-    context: Context, artifact: Artifact, digest: str, repository: str | None, fingerprint: str | None
+    context: DecisionContext, artifact: Artifact, digest: str, repository: str | None, fingerprint: str | None
 ) -> Evidence:
     return Evidence(
         id=context.mint(Prefix.ARTIFACT_EVIDENCE),
@@ -169,7 +177,7 @@ def _signature(
     )
 
 
-def _mark(found: Found) -> tuple[str | None, ...] | None:
+def _mark(found: FoundSignature) -> tuple[str | None, ...] | None:
     """By what a signature that is stored already is known."""
     each = found.evidence
     if each.kind is not EvidenceKind.SIGNATURE:

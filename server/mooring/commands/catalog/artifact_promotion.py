@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mooring.commands.catalog.artifact import own_artifact, without_checks
 from mooring.commands.catalog.artifact_check import settle
-from mooring.commands.catalog.artifact_evaluation import yardstick
+from mooring.commands.catalog.artifact_evaluation import trust_context
 from mooring.commands.kernel.work import Answered, Work
 from mooring.core.catalog.artifact import Artifact
 from mooring.core.catalog.artifact_check import (
@@ -20,9 +20,9 @@ from mooring.core.catalog.artifact_check import (
     require_room,
     running,
 )
-from mooring.core.catalog.artifact_evidence import Verified
+from mooring.core.catalog.artifact_evidence import EvaluatedArtifact
 from mooring.core.catalog.artifact_hold import ArtifactHold, drop_holds, take_holds
-from mooring.core.catalog.artifact_promotion import ArtifactFacts, Hold, PromotionWish, move_artifact
+from mooring.core.catalog.artifact_promotion import ArtifactFacts, Hold, PromotionRequest, move_artifact
 from mooring.core.catalog.artifact_trust import Evidence, Trust, record_trust
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, PromotionTrigger
 from mooring.core.kernel.decision import Decision
@@ -40,33 +40,33 @@ Snapshot = tuple[Artifact, Trust, tuple[Evidence, ...], ArtifactFacts, list[Arti
 
 
 async def promote(
-    work: Work[Verified], place: Any, artifact_id: str, wish: PromotionWish, wait_seconds: float
+    work: Work[EvaluatedArtifact], place: Any, artifact_id: str, request: PromotionRequest, wait_seconds: float
 ) -> Answered:
     """Make one move; staging waits so long for its check."""
     checked: list[ArtifactCheck] = []
 
     async def load() -> Snapshot:
         artifact = await own_artifact(work, place, artifact_id)
-        PROMOTION.step(PromotionState(artifact.promotion), wish.trigger)  # before anything is fetched for it
-        measure = await yardstick(work.services, work.acting, place.project_id)
+        PROMOTION.step(PromotionState(artifact.promotion), request.trigger)  # before anything is fetched for it
+        measure = await trust_context(work.services, work.acting, place.project_id)
         evidence = (await artifacts.evidence(work.database, work.acting, [artifact.id]))[artifact.id]
-        trust = measure.judge(artifact, evidence)
-        if wish.trigger in TOWARDS_PROJECTS:
+        trust = measure.evaluate(artifact, evidence)
+        if request.trigger in TOWARDS_PROJECTS:
             refusal = trust.refusal(artifact)
             if refusal is not None:
                 raise refusal
-            if wish.trigger is PromotionTrigger.STAGE and not checked:
+            if request.trigger is PromotionTrigger.STAGE and not checked:
                 checked.append(await _smoked(work, artifact, wait_seconds))  # before anything is concluded from it
             artifact = await _settled(work, artifact, trust)
-        under_way = await checks.under_way(work.database, work.acting, artifact.id) if wish.trigger in OUT else []
-        return artifact, trust, tuple(evidence), await _facts(work, place, artifact, wish), under_way
+        under_way = await checks.under_way(work.database, work.acting, artifact.id) if request.trigger in OUT else []
+        return artifact, trust, tuple(evidence), await _facts(work, place, artifact, request), under_way
 
-    def decide(snapshot: Snapshot) -> Decision[Verified]:
+    def decide(snapshot: Snapshot) -> Decision[EvaluatedArtifact]:
         artifact, trust, evidence, facts, under_way = snapshot
-        made = move_artifact(work.context, artifact, wish, facts)
+        made = move_artifact(work.context, artifact, request, facts)
         made = without_checks(work.context, made, under_way, f"the artifact is {made.result.promotion}")
         check = checked[0] if checked else None
-        return Decision(Verified(made.result, trust, evidence, check), made.writes, made.events, made.audits)
+        return Decision(EvaluatedArtifact(made.result, trust, evidence, check), made.writes, made.events, made.audits)
 
     return await work.execute(load, decide)
 
@@ -98,14 +98,14 @@ async def _settled(work: Work[Any], artifact: Artifact, trust: Trust) -> Artifac
     decision = record_trust(work.context, artifact, trust)
     if decision.writes:
         await apply(work.database, work.acting, work.context, decision, origin=work.origin)
-        work.services.hub.poke(event.type for event in decision.events)
+        work.services.hub.notify(event.type for event in decision.events)
     return decision.result
 
 
-async def _facts(work: Work[Any], place: Any, artifact: Artifact, wish: PromotionWish) -> ArtifactFacts:
+async def _facts(work: Work[Any], place: Any, artifact: Artifact, request: PromotionRequest) -> ArtifactFacts:
     successor = None
-    if wish.superseded_by is not None:
-        successor = await artifacts.find(work.database, work.acting, place.project_id, wish.superseded_by)
+    if request.superseded_by is not None:
+        successor = await artifacts.find(work.database, work.acting, place.project_id, request.superseded_by)
     return ArtifactFacts(
         versions=await artifacts.versions(work.database, artifact),
         checks=await artifacts.checks(work.database, work.acting, artifact.id),

@@ -7,7 +7,7 @@ page costs the same however many versions there are.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mooring.commands.catalog.artifact_evaluation import judged
+from mooring.commands.catalog.artifact_evaluation import evaluate_artifacts
 from mooring.commands.services import Services
 from mooring.core.catalog.app import App
 from mooring.core.catalog.app_version import AppVersion
@@ -15,15 +15,15 @@ from mooring.core.catalog.artifact import Artifact
 from mooring.core.catalog.artifact_trust import Trust
 from mooring.core.catalog.catalog import (
     CatalogEntry,
-    Needed,
-    ProjectView,
+    ProjectContext,
+    VersionNeeds,
     catalog_entry,
     chosen_candidate,
     newest_candidate,
 )
 from mooring.core.catalog.channel import Candidate
 from mooring.core.catalog.manifest import stored_manifest
-from mooring.core.catalog.policy import Chain
+from mooring.core.catalog.policy import PolicyChain
 from mooring.core.catalog.policy_change import layers_of
 from mooring.storage.catalog import app_version as stored_versions
 from mooring.storage.catalog import catalog, entitlement, policy
@@ -31,7 +31,7 @@ from mooring.storage.kernel.database import Acting
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class CatalogRow:
     """An app with the version that is shown of it."""
 
     app: App
@@ -44,7 +44,7 @@ class Shelf:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ProjectCatalogRow:
     """An app as a project sees it."""
 
     entry: CatalogEntry
@@ -55,25 +55,27 @@ class Line:
         return self.entry.app.id
 
 
-async def browse(services: Services, acting: Acting, sought: catalog.Sought, after: str, limit: int) -> list[Shelf]:
+async def browse(
+    services: Services, acting: Acting, sought: catalog.CatalogFilter, after: str, limit: int
+) -> list[CatalogRow]:
     """The next apps in sight, each with its newest version on offer."""
     apps = await catalog.page(services.database, acting, sought, after, limit)
     chosen = await _chosen(services, acting, apps, None)
-    return [Shelf(app, chosen.get(app.id)) for app in apps]
+    return [CatalogRow(app, chosen.get(app.id)) for app in apps]
 
 
 async def of_project(
-    services: Services, acting: Acting, project_id: str, sought: catalog.Sought, where: tuple[str, int]
-) -> list[Line]:
+    services: Services, acting: Acting, project_id: str, sought: catalog.CatalogFilter, where: tuple[str, int]
+) -> list[ProjectCatalogRow]:
     """The next apps as this project sees them; `where` is after which one, and how many."""
     database = services.database
     apps = await catalog.page(database, acting, sought, *where)
     chosen = await _chosen(services, acting, apps, project_id)
     entitled = await entitlement.of_apps(database, acting, project_id, [app.id for app in apps])
-    chain = Chain(layers_of(await policy.chain(database, acting, project_id)))
+    chain = PolicyChain(layers_of(await policy.chain(database, acting, project_id)))
     digests = sorted({digest for version in chosen.values() for digest in version.digests})
     registered = await stored_versions.artifacts(database, acting, digests, acting.tenant_id)
-    measured = await judged(services, acting, project_id, list(registered.values()))
+    measured = await evaluate_artifacts(services, acting, project_id, list(registered.values()))
     artifacts = {each.artifact.digest: (each.artifact, each.trust) for each in measured}
     had = await services.fleet.capacity_of(database, project_id, chain)
     lines = []
@@ -81,8 +83,8 @@ async def of_project(
         version = chosen.get(app.id)
         needed = None if version is None else _needed(version, artifacts)
         offers = None if needed is None else had.offers_for(needed.compatibility)
-        view = ProjectView(project_id, entitled.get(app.id), chain, offers=offers)
-        lines.append(Line(catalog_entry(app, version, needed, view)))
+        view = ProjectContext(project_id, entitled.get(app.id), chain, offers=offers)
+        lines.append(ProjectCatalogRow(catalog_entry(app, version, needed, view)))
     return lines
 
 
@@ -100,9 +102,9 @@ async def _chosen(
     return {app_id: found[each.version_id] for app_id, each in chosen.items() if each.version_id in found}
 
 
-def _needed(version: AppVersion, artifacts: dict[str, tuple[Artifact, Trust]]) -> Needed | None:
+def _needed(version: AppVersion, artifacts: dict[str, tuple[Artifact, Trust]]) -> VersionNeeds | None:
     manifest = stored_manifest(version.manifest)
     if manifest is None:
         return None
     known = tuple(artifacts[digest] for digest in version.digests if digest in artifacts)
-    return Needed(manifest.compatibility, manifest.required_actions, known)
+    return VersionNeeds(manifest.compatibility, manifest.required_actions, known)

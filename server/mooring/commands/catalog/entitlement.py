@@ -7,20 +7,20 @@ decision as the entitlement.
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work, system_context
 from mooring.commands.services import Services
 from mooring.core.catalog.app import App
 from mooring.core.catalog.entitlement import (
-    Entitled,
     Entitlement,
-    EntitlementWish,
+    EntitlementKey,
+    EntitlementRequest,
     change_entitlement,
     create_entitlement,
     delete_entitlement,
     switched,
 )
-from mooring.core.catalog.operator_account import OPERATING, Operated, agree_operator, make_operator
+from mooring.core.catalog.operator_account import OPERATING, OperatorSpec, agree_operator, make_operator
 from mooring.core.identity.service_account import (
     ServiceAccount,
     ServiceAccountState,
@@ -40,7 +40,7 @@ IDLE_BATCH: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
+class EntitlementWithNeeds:
     """An entitlement beside what the newest offered version requires."""
 
     entitlement: Entitlement
@@ -48,7 +48,7 @@ class Agreed:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class EntitlementContext:
     """What a change of an entitlement is decided on."""
 
     app: App | None
@@ -70,46 +70,54 @@ async def end_idle_operators(services: Services) -> int:
             await apply(services.database, PLATFORM, context, decision)
         except StaleWrite:
             continue  # somebody changed it a moment ago: it is looked at again
-        services.hub.poke(event.type for event in decision.events)
+        services.hub.notify(event.type for event in decision.events)
         ended += 1
     return ended
 
 
-async def create(work: Work[Agreed], project_id: str, app_id: str, wish: EntitlementWish) -> Answered:
+async def create(
+    work: Work[EntitlementWithNeeds], project_id: str, app_id: str, request: EntitlementRequest
+) -> Answered:
     """The first word about an app in a project."""
 
-    async def load() -> Seen:
-        found(await projects.find(work.database, work.acting, project_id), "project")
-        app = found(await apps.find_in_sight(work.database, work.acting, app_id), "app")
+    async def load() -> EntitlementContext:
+        require(await projects.find(work.database, work.acting, project_id), "project")
+        app = require(await apps.find_in_sight(work.database, work.acting, app_id), "app")
         return await _seen(work, project_id, app, None)
 
-    def decide(seen: Seen) -> Decision[Agreed]:
-        app = found(seen.app, "app")
-        entitled = Entitled(str(work.acting.tenant_id), project_id, app.id, app.slug)
-        made = _operator(work, seen, wish, (entitled.tenant_id, project_id, app.slug))
+    def decide(seen: EntitlementContext) -> Decision[EntitlementWithNeeds]:
+        app = require(seen.app, "app")
+        entitled = EntitlementKey(str(work.acting.tenant_id), project_id, app.id, app.slug)
+        made = _operator(work, seen, request, (entitled.tenant_id, project_id, app.slug))
         account_id = None if made is None else made.result.id
         entitlement_id = work.context.mint(Prefix.ENTITLEMENT)
-        decided = create_entitlement(work.context, entitlement_id, entitled, wish, account_id)
+        decided = create_entitlement(work.context, entitlement_id, entitled, request, account_id)
         return _agreed(decided, seen.required, made)
 
     return await work.execute(load, decide)
 
 
 async def update(
-    work: Work[Agreed], project_id: str, entitlement_id: str, wish: EntitlementWish, revision_seen: int | None
+    work: Work[EntitlementWithNeeds],
+    project_id: str,
+    entitlement_id: str,
+    request: EntitlementRequest,
+    revision_seen: int | None,
 ) -> Answered:
     """All terms anew."""
     return await work.execute(
         lambda: _load_seen(work, project_id, entitlement_id),
-        lambda seen: _changed(work, seen, wish, revision_seen),
+        lambda seen: _changed(work, seen, request, revision_seen),
     )
 
 
-async def switch(work: Work[Agreed], project_id: str, entitlement_id: str, enabled: bool, reason: str) -> Answered:
+async def switch(
+    work: Work[EntitlementWithNeeds], project_id: str, entitlement_id: str, enabled: bool, reason: str
+) -> Answered:
     """On or off, and nothing else."""
 
-    def decide(seen: Seen) -> Decision[Agreed]:
-        return _changed(work, seen, switched(found(seen.entitlement, "entitlement"), enabled, reason), None)
+    def decide(seen: EntitlementContext) -> Decision[EntitlementWithNeeds]:
+        return _changed(work, seen, switched(require(seen.entitlement, "entitlement"), enabled, reason), None)
 
     return await work.execute(lambda: _load_seen(work, project_id, entitlement_id), decide)
 
@@ -140,31 +148,33 @@ async def delete(work: Work[Entitlement], project_id: str, entitlement_id: str) 
     return await work.execute(load, decide)
 
 
-def _changed(work: Work[Agreed], seen: Seen, wish: EntitlementWish, revision_seen: int | None) -> Decision[Agreed]:
-    entitlement = found(seen.entitlement, "entitlement")
-    made = _operator(work, seen, wish, (entitlement.tenant_id, entitlement.project_id, entitlement.app_slug))
+def _changed(
+    work: Work[EntitlementWithNeeds], seen: EntitlementContext, request: EntitlementRequest, revision_seen: int | None
+) -> Decision[EntitlementWithNeeds]:
+    entitlement = require(seen.entitlement, "entitlement")
+    made = _operator(work, seen, request, (entitlement.tenant_id, entitlement.project_id, entitlement.app_slug))
     fresh = made.result.id if made is not None and made.result.id != entitlement.service_account_id else None
-    return _agreed(change_entitlement(work.context, entitlement, wish, revision_seen, fresh), seen.required, made)
+    return _agreed(change_entitlement(work.context, entitlement, request, revision_seen, fresh), seen.required, made)
 
 
 def _operator(
-    work: Work[Any], seen: Seen, wish: EntitlementWish, where: tuple[str, str, str]
+    work: Work[Any], seen: EntitlementContext, request: EntitlementRequest, where: tuple[str, str, str]
 ) -> Decision[ServiceAccount] | None:
     """What makes the operator account, or keeps its list to the agreement; none while it was never on."""
     account = seen.account
     if account is not None and account.status != ServiceAccountState.DELETED:
-        return agree_operator(account, set(wish.agreed_actions))
-    if not wish.enabled:
+        return agree_operator(account, set(request.agreed_actions))
+    if not request.enabled:
         return None
     key = None if seen.app is None else seen.app.adapter_key
-    operated = Operated(*where, tuple(set(wish.agreed_actions)), key, seen.app_id)
+    operated = OperatorSpec(*where, tuple(set(request.agreed_actions)), key, seen.app_id)
     return make_operator(work.context, operated, seen.names, seen.accounts)
 
 
 def _agreed(
     decision: Decision[Entitlement], required: list[str], operator: Decision[ServiceAccount] | None
-) -> Decision[Agreed]:
-    result = Agreed(decision.result, required)
+) -> Decision[EntitlementWithNeeds]:
+    result = EntitlementWithNeeds(decision.result, required)
     if operator is None:
         return Decision(result, decision.writes, decision.events, decision.audits)
     return Decision(
@@ -172,15 +182,17 @@ def _agreed(
     )
 
 
-async def _load_seen(work: Work[Any], project_id: str, entitlement_id: str) -> Seen:
+async def _load_seen(work: Work[Any], project_id: str, entitlement_id: str) -> EntitlementContext:
     entitlement = await _load(work, project_id, entitlement_id)
     app = await apps.find_in_sight(work.database, work.acting, entitlement.app_id)
     return await _seen(work, project_id, app, entitlement)
 
 
-async def _seen(work: Work[Any], project_id: str, app: App | None, entitlement: Entitlement | None) -> Seen:
+async def _seen(
+    work: Work[Any], project_id: str, app: App | None, entitlement: Entitlement | None
+) -> EntitlementContext:
     app_id = entitlement.app_id if entitlement is not None else str(app and app.id)
-    return Seen(
+    return EntitlementContext(
         app,
         (await entitlements.required_actions(work.database, work.acting, [app_id])).get(app_id, []),
         await accounts.operator_names(work.database, work.acting, project_id),
@@ -199,4 +211,4 @@ async def _account(work: Work[Any], entitlement: Entitlement) -> ServiceAccount 
 
 async def _load(work: Work[Any], project_id: str, entitlement_id: str) -> Entitlement:
     found_row = await entitlements.find(work.database, work.acting, project_id, entitlement_id)
-    return found(found_row, "entitlement")
+    return require(found_row, "entitlement")

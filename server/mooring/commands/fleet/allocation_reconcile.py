@@ -12,10 +12,16 @@ from typing import Any, Final
 from mooring.commands.kernel.work import system_context
 from mooring.commands.services import Services
 from mooring.core.fleet.allocation import Allocation
-from mooring.core.fleet.allocation_reconcile import Seen, advance, give_up_placing, place_allocations, wait_for
+from mooring.core.fleet.allocation_reconcile import (
+    AllocationSnapshot,
+    give_up_placing,
+    place_allocations,
+    reconcile,
+    wait_for,
+)
 from mooring.core.fleet.placement import Plan
 from mooring.core.fleet.project_network import plan_network, pool_of
-from mooring.core.kernel.decision import Context, Decision
+from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.storage.fleet import placement
 from mooring.storage.kernel.database import PLATFORM
@@ -28,34 +34,34 @@ LOST: Final = Code.CONFLICT
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ApplyOutcome:
     """Whether it was done; if not, whether somebody else was faster."""
 
     done: bool
     full: bool = False  # the node has no network or address left
 
 
-async def claim(services: Services, waiting: Sequence[Allocation], plan: Plan) -> Outcome:
+async def claim(services: Services, waiting: Sequence[Allocation], plan: Plan) -> ApplyOutcome:
     """Give allocations the places of a plan, all of them or none."""
     node_id = plan[0].node_id
     node = await placement.node_facts(services.database, node_id)
     if node is None:
-        return Outcome(False)
+        return ApplyOutcome(False)
     context = _context(services, waiting[0])
     home = (node_id, waiting[0].tenant_id, waiting[0].project_id)
     seen = await placement.networks(services.database, node_id)
     network = plan_network(context, home, seen, pool_of(node.network_pool), len(plan), single=node.host == "process")
     if network is None:
-        return Outcome(False, full=True)
+        return ApplyOutcome(False, full=True)
     by_id = {each.id: each for each in waiting}
     placed = [(by_id[pick.request.id], pick) for pick in plan]
-    return Outcome(await _apply(services, context, place_allocations(context, placed, node, network)))
+    return ApplyOutcome(await _apply(services, context, place_allocations(context, placed, node, network)))
 
 
-async def step(services: Services, seen: Seen) -> bool:
+async def step(services: Services, snapshot: AllocationSnapshot) -> bool:
     """The next step of one allocation; False when there is none, or somebody else took it."""
-    context = _context(services, seen.allocation)
-    decision = advance(context, seen)
+    context = _context(services, snapshot.allocation)
+    decision = reconcile(context, snapshot)
     return decision is not None and await _apply(services, context, decision)
 
 
@@ -68,11 +74,11 @@ async def keep_waiting(services: Services, allocation: Allocation, because: str)
     return decision is not None and await _apply(services, context, decision)
 
 
-def _context(services: Services, allocation: Allocation) -> Context:
+def _context(services: Services, allocation: Allocation) -> DecisionContext:
     return replace(system_context(services), correlation_id=allocation.correlation_id, trace_id=allocation.trace_id)
 
 
-async def _apply(services: Services, context: Context, decision: Decision[Any]) -> bool:
+async def _apply(services: Services, context: DecisionContext, decision: Decision[Any]) -> bool:
     try:
         await apply(services.database, PLATFORM, context, decision)
     except StaleWrite:
@@ -82,5 +88,5 @@ async def _apply(services: Services, context: Context, decision: Decision[Any]) 
             raise
         log.info("a claim was lost: %s", refusal.detail)
         return False
-    services.hub.poke(event.type for event in decision.events)
+    services.hub.notify(event.type for event in decision.events)
     return True

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.core.fleet.enrolment import (
+    EnrolmentContext,
     EnrolmentToken,
-    Joining,
-    Known,
+    JoinRequest,
     create_enrolment_token,
     enrol,
     proof_of,
@@ -16,7 +16,7 @@ from mooring.core.fleet.enrolment import (
 )
 from mooring.core.fleet.node import Node, NodeState
 from mooring.core.identity.token import FreshToken
-from mooring.core.kernel.decision import Actor, Audited, Decision, PrincipalKind
+from mooring.core.kernel.decision import Actor, AuditRecord, Decision, PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix, is_id
 from mooring.gateways.passwords import digest
@@ -29,7 +29,7 @@ ACTION = "node.enrol"
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class EnrolmentProof:
     """What an agent shows to join: the token, its keys as it wrote them, and its signature over all three."""
 
     token: str
@@ -55,23 +55,23 @@ async def revoke_token(work: Work[EnrolmentToken], token_id: str) -> Answered:
     """Revoke a one-time token that nobody used."""
 
     async def load() -> EnrolmentToken:
-        return found(await tokens.find(work.database, work.acting, token_id), "enrolment token")
+        return require(await tokens.find(work.database, work.acting, token_id), "enrolment token")
 
     return await work.execute(load, lambda seen: revoke_enrolment_token(work.context, seen))
 
 
-async def join(work: Work[Node], shown: Shown, joining: Joining) -> Answered:
+async def join(work: Work[Node], shown: EnrolmentProof, joining: JoinRequest) -> Answered:
     """A machine becomes a node; of several that show one token, one does."""
     hashed = digest(shown.token)
     context = replace(work.context, actor=Actor(PrincipalKind.NODE, work.context.mint(Prefix.NODE)))
-    known = Known(None)
+    known = EnrolmentContext(None)
 
-    async def load() -> Known:
+    async def load() -> EnrolmentContext:
         nonlocal known
         known = await _known(work, hashed, joining)
         return known
 
-    def decide(seen: Known) -> Decision[Node]:
+    def decide(seen: EnrolmentContext) -> Decision[Node]:
         if not verifies(joining.signing_key, shown.proof, proof_of(hashed, shown.signing_key, shown.sealing_key)):
             raise refused("the proof is not the signing key's over this token and these keys")
         if not can_be_sealed_to(joining.sealing_key):
@@ -83,19 +83,19 @@ async def join(work: Work[Node], shown: Shown, joining: Joining) -> Answered:
     except Refusal as refusal:
         if refusal.code is Code.ENROLMENT_REFUSED:
             subject = None if known.token is None else known.token.id
-            audited = Audited(ACTION, "enrolment_token", subject, None, reason=refusal.detail)
+            audited = AuditRecord(ACTION, "enrolment_token", subject, None, reason=refusal.detail)
             await record_refusal(work.database, work.context, audited, "refused", work.origin)
         raise
 
 
-async def _known(work: Work[Node], hashed: bytes, joining: Joining) -> Known:
+async def _known(work: Work[Node], hashed: bytes, joining: JoinRequest) -> EnrolmentContext:
     token = await tokens.by_hash(work.database, hashed)
     if token is None:
-        return Known(None)
+        return EnrolmentContext(None)
     node = None if token.node_id is None else await nodes.find(work.database, token.node_id)
     previous = await nodes.by_retired_key(work.database, joining.signing_key)
     named = joining.previous_node_id
     if previous is None and named is not None and is_id(named, Prefix.NODE):
         claimed = await nodes.find(work.database, named)
         previous = claimed if claimed is not None and claimed.status == NodeState.RETIRED else None
-    return Known(token, node, previous)
+    return EnrolmentContext(token, node, previous)

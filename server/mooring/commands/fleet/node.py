@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work, system_context
 from mooring.commands.services import Services
 from mooring.core.fleet.inventory import Inventory, report_inventory
@@ -20,7 +20,7 @@ from mooring.core.fleet.node import (
     write_off_node,
 )
 from mooring.core.fleet.slot import Slot
-from mooring.core.kernel.decision import Context, Decision
+from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.storage.fleet import node as nodes
 from mooring.storage.fleet import slot as slots
 from mooring.storage.kernel.database import PLATFORM
@@ -83,7 +83,7 @@ async def mark_heard(services: Services, seconds: float) -> int:
 
 
 async def _applied(
-    services: Services, seen: Sequence[Node], decide: Callable[[Context, Sequence[Node]], Decision[Any]]
+    services: Services, seen: Sequence[Node], decide: Callable[[DecisionContext, Sequence[Node]], Decision[Any]]
 ) -> int:
     """Decide about these at once; where somebody was faster with one of them, about each by itself."""
     if not seen:
@@ -96,12 +96,12 @@ async def _applied(
         if len(seen) == 1:
             return 0  # it changed a moment ago: the next look sees what became of it
         return sum([await _applied(services, [each], decide) for each in seen])
-    services.hub.poke(event.type for event in decision.events)
+    services.hub.notify(event.type for event in decision.events)
     return len(seen)
 
 
 async def _find(work: Work[Any], node_id: str) -> Node:
-    return found(await nodes.find(work.database, node_id, acting=work.acting), "node")
+    return require(await nodes.find(work.database, node_id, acting=work.acting), "node")
 
 
 async def _whole(work: Work[Any], node_id: str) -> Loaded:

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work, system_context
 from mooring.commands.services import Services
 from mooring.core.fleet.task import Task
-from mooring.core.fleet.task_creation import PLATFORM_ONLY, TaskWish, make_task
+from mooring.core.fleet.task_creation import PLATFORM_ONLY, TaskRequest, make_task
 from mooring.core.fleet.task_transitions import cancel as decide_cancel
 from mooring.core.fleet.task_transitions import lapse
 from mooring.core.kernel.decision import Decision
@@ -19,17 +19,17 @@ BATCH = 100
 """Tasks that one look moves at the most."""
 
 
-async def make(work: Work[Task], wish: TaskWish) -> Answered:
+async def make(work: Work[Task], request: TaskRequest) -> Answered:
     """Make a task, or answer with the one that was made under this name before."""
 
     async def load() -> Task | None:
-        named = (wish.operation_id, wish.allocation_id, wish.step)
+        named = (request.operation_id, request.allocation_id, request.step)
         return await tasks.find_named(work.database, work.acting, *named)
 
     def decide(earlier: Task | None) -> Decision[Task]:
         if earlier is not None:
             return Decision(earlier)
-        made = make_task(work.context, wish)
+        made = make_task(work.context, request)
         return Decision(made.task, made.writes, made.events, made.audits)
 
     return await work.execute(load, decide)
@@ -39,7 +39,7 @@ async def cancel(work: Work[Task], project_id: str, task_id: str) -> Answered:
     """Ask for the early end of a task."""
 
     async def load() -> Task:
-        return found(await tasks.find(work.database, work.acting, project_id, task_id), "task")
+        return require(await tasks.find(work.database, work.acting, project_id, task_id), "task")
 
     def decide(task: Task) -> Decision[Task]:
         if task.type in PLATFORM_ONLY:
@@ -65,11 +65,11 @@ async def offer_again(services: Services, node_id: str, held: Sequence[str]) -> 
             await apply(services.database, PLATFORM, context, decision)
         except StaleWrite:
             continue  # one of them was moved meanwhile
-        services.hub.poke(event.type for event in decision.events)
+        services.hub.notify(event.type for event in decision.events)
         return len(decision.result)
 
 
-async def lapse_tasks(services: Services) -> int:
+async def expire_tasks(services: Services) -> int:
     """Offer again what lost its lease, and end what is over its time; how many, or a batch's number to look again."""
     context = system_context(services)
     decision = lapse(context, await tasks.lapsed(services.database, context.now, BATCH))
@@ -79,5 +79,5 @@ async def lapse_tasks(services: Services) -> int:
         await apply(services.database, PLATFORM, context, decision)
     except StaleWrite:
         return BATCH  # somebody else moved one of them
-    services.hub.poke(event.type for event in decision.events)
+    services.hub.notify(event.type for event in decision.events)
     return len(decision.result)

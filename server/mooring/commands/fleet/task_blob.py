@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from mooring.commands.catalog.artifact_evaluation import location_of, yardstick
+from mooring.commands.catalog.artifact_evaluation import location_of, trust_context
 from mooring.commands.services import Services
 from mooring.core.catalog.artifact import Artifact, ArtifactKind
-from mooring.core.fleet.task_creation import TaskWish
+from mooring.core.fleet.task_creation import TaskRequest
 from mooring.core.kernel.validation import invalid
 from mooring.storage.kernel.database import Acting
 
@@ -31,12 +31,14 @@ def roles_carried(type_: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for each in named if isinstance(each, str)))
 
 
-async def carried(services: Services, acting: Acting, wish: TaskWish, artifacts: Mapping[str, Artifact]) -> TaskWish:
+async def carried(
+    services: Services, acting: Acting, request: TaskRequest, artifacts: Mapping[str, Artifact]
+) -> TaskRequest:
     """The wish with the bytes of the artifacts that its files name by role; they were judged before."""
-    roles = roles_carried(wish.type, wish.arguments)
+    roles = roles_carried(request.type, request.arguments)
     if not roles:
-        return wish
-    measure = await yardstick(services, acting, wish.project_id)
+        return request
+    measure = await trust_context(services, acting, request.project_id)
     content = {}
     for role in roles:
         if role not in artifacts:
@@ -51,8 +53,8 @@ async def carried(services: Services, acting: Acting, wish: TaskWish, artifacts:
         source = measure.allowed_source(location, (artifact.tenant_id, artifact.project_id))
         read = await services.artifacts.content(ArtifactKind.BLOB, location, artifact.digest, source, CARRIED_BYTES_MAX)
         content[role] = base64.b64encode(read).decode("ascii")
-    files = [_filled(each, content) for each in wish.arguments["files"]]
-    return replace(wish, arguments={**wish.arguments, "files": files})
+    files = [_filled(each, content) for each in request.arguments["files"]]
+    return replace(request, arguments={**request.arguments, "files": files})
 
 
 def _filled(file: Any, content: Mapping[str, str]) -> Any:

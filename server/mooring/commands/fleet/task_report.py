@@ -30,15 +30,15 @@ from mooring.core.fleet.task import Task
 from mooring.core.fleet.task_report import (
     ACCEPTED,
     STRAYS_MAX,
-    Logged,
-    Progressed,
+    MalformedReport,
     Report,
     ReportCode,
-    Resulted,
-    Strayed,
-    Turned,
-    Unreadable,
-    Verdict,
+    TaskLogReport,
+    TaskProgressReport,
+    TaskRejected,
+    TaskReportVerdict,
+    TaskResultReport,
+    TaskStrayReport,
     counted,
     fit_chunk,
     refused,
@@ -47,7 +47,7 @@ from mooring.core.fleet.task_report import (
     why_too_large,
 )
 from mooring.core.fleet.task_transitions import ENDS_THE_TASK, add_receipt, finish, refuse
-from mooring.core.kernel.decision import Audited, Context, Decision
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext
 from mooring.gateways.signing.signatures import verifies
 from mooring.storage.fleet import node as nodes
 from mooring.storage.fleet import receipt as receipts
@@ -62,12 +62,12 @@ log = logging.getLogger("mooring.reports")
 
 
 @dataclass(slots=True)
-class Desk:
+class TaskReportHandler:
     """Where one node's reports are taken."""
 
     services: Services
     logs: LogWatch
-    context: Context
+    context: DecisionContext
     origin: Origin
     tasks: dict[str, Task]
 
@@ -76,37 +76,37 @@ class Desk:
         """The node that reports."""
         return self.context.actor.id
 
-    async def take(self, report: Report) -> Verdict:
+    async def take(self, report: Report) -> TaskReportVerdict:
         """One report."""
-        if isinstance(report, Unreadable):
+        if isinstance(report, MalformedReport):
             return refused(ReportCode.VALIDATION_FAILED, report.detail)
-        if isinstance(report, Strayed):
+        if isinstance(report, TaskStrayReport):
             return await self._stray(report)
-        if isinstance(report, Turned):
+        if isinstance(report, TaskRejected):
             return await self._turned(report)
         task = self.tasks.get(report.task_id)
         if task is None:
             return refused(ReportCode.NOT_FOUND, "this node has no such task")
-        if isinstance(report, Resulted):
+        if isinstance(report, TaskResultReport):
             return await self._result(task, report)
         if task.is_over or task.node_id != self.node_id or why_not_held(task, report.fence) is not None:
             return refused(ReportCode.LEASE_LOST, "the task is over, or held under another fence")
-        if isinstance(report, Logged):
+        if isinstance(report, TaskLogReport):
             return await self._log(task, report)
         return await self._progress(report)
 
     # Bookkeeping -----------------------------------------------------------------------------------------------------
 
-    async def _progress(self, report: Progressed) -> Verdict:
+    async def _progress(self, report: TaskProgressReport) -> TaskReportVerdict:
         held = (report.task_id, report.fence)
         if not await reports.progress(self.services.database, held, report.progress, self._lease()):
             return refused(ReportCode.LEASE_LOST, "the lease was lost meanwhile")
         return ACCEPTED
 
-    async def _log(self, task: Task, report: Logged) -> Verdict:
+    async def _log(self, task: Task, report: TaskLogReport) -> TaskReportVerdict:
         for _ in range(ATTEMPTS_MAX):
             fit = fit_chunk(task.log_bytes, report, self.services.settings.task_log_limit_bytes)
-            if isinstance(fit, Verdict):
+            if isinstance(fit, TaskReportVerdict):
                 return fit
             if not fit.chunk and not fit.truncated:
                 return ACCEPTED  # all of it was told before
@@ -130,7 +130,7 @@ class Desk:
 
     # Results ---------------------------------------------------------------------------------------------------------
 
-    async def _result(self, task: Task, report: Resulted) -> Verdict:
+    async def _result(self, task: Task, report: TaskResultReport) -> TaskReportVerdict:
         size = len(msgspec.json.encode(counted(report.ended.result)))
         wrong = why_no_result(task, report) or why_too_large(size)
         if wrong is not None:
@@ -148,7 +148,7 @@ class Desk:
                 return refused(ReportCode(fault.fault.value), fault.detail)
         return refused(ReportCode.CONFLICT, "others kept changing the task: tell it again")
 
-    async def _end(self, task: Task, report: Resulted, lost: Verdict | None) -> Verdict:
+    async def _end(self, task: Task, report: TaskResultReport, lost: TaskReportVerdict | None) -> TaskReportVerdict:
         """End the task, where the fence holds it; a receipt is kept in any case.
 
         What a node signed has its place in the node's chain: were it turned away with the lease, and the task never
@@ -187,11 +187,11 @@ class Desk:
 
     async def _apply(self, decision: Decision[Any]) -> None:
         await apply(self.services.database, PLATFORM, self.context, decision, origin=self.origin)
-        self.services.hub.poke(event.type for event in decision.events)
+        self.services.hub.notify(event.type for event in decision.events)
 
     # Refusals and strays ---------------------------------------------------------------------------------------------
 
-    async def _turned(self, report: Turned) -> Verdict:
+    async def _turned(self, report: TaskRejected) -> TaskReportVerdict:
         """What an agent did not take is audited; where it never can, the task has failed."""
         task = None if report.task_id is None else self.tasks.get(report.task_id)
         await self._audit_refusal(task, f"{report.reason}: {report.detail}")
@@ -209,12 +209,12 @@ class Desk:
                 task = await self._reload(task.id)
         return refused(ReportCode.CONFLICT, "others kept changing the task: tell it again")
 
-    async def _stray(self, report: Strayed) -> Verdict:
+    async def _stray(self, report: TaskStrayReport) -> TaskReportVerdict:
         """The sweep of the node is over; what it found that nobody knew of stands in the audit trail."""
         if report.what:
             log.warning("node %s found %d things that nobody knew of", self.node_id, len(report.what))
             told = {"stray": [dict(each) for each in report.what[:STRAYS_MAX]]}
-            audited = Audited(ACTION, "node", self.node_id, None, after=told)
+            audited = AuditRecord(ACTION, "node", self.node_id, None, after=told)
             await record_refusal(self.services.database, self.context, audited, "done", self.origin)
         for _ in range(ATTEMPTS_MAX):
             node = await nodes.find(self.services.database, self.node_id)
@@ -236,20 +236,29 @@ class Desk:
         tenant_id = None if task is None else task.tenant_id
         project_id = None if task is None else task.project_id
         subject = None if task is None else task.id
-        audited = Audited(
-            ACTION, "task", subject, tenant_id, project_id, reason=reason[:1000],
+        audited = AuditRecord(
+            ACTION,
+            "task",
+            subject,
+            tenant_id,
+            project_id,
+            reason=reason[:1000],
             app_instance_id=None if task is None else task.instance_id,
             under=None if task is None else (task.correlation_id, task.trace_id),
-        )  # fmt: skip
+        )
         await record_refusal(self.services.database, self.context, audited, "refused", self.origin)
 
 
 async def take_reports(
-    services: Services, logs: LogWatch, who: tuple[Context, Origin], told: Sequence[Report]
-) -> list[Verdict]:
+    services: Services, logs: LogWatch, who: tuple[DecisionContext, Origin], told: Sequence[Report]
+) -> list[TaskReportVerdict]:
     """Take a node's reports; the answers stand in their order."""
     context, origin = who
-    named = {each.task_id for each in told if not isinstance(each, Strayed | Unreadable) and each.task_id is not None}
+    named = {
+        each.task_id
+        for each in told
+        if not isinstance(each, TaskStrayReport | MalformedReport) and each.task_id is not None
+    }
     tasks = await reports.of_node(services.database, context.actor.id, sorted(named)) if named else {}
-    desk = Desk(services, logs, context, origin, tasks)
+    desk = TaskReportHandler(services, logs, context, origin, tasks)
     return [await desk.take(each) for each in told]

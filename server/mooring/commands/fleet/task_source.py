@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from mooring.commands.catalog.artifact_evaluation import Yardstick, judged_under, yardstick
+from mooring.commands.catalog.artifact_evaluation import TrustContext, evaluate_under, trust_context
 from mooring.commands.services import Services
 from mooring.core.catalog.artifact import Artifact
 from mooring.core.catalog.artifact_location import Location, read_location
 from mooring.core.catalog.entitlement import Entitlement
-from mooring.core.fleet.task_creation import TaskWish
+from mooring.core.fleet.task_creation import TaskRequest
 from mooring.core.fleet.task_family import FAMILIES, argument_findings
 from mooring.core.kernel.address import DEFAULT_PORT, Reach, Target, read_url, refused_because
 from mooring.core.kernel.errors import Code, Refusal
@@ -31,24 +31,24 @@ PRIVATE: Final = "private"
 """The argument that lets a node dial private networks; it is the platform's to say."""
 
 
-async def within_sources(services: Services, acting: Acting, wish: TaskWish) -> TaskWish:
+async def within_sources(services: Services, acting: Acting, request: TaskRequest) -> TaskRequest:
     """The wish, once what it fetches may be fetched; whether that reaches private networks is said here alone."""
-    if wish.type not in (LAUNCH, FETCH) or argument_findings(FAMILIES[wish.type], wish.arguments):
-        return wish  # nothing is fetched, or making it is refused
-    target, location = _named(wish.type, wish.arguments)
-    measure = await yardstick(services, acting, wish.project_id)
-    private = _is_private(measure, location, wish)
+    if request.type not in (LAUNCH, FETCH) or argument_findings(FAMILIES[request.type], request.arguments):
+        return request  # nothing is fetched, or making it is refused
+    target, location = _named(request.type, request.arguments)
+    measure = await trust_context(services, acting, request.project_id)
+    private = _is_private(measure, location, request)
     if not private:
         _check_public(target)
-    image = wish.arguments["image"] if wish.type == LAUNCH else wish.arguments
-    await trusted_artifacts(services, acting, measure, (wish.project_id, None), {image["digest"]})
-    return replace(wish, arguments=_with(wish.type, wish.arguments, private=private))
+    image = request.arguments["image"] if request.type == LAUNCH else request.arguments
+    await trusted_artifacts(services, acting, measure, (request.project_id, None), {image["digest"]})
+    return replace(request, arguments=_with(request.type, request.arguments, private=private))
 
 
 async def trusted_artifacts(
     services: Services,
     acting: Acting,
-    measure: Yardstick,
+    measure: TrustContext,
     where: tuple[str, Entitlement | None],
     digests: set[str],
 ) -> dict[str, Artifact]:
@@ -60,7 +60,7 @@ async def trusted_artifacts(
     there = await artifacts.find_many(services.database, acting, sorted(digests), project_id)
     best: dict[str, Artifact] = {}
     refusals: dict[str, Refusal] = {}
-    for artifact, trust in await judged_under(services, acting, measure, entitled, there):
+    for artifact, trust in await evaluate_under(services, acting, measure, entitled, there):
         refusal = trust.refusal(artifact)
         if refusal is None:
             best.setdefault(artifact.digest, artifact)
@@ -100,8 +100,8 @@ def _authority(target: Target) -> str:
     return f"{target.authority}:{target.port}" if bare else target.authority
 
 
-def _is_private(measure: Yardstick, location: Location, wish: TaskWish) -> bool:
-    for owner in ((wish.tenant_id, wish.project_id), (wish.tenant_id, None), (None, None)):
+def _is_private(measure: TrustContext, location: Location, request: TaskRequest) -> bool:
+    for owner in ((request.tenant_id, request.project_id), (request.tenant_id, None), (None, None)):
         allowed, source = measure.source(location, owner)
         if allowed:
             return source is None or (source.tenant_id is None and source.reaches_private)

@@ -11,7 +11,7 @@ from typing import Final
 from mooring.commands.services import Services
 from mooring.core.identity.assertion import check_assertion, read_assertion, refused
 from mooring.core.identity.service_account import ED25519_KEY_BYTES
-from mooring.core.kernel.decision import Audited, Context
+from mooring.core.kernel.decision import AuditRecord, DecisionContext
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.gateways.signing.signatures import verifies
 from mooring.storage.identity import service_account as accounts
@@ -24,7 +24,7 @@ ACCOUNTS_MAX: Final = 1_000
 
 
 async def accounts_of_key(
-    services: Services, context: Context, asked: tuple[str, str], audiences: tuple[str, ...], origin: Origin
+    services: Services, context: DecisionContext, asked: tuple[str, str], audiences: tuple[str, ...], origin: Origin
 ) -> list[KeyHolder]:
     """The accounts of the key that signed this assertion; `asked` is the assertion and the account to go on after."""
     text, after = asked
@@ -36,7 +36,7 @@ async def accounts_of_key(
         check_assertion(assertion, audiences, context.now)
     except Refusal as refusal:
         if refusal.code is Code.ASSERTION_REFUSED:
-            audited = Audited(ACTION, "service_account", None, None, None, reason=refusal.detail)
+            audited = AuditRecord(ACTION, "service_account", None, None, None, reason=refusal.detail)
             await record_refusal(services.database, context, audited, "refused", origin)
         raise
     return await accounts.of_key(services.database, key, context.now, after, ACCOUNTS_MAX)

@@ -6,7 +6,7 @@ Replicas may start at once. Each tries; the database lets one of them through, a
 from mooring.commands.kernel.work import system_context
 from mooring.commands.services import Services
 from mooring.core.identity.user import ONE_TIME_LIFETIME, OneTime, UserChange, change_user, new_user
-from mooring.core.kernel.decision import Audited, Decision, Happened, Insert
+from mooring.core.kernel.decision import AuditRecord, Decision, EventRecord, Insert
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
@@ -33,14 +33,18 @@ async def make_first_admin(services: Services) -> str | None:
     one_time = OneTime(digest(code), context.now + ONE_TIME_LIFETIME)
     made = new_user(context, None, (FIRST_ADMIN_EMAIL, "First admin"), one_time)
     membership = {
-        "id": context.mint(Prefix.MEMBERSHIP), "tenant_id": None, "project_id": None, "user_id": made.user.id,
-        "role": Role.PLATFORM_ADMIN.value, "created_at": context.now,
-    }  # fmt: skip
+        "id": context.mint(Prefix.MEMBERSHIP),
+        "tenant_id": None,
+        "project_id": None,
+        "user_id": made.user.id,
+        "role": Role.PLATFORM_ADMIN.value,
+        "created_at": context.now,
+    }
     decision = Decision(
         result=made.user,
         writes=(made.insert, Insert("membership", membership)),
-        events=(Happened(EventType.USER_CREATED, "user", made.user.id, None),),
-        audits=(Audited("user.create", "user", made.user.id, None, after={"email": made.user.email}),),
+        events=(EventRecord(EventType.USER_CREATED, "user", made.user.id, None),),
+        audits=(AuditRecord("user.create", "user", made.user.id, None, after={"email": made.user.email}),),
     )
     try:
         await apply(services.database, PLATFORM, context, decision)
@@ -91,13 +95,17 @@ async def _keep(services: Services, purpose: str, algorithm: str, public: bytes,
     sealed = services.secrets.seal(private, id=secret_id, tenant_id=None, purpose=purpose)
     key_id = context.mint(Prefix.KEY)
     row = {
-        "id": key_id, "purpose": purpose, "algorithm": algorithm, "public_key": public, "secret_id": secret_id,
+        "id": key_id,
+        "purpose": purpose,
+        "algorithm": algorithm,
+        "public_key": public,
+        "secret_id": secret_id,
         "created_at": context.now,
-    }  # fmt: skip
+    }
     decision = Decision(
         result=None,
         writes=(Insert("secret", sealed.row(context.now)), Insert("platform_key", row)),
-        audits=(Audited("platform_key.create", "platform_key", key_id, None, after={"purpose": purpose}),),
+        audits=(AuditRecord("platform_key.create", "platform_key", key_id, None, after={"purpose": purpose}),),
     )
     try:
         await apply(services.database, PLATFORM, context, decision)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.core.identity.membership import Membership, create_membership, delete_membership
 from mooring.core.kernel.permissions import Place, Role
@@ -20,9 +20,9 @@ async def create(work: Work[Membership], place: Place, user_id: str, role: Role)
     """Give a user a role in a place."""
 
     async def load() -> None:
-        found(await users.find(work.database, work.acting, user_id), "user")
+        require(await users.find(work.database, work.acting, user_id), "user")
         if place.project_id is not None:
-            found(await projects.find(work.database, work.acting, place.project_id), "project")
+            require(await projects.find(work.database, work.acting, place.project_id), "project")
 
     return await work.execute(load, lambda _: create_membership(work.context, work.authority, place, user_id, role))
 
@@ -31,7 +31,7 @@ async def delete(work: Work[Membership], place: Place, membership_id: str) -> An
     """Take a role away."""
 
     async def load() -> tuple[Membership, int]:
-        membership = found(
+        membership = require(
             await memberships.find(work.database, work.acting, place.project_id, membership_id), "membership"
         )
         return membership, await memberships.others(work.database, work.acting, membership)

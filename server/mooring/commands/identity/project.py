@@ -1,6 +1,6 @@
 """Commands on projects."""
 
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.core.identity.project import Project, ProjectContents, create_project, delete_project, update_project
 from mooring.storage.identity import project as projects
@@ -19,7 +19,7 @@ async def update(work: Work[Project], project_id: str, display_name: str, revisi
     """Change a project's display name."""
 
     async def load() -> Project:
-        return found(await projects.find(work.database, work.acting, project_id), "project")
+        return require(await projects.find(work.database, work.acting, project_id), "project")
 
     return await work.execute(load, lambda project: update_project(work.context, project, display_name, revision_seen))
 
@@ -28,7 +28,7 @@ async def delete(work: Work[Project], project_id: str) -> Answered:
     """Delete an empty project."""
 
     async def load() -> tuple[Project, ProjectContents]:
-        project = found(await projects.find(work.database, work.acting, project_id), "project")
+        project = require(await projects.find(work.database, work.acting, project_id), "project")
         return project, await projects.contents(work.database, work.acting, project_id)
 
     return await work.execute(load, lambda seen: delete_project(work.context, *seen))

@@ -4,12 +4,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.core.identity.service_account import (
-    AccountWish,
     ServiceAccount,
     ServiceAccountKey,
+    ServiceAccountSpec,
     ServiceAccountTrigger,
     add_key,
     create_service_account,
@@ -23,17 +23,17 @@ from mooring.storage.identity import project as projects
 from mooring.storage.identity import service_account as accounts
 
 
-async def create(work: Work[ServiceAccount], place: Place, wish: AccountWish) -> Answered:
+async def create(work: Work[ServiceAccount], place: Place, spec: ServiceAccountSpec) -> Answered:
     """Make a service account in a project."""
     project_id = str(place.project_id)
     home = replace(place, tenant_id=work.acting.tenant_id)
 
     async def load() -> int:
-        found(await projects.find(work.database, work.acting, project_id), "project")
+        require(await projects.find(work.database, work.acting, project_id), "project")
         return await accounts.count(work.database, work.acting, project_id)
 
     return await work.execute(
-        load, lambda there: create_service_account(work.context, work.authority, home, wish, there)
+        load, lambda there: create_service_account(work.context, work.authority, home, spec, there)
     )
 
 
@@ -47,7 +47,7 @@ async def update(
     """Change a service account's list or description; what is not given stays. `ids`: project and account."""
 
     def decide(account: ServiceAccount) -> Decision[ServiceAccount]:
-        wish = AccountWish(
+        wish = ServiceAccountSpec(
             account.name,
             account.description if description is None else description,
             tuple(account.actions) if actions is None else actions,
@@ -82,10 +82,10 @@ async def revoke(work: Work[ServiceAccountKey], ids: tuple[str, str], key_id: st
 
     async def load() -> tuple[ServiceAccount, ServiceAccountKey]:
         account = await _load(work, ids)
-        return account, found(await accounts.key(work.database, work.acting, account.id, key_id), "key")
+        return account, require(await accounts.key(work.database, work.acting, account.id, key_id), "key")
 
     return await work.execute(load, lambda seen: revoke_key(work.context, *seen))
 
 
 async def _load(work: Work[Any], ids: tuple[str, str]) -> ServiceAccount:
-    return found(await accounts.find(work.database, work.acting, *ids), "service account")
+    return require(await accounts.find(work.database, work.acting, *ids), "service account")

@@ -11,7 +11,7 @@ from mooring.commands.services import Services
 from mooring.core.identity.token import FreshToken, Token, TokenKind, issue, session_token
 from mooring.core.identity.user import User, check_password_form, set_password
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Actor, Audited, Context, Decision, PrincipalKind
+from mooring.core.kernel.decision import Actor, AuditRecord, Decision, DecisionContext, PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.gateways.passwords import digest, new_token
@@ -23,7 +23,7 @@ ACTION = "sign_in"
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class SignInCredentials:
     """What a person offers: a password, or a one-time code together with the password it shall become."""
 
     tenant_slug: str | None
@@ -42,7 +42,7 @@ class SignedIn:
     user: User
 
 
-async def sign_in(services: Services, context: Context, offered: Credentials, origin: Origin) -> SignedIn:
+async def sign_in(services: Services, context: DecisionContext, offered: SignInCredentials, origin: Origin) -> SignedIn:
     """A session token for the person whom these credentials prove."""
     email = validation.email(offered.email)
     user = await users.find_for_sign_in(services.database, offered.tenant_slug, email)
@@ -62,11 +62,11 @@ async def sign_in(services: Services, context: Context, offered: Credentials, or
         await apply(services.database, Acting(user.tenant_id), acting, decision, origin=origin)
     except StaleWrite as error:
         raise Refusal(Code.SIGN_IN_REFUSED, "the one-time code was used a moment ago") from error
-    services.hub.poke(event.type for event in decision.events)
+    services.hub.notify(event.type for event in decision.events)
     return SignedIn(secret, token, user)
 
 
-async def _proven(services: Services, context: Context, user: User | None, offered: Credentials) -> bool:
+async def _proven(services: Services, context: DecisionContext, user: User | None, offered: SignInCredentials) -> bool:
     if (offered.password is None) == (offered.one_time_code is None):
         raise validation.invalid("password", "give either a password, or a one_time_code with a new_password")
     if offered.one_time_code is not None:
@@ -93,7 +93,7 @@ def _both(first: Decision[User], then: Decision[Token]) -> Decision[Token]:
     )
 
 
-async def _refuse(services: Services, context: Context, user: User | None, origin: Origin) -> None:
+async def _refuse(services: Services, context: DecisionContext, user: User | None, origin: Origin) -> None:
     tenant_id = None if user is None else user.tenant_id
-    audited = Audited(ACTION, "user", None if user is None else user.id, tenant_id)
+    audited = AuditRecord(ACTION, "user", None if user is None else user.id, tenant_id)
     await record_refusal(services.database, context, audited, "refused", origin)

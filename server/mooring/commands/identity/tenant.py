@@ -3,9 +3,9 @@
 from datetime import timedelta
 from typing import Any
 
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
-from mooring.core.identity.tenant import FirstAdmin, Tenant, TenantMade, create_tenant, update_tenant
+from mooring.core.identity.tenant import CreatedTenant, FirstAdmin, Tenant, create_tenant, update_tenant
 from mooring.core.identity.user import ONE_TIME_LIFETIME, OneTime
 from mooring.gateways.passwords import digest
 from mooring.storage.identity import tenant as tenants
@@ -16,7 +16,9 @@ def one_time(work: Work[Any], code: str, lifetime: timedelta = ONE_TIME_LIFETIME
     return OneTime(digest(code), work.context.now + lifetime)
 
 
-async def create(work: Work[TenantMade], slug: str, display_name: str, first_admin: FirstAdmin, code: str) -> Answered:
+async def create(
+    work: Work[CreatedTenant], slug: str, display_name: str, first_admin: FirstAdmin, code: str
+) -> Answered:
     """Make a tenant; `code` is its first admin's one-time sign-in."""
 
     async def load() -> None:
@@ -31,6 +33,6 @@ async def update(work: Work[Tenant], tenant_id: str, display_name: str, revision
     """Change a tenant's display name."""
 
     async def load() -> Tenant:
-        return found(await tenants.find(work.database, work.acting, tenant_id), "tenant")
+        return require(await tenants.find(work.database, work.acting, tenant_id), "tenant")
 
     return await work.execute(load, lambda tenant: update_tenant(work.context, tenant, display_name, revision_seen))

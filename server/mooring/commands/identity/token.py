@@ -2,9 +2,9 @@
 
 from datetime import timedelta
 
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
-from mooring.core.identity.break_glass import Entered, open_break_glass
+from mooring.core.identity.break_glass import BreakGlassEntry, open_break_glass
 from mooring.core.identity.token import PERSONAL_TOKENS_MAX, FreshToken, Token, issue, personal_token, revoke_token
 from mooring.core.kernel.decision import Decision
 from mooring.core.kernel.errors import Code, Refusal
@@ -40,18 +40,18 @@ async def revoke(work: Work[Token], token_id: str) -> Answered:
     """Revoke one of the caller's own tokens."""
 
     async def load() -> Token:
-        return found(await tokens.find_own(work.database, work.acting, token_id, work.context.actor.id), "token")
+        return require(await tokens.find_own(work.database, work.acting, token_id, work.context.actor.id), "token")
 
     return await work.execute(load, lambda token: revoke_token(work.context, token))
 
 
-async def enter(work: Work[Entered], secret: str, tenant_id: str, role: Role, reason: str) -> Answered:
+async def enter(work: Work[BreakGlassEntry], secret: str, tenant_id: str, role: Role, reason: str) -> Answered:
     """Enter a tenant by break-glass."""
 
     async def load() -> None:
-        found(await tenants.find(work.database, work.acting, tenant_id), "tenant")
+        require(await tenants.find(work.database, work.acting, tenant_id), "tenant")
 
-    def decide(_: None) -> Decision[Entered]:
+    def decide(_: None) -> Decision[BreakGlassEntry]:
         fresh = FreshToken(work.context.mint(Prefix.TOKEN), digest(secret))
         return open_break_glass(work.context, tenant_id, role, reason, fresh, limit=work.authority.limit)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from mooring.commands.services import Services
 from mooring.core.identity.assertion import Assertion, HolderRefused, check_assertion, read_assertion, refused
 from mooring.core.identity.token import FreshToken, Token, TokenKind, issue, node_token, service_account_token
-from mooring.core.kernel.decision import Actor, Audited, Context, Insert, PrincipalKind
+from mooring.core.kernel.decision import Actor, AuditRecord, DecisionContext, Insert, PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix, is_id
 from mooring.gateways.passwords import digest, new_token
@@ -25,7 +25,7 @@ NODE_KEY = "signing"
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanged:
+class ExchangedToken:
     """A new token, told once."""
 
     secret: str
@@ -33,7 +33,7 @@ class Exchanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class AssertionHolder:
     """Whoever an assertion claims to come from, as the platform knows it."""
 
     kind: PrincipalKind
@@ -44,11 +44,11 @@ class Holder:
     project_id: str | None = None
 
 
-async def exchange(
-    services: Services, context: Context, text: str, audiences: tuple[str, ...], origin: Origin
-) -> Exchanged:
+async def exchange_token(
+    services: Services, context: DecisionContext, text: str, audiences: tuple[str, ...], origin: Origin
+) -> ExchangedToken:
     """A short-lived token for the service account or the node whose key signed this assertion."""
-    holder: Holder | None = None
+    holder: AssertionHolder | None = None
     try:
         assertion = read_assertion(text)
         holder = await _holder(services, context, assertion)
@@ -66,13 +66,13 @@ async def exchange(
         raise
 
 
-def _audited(holder: Holder | None, refusal: Refusal) -> Audited:
+def _audited(holder: AssertionHolder | None, refusal: Refusal) -> AuditRecord:
     if holder is None:
-        return Audited(ACTION, "service_account", None, None, None, reason=refusal.detail)
-    return Audited(ACTION, holder.kind.value, holder.id, holder.tenant_id, holder.project_id, reason=refusal.detail)
+        return AuditRecord(ACTION, "service_account", None, None, None, reason=refusal.detail)
+    return AuditRecord(ACTION, holder.kind.value, holder.id, holder.tenant_id, holder.project_id, reason=refusal.detail)
 
 
-async def _holder(services: Services, context: Context, assertion: Assertion) -> Holder | None:
+async def _holder(services: Services, context: DecisionContext, assertion: Assertion) -> AssertionHolder | None:
     if is_id(assertion.holder_id, Prefix.NODE):
         return await _node(services, assertion)
     if not is_id(assertion.holder_id, Prefix.SERVICE_ACCOUNT):
@@ -82,27 +82,32 @@ async def _holder(services: Services, context: Context, assertion: Assertion) ->
         return None
     key = await accounts.key(services.database, PLATFORM, account.id, assertion.key_id)
     counts = key is not None and key.revoked_at is None and (key.expires_at is None or key.expires_at > context.now)
-    return Holder(
-        PrincipalKind.SERVICE_ACCOUNT, account.id, key.public_key if key is not None and counts else None,
+    return AssertionHolder(
+        PrincipalKind.SERVICE_ACCOUNT,
+        account.id,
+        key.public_key if key is not None and counts else None,
         None if account.status == "active" else "the service account is not active",
-        account.tenant_id, account.project_id,
-    )  # fmt: skip
+        account.tenant_id,
+        account.project_id,
+    )
 
 
-async def _node(services: Services, assertion: Assertion) -> Holder | None:
+async def _node(services: Services, assertion: Assertion) -> AssertionHolder | None:
     node = await node_keys.find(services.database, assertion.holder_id)
     if node is None:
         return None
     known = assertion.key_id == NODE_KEY
-    return Holder(
-        PrincipalKind.NODE, node.node_id, node.public_key if known else None,
+    return AssertionHolder(
+        PrincipalKind.NODE,
+        node.node_id,
+        node.public_key if known else None,
         "the node is retired: its key counts no more" if node.retired else None,
-    )  # fmt: skip
+    )
 
 
 async def _exchanged(
-    services: Services, context: Context, assertion: Assertion, holder: Holder, origin: Origin
-) -> Exchanged:
+    services: Services, context: DecisionContext, assertion: Assertion, holder: AssertionHolder, origin: Origin
+) -> ExchangedToken:
     acting = replace(context, actor=Actor(holder.kind, holder.id))
     is_node = holder.kind is PrincipalKind.NODE
     secret = new_token(TokenKind.NODE if is_node else TokenKind.SERVICE_ACCOUNT)
@@ -118,5 +123,5 @@ async def _exchanged(
     # Thousands of agents fetch a token every half hour: the trail has each, the stream of events has none.
     decision = replace(decision, writes=(used, *decision.writes), events=() if is_node else decision.events)
     await apply(services.database, PLATFORM, acting, decision, origin=origin)
-    services.hub.poke(event.type for event in decision.events)
-    return Exchanged(secret, token)
+    services.hub.notify(event.type for event in decision.events)
+    return ExchangedToken(secret, token)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from mooring.commands.identity.tenant import one_time
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.core.identity.user import (
     User,
@@ -34,7 +34,7 @@ async def change(work: Work[User], user_id: str, how: UserChange, code: str | No
     """Disable, enable or reset a user; a reset comes with a new one-time code."""
 
     async def load() -> User:
-        user = found(await users.find(work.database, work.acting, user_id), "user")
+        user = require(await users.find(work.database, work.acting, user_id), "user")
         if how is UserChange.RESET:
             require_reach(work.authority, await users.roles(work.database, work.acting, user_id))
         return user
@@ -49,7 +49,7 @@ async def change_own_password(work: Work[User], current: str, wanted: str) -> An
     passwords = work.services.passwords
 
     async def load() -> tuple[User, str]:
-        user = found(await users.find(work.database, work.acting, work.context.actor.id), "user")
+        user = require(await users.find(work.database, work.acting, work.context.actor.id), "user")
         if not await passwords.verify(user.password_hash, current):
             raise Refusal(Code.SIGN_IN_REFUSED, "the current password is not right")
         return user, await passwords.hash(wanted)

@@ -18,13 +18,13 @@ from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar
 
 from mooring.commands.services import Services
-from mooring.core.kernel.decision import Actor, Context, Decision, Insert, PrincipalKind
+from mooring.core.kernel.decision import Actor, Decision, DecisionContext, Insert, PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import Authority
 from mooring.storage.kernel import idempotency
 from mooring.storage.kernel.database import Acting, Database
-from mooring.storage.kernel.unit_of_work import AlreadyAnswered, Answer, Origin, StaleWrite, apply
+from mooring.storage.kernel.unit_of_work import AlreadyAnswered, Origin, StaleWrite, StoredAnswer, apply
 
 ATTEMPTS_MAX: Final = 20
 SEALED_ANSWER: Final = "idempotent_answer"
@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Presented:
+class PresentedAnswer:
     """What the caller is told: made before the effect is applied, so that both are kept together."""
 
     status: int
@@ -61,8 +61,8 @@ class IdempotencyRequest:
     fingerprint: bytes
 
 
-def _nothing_to_tell(result: Any) -> Presented:
-    return Presented(204, b"")
+def _nothing_to_tell(result: Any) -> PresentedAnswer:
+    return PresentedAnswer(204, b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,11 @@ class Work(Generic[Result]):
 
     services: Services
     acting: Acting
-    context: Context
+    context: DecisionContext
     authority: Authority
     origin: Origin = field(default_factory=Origin)
     idempotency: IdempotencyRequest | None = None
-    present: Callable[[Result], Presented] = _nothing_to_tell
+    present: Callable[[Result], PresentedAnswer] = _nothing_to_tell
 
     @property
     def database(self) -> Database:
@@ -114,18 +114,25 @@ class Work(Generic[Result]):
         if decision.writes or decision.audits or answer is not None:
             await apply(self.database, self.acting, self.context, decision, origin=self.origin, answer=answer)
             if decision.events:
-                self.services.hub.poke(event.type for event in decision.events)
+                self.services.hub.notify(event.type for event in decision.events)
         return Answered(presented.status, presented.body)
 
-    def _kept(self, decision: Decision[Result], presented: Presented) -> tuple[Decision[Result], Answer | None]:
+    def _kept(
+        self, decision: Decision[Result], presented: PresentedAnswer
+    ) -> tuple[Decision[Result], StoredAnswer | None]:
         """The record of the answer, and the decision with the secret in which a telling answer is sealed."""
         request = self.idempotency
         if request is None:
             return decision, None
-        answer = Answer(
-            request.principal_id, request.route, request.key, self.acting.tenant_id, request.fingerprint,
-            presented.status, presented.body,
-        )  # fmt: skip
+        answer = StoredAnswer(
+            request.principal_id,
+            request.route,
+            request.key,
+            self.acting.tenant_id,
+            request.fingerprint,
+            presented.status,
+            presented.body,
+        )
         if not presented.has_secret:
             return decision, answer
         secret_id = self.context.mint(Prefix.SECRET)
@@ -154,9 +161,9 @@ class Work(Generic[Result]):
         return Answered(kept.status, body, replayed=True)
 
 
-def system_context(services: Services) -> Context:
+def system_context(services: Services) -> DecisionContext:
     """What the platform does by itself, it does under this name."""
     clock = services.clock
     correlation_id = clock.mint(Prefix.CORRELATION)
     trace_id = correlation_id[-26:].encode().hex()[:32]
-    return Context(Actor(PrincipalKind.SYSTEM, "system"), clock.now(), correlation_id, trace_id, clock.mint)
+    return DecisionContext(Actor(PrincipalKind.SYSTEM, "system"), clock.now(), correlation_id, trace_id, clock.mint)

@@ -16,7 +16,7 @@ from mooring.core.kernel.errors import Refusal
 log = logging.getLogger("mooring.check")
 
 
-class CheckCrew:
+class CheckRunner:
     """A bounded number of tasks, each reading one check; and which leases they hold."""
 
     def __init__(self) -> None:

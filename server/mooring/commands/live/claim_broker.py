@@ -14,12 +14,12 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from mooring.commands.services import Services
-from mooring.core.kernel.event import Event, Position, read_cursor
+from mooring.core.kernel.event import Event, StreamPosition, read_cursor
 from mooring.core.kernel.event_types import EventType
-from mooring.core.runtime.claim import PRESENCE_SECONDS, Held
+from mooring.core.runtime.claim import PRESENCE_SECONDS, FencedInstance
 from mooring.storage.kernel import event as events
 from mooring.storage.runtime import claim as claims
-from mooring.storage.runtime.claim import LOOK_MAX, Asking, Lease, Taken
+from mooring.storage.runtime.claim import LOOK_MAX, ClaimRequester, ClaimResult, LeaseRenewal
 
 NEWS_MAX: Final = 1_000
 """Events that are looked through for news; whoever is further behind is told of all that it holds."""
@@ -32,32 +32,32 @@ WAKES: Final = frozenset({EventType.OPERATION_CHANGED.value, EventType.INSTANCE_
 
 
 @dataclass(frozen=True, slots=True)
-class Poll:
+class ClaimPoll:
     """What an adapter asks for."""
 
-    asking: Asking
-    held: tuple[Held, ...]
+    asking: ClaimRequester
+    held: tuple[FencedInstance, ...]
     free: int
     wait_seconds: float
     after: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ClaimPollAnswer:
     """What a poll is answered."""
 
-    claims: tuple[Held, ...]
+    claims: tuple[FencedInstance, ...]
     changed: tuple[str, ...]
-    lost: tuple[Held, ...]
+    lost: tuple[FencedInstance, ...]
     cursor: str
 
 
-class Waiter:
+class WaitingPoll:
     """One poll that waits."""
 
     __slots__ = ("asking", "changed", "gone", "held", "place", "wake")
 
-    def __init__(self, asking: Asking, held: Iterable[str], place: Position) -> None:
+    def __init__(self, asking: ClaimRequester, held: Iterable[str], place: StreamPosition) -> None:
         self.asking = asking
         self.held = frozenset(held)
         self.changed: set[str] = set()
@@ -79,14 +79,14 @@ class Waiter:
             self.wake.set()
 
 
-class ClaimDesk:
+class ClaimBroker:
     """One per process."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._waiters: dict[str, set[Waiter]] = {}  # by project
+        self._waiters: dict[str, set[WaitingPoll]] = {}  # by project
         self._seen: OrderedDict[str, datetime] = OrderedDict()
-        self._looked: OrderedDict[Asking, float] = OrderedDict()  # when each holder's polls looked last
+        self._looked: OrderedDict[ClaimRequester, float] = OrderedDict()  # when each holder's polls looked last
         self._closed = False
         services.hub.on_event(self._hear)
         services.hub.on_hint(self._hinted)
@@ -120,10 +120,10 @@ class ClaimDesk:
                     waiter.changed.add(instance_id)
                     waiter.wake.set()
 
-    async def poll(self, poll: Poll, gone: list[Callable[[], object]] | None = None) -> Given:
+    async def poll(self, poll: ClaimPoll, gone: list[Callable[[], object]] | None = None) -> ClaimPollAnswer:
         """Renew, claim, and wait for something to tell."""
         hub, project_id = self._services.hub, poll.asking.project_id
-        waiter = Waiter(poll.asking, (each.instance_id for each in poll.held), hub.head)
+        waiter = WaitingPoll(poll.asking, (each.instance_id for each in poll.held), hub.head)
         self._waiters.setdefault(project_id, set()).add(waiter)
         if gone is not None:
             gone.append(waiter.leave)
@@ -139,9 +139,9 @@ class ClaimDesk:
         lost = {each.instance_id for each in taken.lost}
         # Nothing is awaited from here on: what was heard up to the head is in `changed`.
         changed = tuple(sorted(waiter.changed - lost))
-        return Given(taken.claims, changed, taken.lost, max(hub.head, waiter.place).cursor())
+        return ClaimPollAnswer(taken.claims, changed, taken.lost, max(hub.head, waiter.place).cursor())
 
-    async def release(self, asking: Asking, held: Sequence[Held]) -> list[str]:
+    async def release(self, asking: ClaimRequester, held: Sequence[FencedInstance]) -> list[str]:
         """Give claims back; whoever waits for them in this process looks at once, but for the holder's own polls."""
         for waiter in self._waiters.get(asking.project_id, ()):
             if waiter.asking == asking:
@@ -150,7 +150,7 @@ class ClaimDesk:
         self.wake(asking.project_id)
         return given
 
-    async def _wait(self, poll: Poll, waiter: Waiter) -> Taken:
+    async def _wait(self, poll: ClaimPoll, waiter: WaitingPoll) -> ClaimResult:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + poll.wait_seconds
         while True:
@@ -163,7 +163,7 @@ class ClaimDesk:
                 return taken
             await _either(waiter.wake, min(left, self._until(taken.next_at)))
 
-    async def _gather(self, asking: Asking) -> None:
+    async def _gather(self, asking: ClaimRequester) -> None:
         """Let a moment pass where this holder has just looked: what comes meanwhile is taken at once."""
         loop = asyncio.get_running_loop()
         looked = self._looked.get(asking, 0.0)
@@ -180,19 +180,21 @@ class ClaimDesk:
             return float("inf")
         return max(0.05, (next_at - self._services.clock.now()).total_seconds() + 0.01)
 
-    async def _take(self, poll: Poll, waiter: Waiter) -> Taken:
+    async def _take(self, poll: ClaimPoll, waiter: WaitingPoll) -> ClaimResult:
         """One statement, or a few while what lies in the way is cleared."""
         free = 0 if waiter.gone or self._closed else poll.free
         lease_seconds = self._services.settings.adapter_lease_seconds
         for _ in range(ROUNDS_MAX):
             now = self._services.clock.now()
-            lease = Lease(now, now + timedelta(seconds=lease_seconds * 0.75), now + timedelta(seconds=lease_seconds))
+            lease = LeaseRenewal(
+                now, now + timedelta(seconds=lease_seconds * 0.75), now + timedelta(seconds=lease_seconds)
+            )
             taken = await claims.claim(self._services.database, poll.asking, poll.held, free, lease)
             if taken.claims or taken.lost or taken.looked < LOOK_MAX:
                 break
         return taken
 
-    async def _since(self, poll: Poll, waiter: Waiter) -> set[str]:
+    async def _since(self, poll: ClaimPoll, waiter: WaitingPoll) -> set[str]:
         """Which held instances something happened to since the cursor, up to where the waiter hears by itself."""
         everything = set(waiter.held)
         if not everything:
@@ -205,13 +207,13 @@ class ClaimDesk:
             return set()
         if after < await events.forgotten(self._services.database):
             return everything
-        selection = events.Selection(poll.asking.tenant_id, poll.asking.project_id)
+        selection = events.EventSelection(poll.asking.tenant_id, poll.asking.project_id)
         found, _ = await self._services.hub.read(selection, after, NEWS_MAX)
         if len(found) == NEWS_MAX:
             return everything
         return {str(each.app_instance_id) for each in found if each.app_instance_id in waiter.held}
 
-    async def _note(self, asking: Asking) -> None:
+    async def _note(self, asking: ClaimRequester) -> None:
         """Write down that an adapter listens, at most every half minute for an account."""
         now = self._services.clock.now()
         stale_before = now - timedelta(seconds=PRESENCE_SECONDS)

@@ -14,7 +14,7 @@ SECONDS_PER_ROW: Final = 60.0
 NODES_MAX: Final = 20_000
 
 
-class Refusals:
+class RefusalLimit:
     """One per process: a bucket for each node; the least recently seen is forgotten first."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

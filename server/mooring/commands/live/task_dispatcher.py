@@ -23,18 +23,18 @@ from typing import Any, Final
 from mooring.commands.identity.platform_key import task_audience
 from mooring.commands.services import Services
 from mooring.core.fleet.task import TaskState
-from mooring.core.fleet.task_envelope import Envelope, SealedSecret, payload_of, sealing_info
+from mooring.core.fleet.task_envelope import SealedSecret, TaskEnvelope, payload_of, sealing_info
 from mooring.core.fleet.task_family import secret_names
 from mooring.core.identity.platform_key import TASK_SIGNING, PlatformKey
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event import Event
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
-from mooring.gateways.registry.registry_token import Access
+from mooring.gateways.registry.registry_token import RepositoryAccess
 from mooring.gateways.secrets import CannotUnseal
 from mooring.gateways.signing.task_signing import TaskSigner, seal_to_node
 from mooring.storage.fleet import task_claim
-from mooring.storage.fleet.task_claim import Claimed, Grant, Held
+from mooring.storage.fleet.task_claim import ClaimedTask, FencedTask, SecretGrant
 from mooring.storage.identity import platform_key as platform_keys
 
 LOOK_SECONDS: Final = 2.0
@@ -56,35 +56,35 @@ log = logging.getLogger("mooring.dispatch")
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class TaskPoll:
     """What an agent asks for in a poll."""
 
     node_id: str
     free: int
     wait_seconds: float
-    running: frozenset[Held] = frozenset()
+    running: frozenset[FencedTask] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class TaskPollAnswer:
     """What a poll is answered."""
 
-    tasks: tuple[Envelope, ...] = ()
-    cancel: tuple[Held, ...] = ()
-    lost: tuple[Held, ...] = ()
+    tasks: tuple[TaskEnvelope, ...] = ()
+    cancel: tuple[FencedTask, ...] = ()
+    lost: tuple[FencedTask, ...] = ()
     keys: tuple[PlatformKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class UndeliveredTask:
     """A task that was claimed for a poll that is gone, for the next poll of its node."""
 
-    envelope: Envelope
+    envelope: TaskEnvelope
     until: float  # by the loop's clock: later the lease may be lost
 
 
 @dataclass(frozen=True, slots=True)
-class Signing:
+class SigningKeys:
     """What tasks are signed with, and what an agent is to believe."""
 
     signer: TaskSigner
@@ -92,16 +92,16 @@ class Signing:
     keys: tuple[PlatformKey, ...]
 
 
-class Poll:
+class WaitingAgent:
     """One agent that waits."""
 
     __slots__ = ("answer", "ask")
 
-    def __init__(self, ask: Ask, answer: "asyncio.Future[Given]") -> None:
+    def __init__(self, ask: TaskPoll, answer: "asyncio.Future[TaskPollAnswer]") -> None:
         self.ask = ask
         self.answer = answer
 
-    def give(self, given: Given) -> bool:
+    def give(self, given: TaskPollAnswer) -> bool:
         """Answer, unless that was done."""
         if self.answer.done():
             return False
@@ -110,28 +110,28 @@ class Poll:
 
 
 @dataclass(slots=True)
-class _Told:
+class _CancellationNotice:
     """Which cancellations a node was told of, and when."""
 
-    at: dict[Held, float] = field(default_factory=dict)
+    at: dict[FencedTask, float] = field(default_factory=dict)
 
 
-class Dispatcher:
+class TaskDispatcher:
     """One per process."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._polls: dict[str, Poll] = {}
+        self._polls: dict[str, WaitingAgent] = {}
         self._queued: set[str] = set()  # the nodes that had something queued at the last look
         self._unlooked = False  # something was heard while nobody waited
         self._claiming: set[str] = set()  # the nodes for which a claim is under way
         self._passed_over: set[str] = set()  # those of them for which another look found something meanwhile
-        self._kept: dict[str, list[Kept]] = {}
-        self._told: dict[str, _Told] = {}
-        self._renewals: dict[str, Poll] = {}
+        self._kept: dict[str, list[UndeliveredTask]] = {}
+        self._told: dict[str, _CancellationNotice] = {}
+        self._renewals: dict[str, WaitingAgent] = {}
         self._hint = asyncio.Event()
         self._renew_hint = asyncio.Event()
-        self._signing: Signing | None = None
+        self._signing: SigningKeys | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
 
@@ -140,7 +140,7 @@ class Dispatcher:
         """How many agents wait."""
         return len(self._polls)
 
-    async def __aenter__(self) -> "Dispatcher":
+    async def __aenter__(self) -> "TaskDispatcher":
         """Begin to look."""
         hub = self._services.hub
         hub.on_commit(self._heard)
@@ -164,21 +164,21 @@ class Dispatcher:
         """The process stops: no poll keeps waiting."""
         self._closed = True
         for poll in list(self._polls.values()):
-            poll.give(Given())
+            poll.give(TaskPollAnswer())
 
-    async def poll(self, ask: Ask, gone: list[Callable[[], object]] | None = None) -> Given:
+    async def poll(self, ask: TaskPoll, gone: list[Callable[[], object]] | None = None) -> TaskPollAnswer:
         """Wait for something to do; the empty answer when the time is over, or the agent has hung up."""
         loop = asyncio.get_running_loop()
         if self._closed:
-            return Given()
-        poll = Poll(ask, loop.create_future())
+            return TaskPollAnswer()
+        poll = WaitingAgent(ask, loop.create_future())
         if gone is not None:
-            gone.append(partial(poll.give, Given()))  # nothing is claimed for an agent that cannot be answered
+            gone.append(partial(poll.give, TaskPollAnswer()))  # nothing is claimed for an agent that cannot be answered
         earlier, self._polls[ask.node_id] = self._polls.get(ask.node_id), poll
         if earlier is not None:
-            earlier.give(Given())
+            earlier.give(TaskPollAnswer())
         self._begin(poll, loop.time())
-        timer = loop.call_later(ask.wait_seconds, poll.give, Given())
+        timer = loop.call_later(ask.wait_seconds, poll.give, TaskPollAnswer())
         try:
             given = await poll.answer
         finally:
@@ -195,7 +195,7 @@ class Dispatcher:
 
     # What a poll begins with -----------------------------------------------------------------------------------------
 
-    def _begin(self, poll: Poll, now: float) -> None:
+    def _begin(self, poll: WaitingAgent, now: float) -> None:
         ask = poll.ask
         kept = [each.envelope for each in self._kept.pop(ask.node_id, ()) if each.until > now]
         if kept:
@@ -207,9 +207,9 @@ class Dispatcher:
         if ask.free and (self._unlooked or ask.node_id in self._queued):
             self._hint.set()
 
-    def _given(self, **parts: Any) -> Given:
+    def _given(self, **parts: Any) -> TaskPollAnswer:
         keys = () if self._signing is None else self._signing.keys
-        return Given(keys=keys, **parts)
+        return TaskPollAnswer(keys=keys, **parts)
 
     # Hints -----------------------------------------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class Dispatcher:
                 self._passed_over -= again
                 self._hint.set()
 
-    async def _claim_for(self, polls: Sequence[Poll]) -> None:
+    async def _claim_for(self, polls: Sequence[WaitingAgent]) -> None:
         signing = await self._ready_to_sign()
         now = self._services.clock.now()
         lease = self._services.settings.task_lease_seconds
@@ -302,7 +302,7 @@ class Dispatcher:
             return
         naming = [each.task.id for each in claimed if secret_names(each.task.arguments)]
         grants = await task_claim.grants(self._services.database, naming, now) if naming else {}
-        by_node: dict[str, list[Envelope]] = {}
+        by_node: dict[str, list[TaskEnvelope]] = {}
         for each in claimed:
             envelope = self._envelope(signing, each, grants.get(each.task.id, ()))
             by_node.setdefault(each.task.node_id, []).append(envelope)
@@ -310,11 +310,11 @@ class Dispatcher:
         for node_id, envelopes in by_node.items():
             poll = self._polls.get(node_id)
             if poll is None or poll.answer.done():
-                self._kept.setdefault(node_id, []).extend(Kept(each, until) for each in envelopes)
+                self._kept.setdefault(node_id, []).extend(UndeliveredTask(each, until) for each in envelopes)
             else:
                 poll.give(self._given(tasks=tuple(envelopes)))
 
-    async def _ready_to_sign(self) -> Signing:
+    async def _ready_to_sign(self) -> SigningKeys:
         """The key is unsealed once, and again after a rotation."""
         if self._signing is None:
             services = self._services
@@ -325,15 +325,15 @@ class Dispatcher:
             chain = await platform_keys.chain(services.database, TASK_SIGNING)
             announced = tuple(each for each in chain if each.signed_by is not None)[-KEYS_TOLD_MAX:]
             signer = TaskSigner(key.id, services.secrets.unseal(sealed))
-            self._signing = Signing(signer, await task_audience(services), announced)
+            self._signing = SigningKeys(signer, await task_audience(services), announced)
         return self._signing
 
-    def _envelope(self, signing: Signing, claimed: Claimed, grants: Iterable[Grant]) -> Envelope:
+    def _envelope(self, signing: SigningKeys, claimed: ClaimedTask, grants: Iterable[SecretGrant]) -> TaskEnvelope:
         task = claimed.task
         sealed = [secret for secret in (self._sealed(claimed, grant) for grant in grants) if secret is not None]
         return signing.signer.sign(payload_of(task, signing.audience, self._services.clock.now(), sealed))
 
-    def _sealed(self, claimed: Claimed, grant: Grant) -> SealedSecret | None:
+    def _sealed(self, claimed: ClaimedTask, grant: SecretGrant) -> SealedSecret | None:
         """The secret for this node, task and purpose; without it the task goes all the same, and its agent says so."""
         task = claimed.task
         value = self._value(task.id, grant)
@@ -342,7 +342,7 @@ class Dispatcher:
         info = sealing_info(task.node_id, task.id, grant.purpose, grant.name)
         return seal_to_node(claimed.sealing_key, info, (grant.name, grant.purpose), value)
 
-    def _value(self, task_id: str, grant: Grant) -> bytes | None:
+    def _value(self, task_id: str, grant: SecretGrant) -> bytes | None:
         if grant.sealed is not None:
             try:
                 return self._services.secrets.unseal(grant.sealed)
@@ -353,7 +353,7 @@ class Dispatcher:
         if registry is None or grant.repository is None:
             log.error("task %s is granted a repository, and this platform has no registry", task_id)
             return None
-        return registry.issuer.issue(task_id, [Access(grant.repository, ("pull",))]).token.encode()
+        return registry.issuer.issue(task_id, [RepositoryAccess(grant.repository, ("pull",))]).token.encode()
 
     # Leases and cancellations ----------------------------------------------------------------------------------------
 
@@ -370,15 +370,15 @@ class Dispatcher:
                 self._renew_hint.set()
                 raise
 
-    async def renew(self, polls: Sequence[Poll]) -> None:
+    async def renew(self, polls: Sequence[WaitingAgent]) -> None:
         """Renew what these polls hold, in one statement, and tell each what it has lost or is asked to end."""
         held = [(poll.ask.node_id, each) for poll in polls for each in poll.ask.running]
         now = self._services.clock.now()
         lease = self._services.settings.task_lease_seconds
         stale_before = now + timedelta(seconds=lease * 0.75)
         rows = await task_claim.renew(self._services.database, held, stale_before, now + timedelta(seconds=lease))
-        lost: dict[str, list[Held]] = {}
-        cancel: dict[str, list[Held]] = {}
+        lost: dict[str, list[FencedTask]] = {}
+        cancel: dict[str, list[FencedTask]] = {}
         for node_id, each, status in rows:
             if status is None:
                 lost.setdefault(node_id, []).append(each)
@@ -388,9 +388,13 @@ class Dispatcher:
             node_id = poll.ask.node_id
             self._tell(poll, cancel.get(node_id, ()), lost.get(node_id, ()))
 
-    def _tell(self, poll: Poll, cancel: Sequence[Held], lost: Sequence[Held]) -> None:
+    def _tell(self, poll: WaitingAgent, cancel: Sequence[FencedTask], lost: Sequence[FencedTask]) -> None:
         """Answer a poll when there is something to tell it that it was not told a moment ago."""
-        told = self._told.setdefault(poll.ask.node_id, _Told()) if cancel else self._told.get(poll.ask.node_id)
+        told = (
+            self._told.setdefault(poll.ask.node_id, _CancellationNotice())
+            if cancel
+            else self._told.get(poll.ask.node_id)
+        )
         now = asyncio.get_running_loop().time()
         fresh = [each for each in cancel if told is None or told.at.get(each, 0.0) < now - TELL_AGAIN_SECONDS]
         if not fresh and not lost:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work, system_context
 from mooring.commands.services import Services
 from mooring.core.kernel.errors import Refusal
@@ -13,8 +13,8 @@ from mooring.core.kernel.permissions import Place
 from mooring.core.records.delivery import (
     REPLAY_BATCH,
     Delivery,
-    Message,
-    Outcome,
+    DeliveryMessage,
+    DeliveryOutcome,
     Replayed,
     bury,
     message_headers,
@@ -22,17 +22,17 @@ from mooring.core.records.delivery import (
     replay,
     replay_dead,
 )
-from mooring.gateways.egress import OutboundFailed, OutboundRequest
+from mooring.gateways.egress import EgressFailed, EgressRequest
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.unit_of_work import StaleWrite, apply
 from mooring.storage.records import delivery as deliveries
 
 
-async def send(services: Services, url: str, keys: Sequence[bytes], message: Message) -> Outcome:
+async def send(services: Services, url: str, keys: Sequence[bytes], message: DeliveryMessage) -> DeliveryOutcome:
     """One signed attempt, outside of any transaction; the status counts, whatever becomes of the answer's body."""
     headers = message_headers(message, keys, services.clock.now(), secrets.token_hex(8))
     deadline = services.settings.webhook_timeout_seconds
-    request = OutboundRequest("POST", url, headers, message.body, deadline_seconds=deadline)
+    request = EgressRequest("POST", url, headers, message.body, deadline_seconds=deadline)
     begun = time.monotonic()
     outcome = None
     try:
@@ -40,14 +40,14 @@ async def send(services: Services, url: str, keys: Sequence[bytes], message: Mes
             elapsed = time.monotonic() - begun
             outcome = outcome_of(answer.status, elapsed, answer.headers.get("retry-after"))
             await answer.beginning()
-    except OutboundFailed as failed:
-        return outcome or Outcome(time.monotonic() - begun, error=failed.reason)
+    except EgressFailed as failed:
+        return outcome or DeliveryOutcome(time.monotonic() - begun, error=failed.reason)
     except Refusal as refusal:
-        return outcome or Outcome(time.monotonic() - begun, error=refusal.detail)
+        return outcome or DeliveryOutcome(time.monotonic() - begun, error=refusal.detail)
     return outcome
 
 
-async def give_up(services: Services, delivery: Delivery, outcome: Outcome, trace_id: str | None) -> bool:
+async def give_up(services: Services, delivery: Delivery, outcome: DeliveryOutcome, trace_id: str | None) -> bool:
     """Make a dead letter of it, under the correlation of its event; False when the lease was lost meanwhile."""
     context = system_context(services)
     context = replace(context, correlation_id=delivery.correlation_id, trace_id=trace_id or context.trace_id)
@@ -56,7 +56,7 @@ async def give_up(services: Services, delivery: Delivery, outcome: Outcome, trac
         await apply(services.database, PLATFORM, context, decision)
     except StaleWrite:
         return False
-    services.hub.poke(event.type for event in decision.events)
+    services.hub.notify(event.type for event in decision.events)
     return True
 
 
@@ -64,7 +64,7 @@ async def replay_one(work: Work[Delivery], place: Place, delivery_id: str) -> An
     """Send a delivery again."""
 
     async def load() -> tuple[Delivery, bool]:
-        delivery = found(await deliveries.find(work.database, work.acting, place.project_id, delivery_id), "delivery")
+        delivery = require(await deliveries.find(work.database, work.acting, place.project_id, delivery_id), "delivery")
         return delivery, await deliveries.event_is_kept(work.database, work.acting, delivery.id)
 
     return await work.execute(load, lambda seen: replay(work.context, seen[0], event_is_kept=seen[1]))

@@ -9,21 +9,21 @@ import secrets
 from dataclasses import replace
 from typing import Any
 
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.commands.records.delivery import send
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import Place
 from mooring.core.kernel.secret import Sealed
-from mooring.core.records.delivery import Message, Outcome, tested
+from mooring.core.records.delivery import DeliveryMessage, DeliveryOutcome, tested
 from mooring.core.records.webhook import (
     KEY_BYTES,
     KEY_PREFIX,
     KEY_PURPOSE,
-    Keyed,
-    NewKey,
+    NewWebhookKey,
     Webhook,
-    WebhookWish,
+    WebhookSpec,
+    WebhookWithKey,
     create_webhook,
     delete_webhook,
     rotate_key,
@@ -34,34 +34,34 @@ from mooring.storage.identity import project as projects
 from mooring.storage.records import webhook as webhooks
 
 
-async def create(work: Work[Keyed], place: Place, wish: WebhookWish) -> Answered:
+async def create(work: Work[WebhookWithKey], place: Place, spec: WebhookSpec) -> Answered:
     """Make a webhook in a place."""
     home = (work.acting.tenant_id, place.project_id)
 
-    async def load() -> tuple[WebhookWish, NewKey, int]:
+    async def load() -> tuple[WebhookSpec, NewWebhookKey, int]:
         if place.project_id is not None:
-            found(await projects.find(work.database, work.acting, place.project_id), "project")
+            require(await projects.find(work.database, work.acting, place.project_id), "project")
         there = await webhooks.count(work.database, work.acting, place.project_id)
-        return await _checked(work, wish), _new_key(work), there
+        return await _checked(work, spec), _new_key(work), there
 
     return await work.execute(load, lambda seen: create_webhook(work.context, home, *seen))
 
 
 async def update(
-    work: Work[Webhook], place: Place, webhook_id: str, wish: WebhookWish, revision_seen: int | None
+    work: Work[Webhook], place: Place, webhook_id: str, spec: WebhookSpec, revision_seen: int | None
 ) -> Answered:
     """Change a webhook; what is not given stays."""
 
-    async def load() -> tuple[Webhook, WebhookWish]:
-        return await _load(work, place, webhook_id), await _checked(work, wish)
+    async def load() -> tuple[Webhook, WebhookSpec]:
+        return await _load(work, place, webhook_id), await _checked(work, spec)
 
     return await work.execute(load, lambda seen: update_webhook(work.context, *seen, revision_seen))
 
 
-async def rotate(work: Work[Keyed], place: Place, webhook_id: str) -> Answered:
+async def rotate(work: Work[WebhookWithKey], place: Place, webhook_id: str) -> Answered:
     """Give a webhook a new key; the old one signs beside it for a while."""
 
-    async def load() -> tuple[Webhook, NewKey, Sealed]:
+    async def load() -> tuple[Webhook, NewWebhookKey, Sealed]:
         webhook = await _load(work, place, webhook_id)
         present = (await _keys(work, webhook))[0]
         return webhook, _new_key(work), _sealed(work, present)
@@ -74,10 +74,10 @@ async def delete(work: Work[Webhook], place: Place, webhook_id: str) -> Answered
     return await work.execute(lambda: _load(work, place, webhook_id), lambda seen: delete_webhook(work.context, seen))
 
 
-async def ping(work: Work[Outcome], place: Place, webhook_id: str) -> Answered:
+async def ping(work: Work[DeliveryOutcome], place: Place, webhook_id: str) -> Answered:
     """Send a signed `ping` once, now, and tell how it went."""
 
-    async def load() -> tuple[Webhook, Outcome]:
+    async def load() -> tuple[Webhook, DeliveryOutcome]:
         webhook = await _load(work, place, webhook_id)
         message = _ping(work, webhook)
         return webhook, await send(work.services, webhook.url, await _keys(work, webhook), message)
@@ -85,17 +85,18 @@ async def ping(work: Work[Outcome], place: Place, webhook_id: str) -> Answered:
     return await work.execute(load, lambda seen: tested(work.context, *seen))
 
 
-def _ping(work: Work[Outcome], webhook: Webhook) -> Message:
+def _ping(work: Work[DeliveryOutcome], webhook: Webhook) -> DeliveryMessage:
     context = work.context
     body = b'{"type":"ping","webhook_id":"%b","occurred_at":"%b"}' % (
-        webhook.id.encode(), context.now.isoformat().replace("+00:00", "Z").encode(),
-    )  # fmt: skip
+        webhook.id.encode(),
+        context.now.isoformat().replace("+00:00", "Z").encode(),
+    )
     message_id = f"{context.mint(Prefix.EVENT)}.{webhook.id}"
-    return Message(message_id, body, context.correlation_id, context.trace_id)
+    return DeliveryMessage(message_id, body, context.correlation_id, context.trace_id)
 
 
 async def _load(work: Work[Any], place: Place, webhook_id: str) -> Webhook:
-    return found(await webhooks.find(work.database, work.acting, place.project_id, webhook_id), "webhook")
+    return require(await webhooks.find(work.database, work.acting, place.project_id, webhook_id), "webhook")
 
 
 async def _keys(work: Work[Any], webhook: Webhook) -> list[bytes]:
@@ -103,18 +104,18 @@ async def _keys(work: Work[Any], webhook: Webhook) -> list[bytes]:
     return [work.services.secrets.unseal(each) for each in sealed]
 
 
-async def _checked(work: Work[Any], wish: WebhookWish) -> WebhookWish:
+async def _checked(work: Work[Any], spec: WebhookSpec) -> WebhookSpec:
     """The wish with its address in ASCII, which resolves to nothing that is refused."""
-    if wish.url is None:
-        return wish
-    url = ascii_url(wish.url)
+    if spec.url is None:
+        return spec
+    url = ascii_url(spec.url)
     await work.services.outbound.check(url)
-    return replace(wish, url=url)
+    return replace(spec, url=url)
 
 
-def _new_key(work: Work[Any]) -> NewKey:
+def _new_key(work: Work[Any]) -> NewWebhookKey:
     key = secrets.token_bytes(KEY_BYTES)
-    return NewKey(KEY_PREFIX + base64.b64encode(key).decode(), _sealed(work, key))
+    return NewWebhookKey(KEY_PREFIX + base64.b64encode(key).decode(), _sealed(work, key))
 
 
 def _sealed(work: Work[Any], key: bytes) -> Sealed:

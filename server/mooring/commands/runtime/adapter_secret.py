@@ -5,26 +5,26 @@ from dataclasses import dataclass, replace
 
 from mooring.commands.fleet.runtime_secret import SEALED_FOR
 from mooring.commands.kernel.work import Answered, Work
-from mooring.commands.runtime.adapter import Under, held, under_correlation
+from mooring.commands.runtime.adapter import ClaimRef, held, under_correlation
 from mooring.core.fleet.runtime_secret import (
     ADAPTER_PURPOSES,
     VALUE_BYTES_MAX,
     RuntimeSecret,
-    SecretWish,
-    keep_secret,
+    RuntimeSecretSpec,
     read_purpose,
+    store_secret,
 )
 from mooring.core.kernel.decision import Decision
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.validation import invalid
-from mooring.core.runtime.claim import Claim, guard_of
+from mooring.core.runtime.claim import InstanceClaim, guard_of
 from mooring.core.runtime.instance import Instance, InstanceState
 from mooring.storage.fleet import runtime_secret as runtime_secrets
 
 
 @dataclass(frozen=True, slots=True)
-class NewSecret:
+class SecretSpec:
     """A secret that an adapter wants kept: a value of its own, or so many bytes of chance."""
 
     name: str
@@ -34,14 +34,14 @@ class NewSecret:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredSecret:
     """A secret, and whether it is new."""
 
     secret: RuntimeSecret
     created: bool
 
 
-async def store(work: Work[Kept], claimed: Under, wanted: NewSecret) -> Answered:
+async def store(work: Work[StoredSecret], claimed: ClaimRef, wanted: SecretSpec) -> Answered:
     """Keep a secret for the instance, or answer with the one that has the name."""
     purpose = read_purpose(wanted.purpose)
     if purpose not in ADAPTER_PURPOSES:
@@ -57,23 +57,23 @@ async def store(work: Work[Kept], claimed: Under, wanted: NewSecret) -> Answered
     tenant_id, project_id = instance.place
     secret_id = work.context.mint(Prefix.SECRET)
     sealed = work.services.secrets.seal(plain, id=secret_id, tenant_id=tenant_id, purpose=SEALED_FOR)
-    wish = SecretWish(tenant_id, project_id, wanted.name, purpose.value, sealed, instance_id=instance.id)
+    wish = RuntimeSecretSpec(tenant_id, project_id, wanted.name, purpose.value, sealed, instance_id=instance.id)
 
-    async def load() -> tuple[Claim, Instance, list[RuntimeSecret]]:
+    async def load() -> tuple[InstanceClaim, Instance, list[RuntimeSecret]]:
         claim, now = await held(work.database, work.acting, claimed)
         return claim, now, await runtime_secrets.of_home(work.database, work.acting, project_id, instance.id)
 
-    def decide(seen: tuple[Claim, Instance, list[RuntimeSecret]]) -> Decision[Kept]:
+    def decide(seen: tuple[InstanceClaim, Instance, list[RuntimeSecret]]) -> Decision[StoredSecret]:
         claim, now, there = seen
         earlier = next((each for each in there if each.name == wanted.name), None)
         if earlier is not None:
             if earlier.purpose != purpose:
                 raise Refusal(Code.NAME_TAKEN, f"the instance has a secret of this name for {earlier.purpose}")
-            return Decision(Kept(earlier, created=False))
+            return Decision(StoredSecret(earlier, created=False))
         if now.status in (InstanceState.STOPPED, InstanceState.STOPPING):
             raise Refusal(Code.CONFLICT, f"the instance is {now.status}: it gets no new secret")
-        kept = keep_secret(work.context, wish, len(there))
+        kept = store_secret(work.context, wish, len(there))
         audits = tuple(replace(each, app_instance_id=now.id) for each in kept.audits)
-        return Decision(Kept(kept.result, created=True), (guard_of(claim), *kept.writes), kept.events, audits)
+        return Decision(StoredSecret(kept.result, created=True), (guard_of(claim), *kept.writes), kept.events, audits)
 
     return await work.execute(load, decide)

@@ -12,8 +12,8 @@ from typing import Final
 from mooring.commands.kernel.work import system_context
 from mooring.commands.services import Services
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.core.runtime.instance_reconcile import advance
-from mooring.core.runtime.instance_snapshot import Limits, SeenInstance
+from mooring.core.runtime.instance_reconcile import reconcile
+from mooring.core.runtime.instance_snapshot import InstanceSnapshot, TimeLimits
 from mooring.gateways.telemetry.instruments import bound
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM
@@ -32,9 +32,9 @@ LOST: Final = frozenset(
 """What the database refuses to the slower of two: it looks again."""
 
 
-def limits_of(settings: Settings) -> Limits:
+def limits_of(settings: Settings) -> TimeLimits:
     """How long things may take on this platform."""
-    return Limits(
+    return TimeLimits(
         operation=timedelta(seconds=settings.operation_seconds),
         step=timedelta(seconds=settings.step_seconds),
         claim=timedelta(seconds=settings.claim_seconds),
@@ -43,18 +43,22 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
-async def step(services: Services, seen: SeenInstance) -> bool:
+async def step(services: Services, snapshot: InstanceSnapshot) -> bool:
     """The next step of one instance; False when there is none, or somebody else took it."""
     base = system_context(services)
-    decision = advance(base, limits_of(services.settings), seen)
+    decision = reconcile(base, limits_of(services.settings), snapshot)
     if decision is None:
         return False
     about = decision.result
     context = replace(base, correlation_id=about.correlation_id, trace_id=about.trace_id)
     with bound(
-        correlation_id=about.correlation_id, trace_id=about.trace_id, org_id=about.tenant_id,
-        project_id=about.project_id, app_slug=seen.instance.app_slug, app_instance_id=seen.instance.id,
-    ):  # fmt: skip
+        correlation_id=about.correlation_id,
+        trace_id=about.trace_id,
+        org_id=about.tenant_id,
+        project_id=about.project_id,
+        app_slug=snapshot.instance.app_slug,
+        app_instance_id=snapshot.instance.id,
+    ):
         try:
             await apply(services.database, PLATFORM, context, decision)
         except StaleWrite:
@@ -65,6 +69,6 @@ async def step(services: Services, seen: SeenInstance) -> bool:
             log.info("a step was lost: %s", refusal.detail)
             return False
         told = [f"{each.type.value} {each.data.get('status', '')}".strip() for each in decision.events[:5]]
-        log.info("the next step is taken", extra={"instance": seen.instance.id, "events": told})
-    services.hub.poke(event.type for event in decision.events)
+        log.info("the next step is taken", extra={"instance": snapshot.instance.id, "events": told})
+    services.hub.notify(event.type for event in decision.events)
     return True

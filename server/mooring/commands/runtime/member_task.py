@@ -9,36 +9,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from mooring.commands.catalog.artifact_evaluation import Yardstick, location_of, yardstick
+from mooring.commands.catalog.artifact_evaluation import TrustContext, location_of, trust_context
 from mooring.commands.fleet.task_blob import carried
 from mooring.commands.fleet.task_source import trusted_artifacts
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
-from mooring.commands.runtime.adapter import Under, held, under_correlation
+from mooring.commands.runtime.adapter import ClaimRef, held, under_correlation
 from mooring.commands.services import Services
 from mooring.core.catalog.artifact import Artifact, ArtifactKind
 from mooring.core.catalog.artifact_location import SourceType
 from mooring.core.catalog.entitlement import Entitlement
-from mooring.core.fleet.runtime_secret import GrantWish, SecretPurpose
+from mooring.core.fleet.runtime_secret import SecretGrantRequest, SecretPurpose
 from mooring.core.fleet.task import Task
-from mooring.core.fleet.task_creation import TaskWish, make_task
+from mooring.core.fleet.task_creation import TaskRequest, make_task
 from mooring.core.kernel.decision import Decision
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.permissions import Place, Scope
-from mooring.core.runtime.claim import Claim, guard_of
+from mooring.core.runtime.claim import InstanceClaim, guard_of
 from mooring.core.runtime.instance import Instance
 from mooring.core.runtime.member_task import (
     FETCH,
     LAUNCH,
     PULL,
-    Ground,
-    MemberTaskWish,
+    MemberTaskRequest,
+    TaskTarget,
     check_ground,
     guards_of,
     named_artifacts,
     require_same,
     roles_of,
-    task_wish,
+    task_request,
 )
 from mooring.storage.catalog import entitlement as entitlements
 from mooring.storage.fleet import runtime_secret as runtime_secrets
@@ -52,23 +52,23 @@ KEPT: Final = frozenset({"destination", "volume", "file", "no_progress_seconds"}
 FETCHED_FROM: Final = frozenset({SourceType.OCI, SourceType.HTTPS})
 
 
-async def make(work: Work[Task], claimed: Under, operation_id: str | None, wish: MemberTaskWish) -> Answered:
+async def make(work: Work[Task], claimed: ClaimRef, operation_id: str | None, request: MemberTaskRequest) -> Answered:
     """Make the task, or answer with the one that was made under this name before."""
-    require_grants(work, claimed, wish)
-    first = [await _ground(work, claimed, operation_id, wish)]
+    require_grants(work, claimed, request)
+    first = [await _ground(work, claimed, operation_id, request)]
     ground = first[0].ground
     work = under_correlation(work, ground.operation or ground.instance)
     wanted = None
     if first[0].earlier is None:
-        wanted = await filled(work, ground, wish, Judging(work, ground.instance))
+        wanted = await filled(work, ground, request, ArtifactEvaluator(work, ground.instance))
 
-    async def load() -> _Stood:
-        return first.pop() if first else await _ground(work, claimed, operation_id, wish)
+    async def load() -> _TaskContext:
+        return first.pop() if first else await _ground(work, claimed, operation_id, request)
 
-    def decide(seen: _Stood) -> Decision[Task]:
+    def decide(seen: _TaskContext) -> Decision[Task]:
         if seen.earlier is not None or wanted is None:
-            return Decision(require_same(found(seen.earlier, "task"), seen.ground))
-        check_ground(seen.ground, wish)  # reading what it carries takes its time, and the member may be gone since
+            return Decision(require_same(require(seen.earlier, "task"), seen.ground))
+        check_ground(seen.ground, request)  # reading what it carries takes its time, and the member may be gone since
         made = make_task(work.context, wanted)
         writes = (guard_of(seen.claim), *guards_of(seen.ground), *made.writes)
         return Decision(made.task, writes, made.events, made.audits)
@@ -77,53 +77,55 @@ async def make(work: Work[Task], claimed: Under, operation_id: str | None, wish:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stood:
+class _TaskContext:
     """What a task is decided on: the claim, where it goes, and the task that has its name already."""
 
-    claim: Claim
-    ground: Ground
+    claim: InstanceClaim
+    ground: TaskTarget
     earlier: Task | None
 
 
-def require_grants(work: Work[Any], claimed: Under, wish: MemberTaskWish) -> None:
+def require_grants(work: Work[Any], claimed: ClaimRef, request: MemberTaskRequest) -> None:
     """Handing out a secret is an action of its own, beside making the task."""
     place = Place(Scope.RUNTIME, work.acting.tenant_id, claimed.project_id)
-    if not wish.grants or GRANT in work.authority.at(place):
+    if not request.grants or GRANT in work.authority.at(place):
         return
     raise Refusal(Code.PERMISSION_DENIED, f"{GRANT} is not on this account's list", {"action": GRANT})
 
 
-async def _ground(work: Work[Any], claimed: Under, operation_id: str | None, wish: MemberTaskWish) -> _Stood:
+async def _ground(
+    work: Work[Any], claimed: ClaimRef, operation_id: str | None, request: MemberTaskRequest
+) -> _TaskContext:
     database, acting = work.database, work.acting
     claim, instance = await held(work.database, acting, claimed)
-    member = found(await instances.find_member(database, acting, claimed.place, wish.member_id), "member")
+    member = require(await instances.find_member(database, acting, claimed.place, request.member_id), "member")
     operation = None
     if operation_id is not None:
-        operation = found(await instances.find_operation(database, acting, claimed.place, operation_id), "operation")
+        operation = require(await instances.find_operation(database, acting, claimed.place, operation_id), "operation")
     allocation = None
     if member.allocation_id is not None:
         allocation = (await claims.allocations(database, acting, [member.allocation_id])).get(member.allocation_id)
-    kept = await runtime_secrets.of_home(database, acting, claimed.project_id, instance.id) if wish.grants else []
-    ground = Ground(instance, member, allocation, operation, {each.name: each for each in kept})
-    return _Stood(claim, ground, await _earlier(work, ground, wish))
+    kept = await runtime_secrets.of_home(database, acting, claimed.project_id, instance.id) if request.grants else []
+    ground = TaskTarget(instance, member, allocation, operation, {each.name: each for each in kept})
+    return _TaskContext(claim, ground, await _earlier(work, ground, request))
 
 
-async def _earlier(work: Work[Any], ground: Ground, wish: MemberTaskWish) -> Task | None:
+async def _earlier(work: Work[Any], ground: TaskTarget, request: MemberTaskRequest) -> Task | None:
     operation_id = None if ground.operation is None else ground.operation.id
-    named = (operation_id, str(ground.member.allocation_id), wish.step)
+    named = (operation_id, str(ground.member.allocation_id), request.step)
     return await tasks.find_named(work.database, work.acting, *named)
 
 
-class Judging:
+class ArtifactEvaluator:
     """The measure of one making, of one task or of many: it is read once, and each digest is judged once."""
 
     def __init__(self, work: Work[Any], instance: Instance) -> None:
         self._work = work
         self._instance = instance
-        self._read: tuple[Yardstick, Entitlement | None] | None = None
+        self._read: tuple[TrustContext, Entitlement | None] | None = None
         self._trusted: dict[str, Artifact] = {}
 
-    async def measure(self) -> Yardstick:
+    async def measure(self) -> TrustContext:
         """Sources, keys and policy of now."""
         return (await self._by())[0]
 
@@ -135,28 +137,30 @@ class Judging:
             self._trusted |= await trusted_artifacts(self._work.services, self._work.acting, measure, where, unknown)
         return {each: self._trusted[each] for each in digests}
 
-    async def _by(self) -> tuple[Yardstick, Entitlement | None]:
+    async def _by(self) -> tuple[TrustContext, Entitlement | None]:
         if self._read is None:
             work, project_id, app_id = self._work, self._instance.project_id, self._instance.app_id
             entitled = await entitlements.of_apps(work.database, work.acting, project_id, [app_id])
-            self._read = await yardstick(work.services, work.acting, project_id), entitled.get(app_id)
+            self._read = await trust_context(work.services, work.acting, project_id), entitled.get(app_id)
         return self._read
 
 
-async def filled(work: Work[Any], ground: Ground, wish: MemberTaskWish, judging: Judging) -> TaskWish:
+async def filled(
+    work: Work[Any], ground: TaskTarget, request: MemberTaskRequest, judging: ArtifactEvaluator
+) -> TaskRequest:
     """The task with all that an adapter leaves to the platform."""
-    plain = task_wish(ground, wish, work.context.actor.id)
-    named = named_artifacts(ground, wish)
+    plain = task_request(ground, request, work.context.actor.id)
+    named = named_artifacts(ground, request)
     if not named:
         return plain
     services, acting = work.services, work.acting
     measure = await judging.measure()
     trusted = await judging.trusted({each.digest for each in named})
-    if wish.type == LAUNCH:
+    if request.type == LAUNCH:
         image = _image(services, measure, trusted[named[0].digest], plain.arguments["image"])
         filled = replace(plain, arguments={**plain.arguments, "image": image})
         return _opened(services, filled, trusted[named[0].digest])
-    if wish.type == FETCH:
+    if request.type == FETCH:
         filled = replace(plain, arguments=_fetch(services, measure, trusted[named[0].digest], plain.arguments))
         return _opened(services, filled, trusted[named[0].digest])
     by_role = {role: trusted[digest] for role, digest in roles_of(ground).items() if digest in trusted}
@@ -172,23 +176,25 @@ def _place(services: Services, artifact: Artifact) -> tuple[str, str]:
     ) else f"https://{authority}", repository
 
 
-def _is_private(measure: Yardstick, artifact: Artifact) -> bool:
+def _is_private(measure: TrustContext, artifact: Artifact) -> bool:
     _, source = measure.source(location_of(artifact), (artifact.tenant_id, artifact.project_id))
     return source is None or (source.tenant_id is None and source.reaches_private)
 
 
-def _image(services: Services, measure: Yardstick, artifact: Artifact, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _image(services: Services, measure: TrustContext, artifact: Artifact, asked: Mapping[str, Any]) -> dict[str, Any]:
     if artifact.source_type != SourceType.OCI or artifact.kind != ArtifactKind.OCI:
         raise Refusal(Code.VALIDATION_FAILED, "arguments/image: this artifact is no image", {"path": "arguments/image"})
     registry, repository = _place(services, artifact)
     return {
-        "registry": registry, "repository": repository, "digest": artifact.digest,
+        "registry": registry,
+        "repository": repository,
+        "digest": artifact.digest,
         "private": _is_private(measure, artifact),
         **({"secret": PULL} if services.artifacts.is_own(location_of(artifact)) else {}),
-    }  # fmt: skip
+    }
 
 
-def _fetch(services: Services, measure: Yardstick, artifact: Artifact, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _fetch(services: Services, measure: TrustContext, artifact: Artifact, asked: Mapping[str, Any]) -> dict[str, Any]:
     location = location_of(artifact)
     if location.source_type not in FETCHED_FROM:
         raise Refusal(
@@ -204,16 +210,20 @@ def _fetch(services: Services, measure: Yardstick, artifact: Artifact, asked: Ma
             source = f"{source}/blobs/{artifact.digest}"
     kept = {name: value for name, value in asked.items() if name in KEPT}
     return {
-        **kept, "kind": artifact.kind, "digest": artifact.digest, "size": artifact.size_bytes, "source": source,
+        **kept,
+        "kind": artifact.kind,
+        "digest": artifact.digest,
+        "size": artifact.size_bytes,
+        "source": source,
         "private": _is_private(measure, artifact),
         **({"secret": PULL} if services.artifacts.is_own(location) else {}),
-    }  # fmt: skip
+    }
 
 
-def _opened(services: Services, wish: TaskWish, artifact: Artifact) -> TaskWish:
+def _opened(services: Services, request: TaskRequest, artifact: Artifact) -> TaskRequest:
     """What lies in the platform's own registry is opened by a token that is made when the task is claimed."""
     location = location_of(artifact)
     if not services.artifacts.is_own(location):
-        return wish
-    grant = GrantWish(PULL, SecretPurpose.ARTIFACT_PULL.value, repository=location.rest.partition("/")[2])
-    return replace(wish, grants=(*wish.grants, grant))
+        return request
+    grant = SecretGrantRequest(PULL, SecretPurpose.ARTIFACT_PULL.value, repository=location.rest.partition("/")[2])
+    return replace(request, grants=(*request.grants, grant))

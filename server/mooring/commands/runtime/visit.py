@@ -5,21 +5,21 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work, system_context
-from mooring.commands.runtime.instance import At, standing
+from mooring.commands.runtime.instance import InstanceRef, standing
 from mooring.commands.services import Services
-from mooring.core.fleet.task_creation import TaskWish, make_task
-from mooring.core.kernel.decision import Actor, Context, Decision, PrincipalKind
+from mooring.core.fleet.task_creation import TaskRequest, make_task
+from mooring.core.kernel.decision import Actor, Decision, DecisionContext, PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
-from mooring.core.kernel.permissions import Access, Place, Scope
+from mooring.core.kernel.permissions import AccessDecision, Place, Scope
 from mooring.core.runtime.terminal import LOGIN_SHELL, choose
 from mooring.core.runtime.visit import (
     ACTION,
-    CommandWish,
-    Endpoint,
+    ExecRequest,
     Visit,
+    VisitEndpoint,
     VisitKind,
     begin_command,
     open_session,
@@ -41,8 +41,8 @@ async def to_endpoint(
 ) -> Answered:
     """Make a visit to an endpoint; the ticket is told in the answer and kept as its hash."""
 
-    async def load() -> Endpoint:
-        return found(await visits.endpoint(work.database, work.acting, project_id, endpoint_id), "endpoint")
+    async def load() -> VisitEndpoint:
+        return require(await visits.endpoint(work.database, work.acting, project_id, endpoint_id), "endpoint")
 
     return await work.execute(
         load, lambda endpoint: _with(visit_endpoint(work.context, endpoint, kind, digest(ticket)), ticket)
@@ -50,38 +50,38 @@ async def to_endpoint(
 
 
 async def to_command(
-    work: Work[tuple[Visit, str]], project_id: str, allocation_id: str, wish: CommandWish, ticket: str
+    work: Work[tuple[Visit, str]], project_id: str, allocation_id: str, request: ExecRequest, ticket: str
 ) -> Answered:
     """Make a visit for one command."""
 
     async def load() -> Any:
-        return found(await allocations.find(work.database, work.acting, project_id, allocation_id), "allocation")
+        return require(await allocations.find(work.database, work.acting, project_id, allocation_id), "allocation")
 
     return await work.execute(
-        load, lambda allocation: _with(visit_command(work.context, allocation, wish, digest(ticket)), ticket)
+        load, lambda allocation: _with(visit_command(work.context, allocation, request, digest(ticket)), ticket)
     )
 
 
 async def to_terminal(
-    work: Work[tuple[Visit, str]], at: At, endpoint: str | None, wish: CommandWish, ticket: str
+    work: Work[tuple[Visit, str]], at: InstanceRef, endpoint: str | None, request: ExecRequest, ticket: str
 ) -> Answered:
     """Make a visit for one command at an instance's terminal: as whom and where it runs is the terminal's to say."""
 
-    async def load() -> tuple[CommandWish, Any, str]:
+    async def load() -> tuple[ExecRequest, Any, str]:
         seen = await standing(work, at)
         terminal, member = choose(seen.instance, seen.manifest, seen.members, endpoint)
         row = await allocations.find(work.database, work.acting, at.project_id, str(member.allocation_id))
         wanted = replace(
-            wish,
-            argv=wish.argv or LOGIN_SHELL,
+            request,
+            argv=request.argv or LOGIN_SHELL,
             run_as=terminal.user,
             label=member.id,
             directory=terminal.directory,
             environment=terminal.environment,
         )
-        return wanted, found(row, "allocation"), seen.instance.id
+        return wanted, require(row, "allocation"), seen.instance.id
 
-    def decide(seen: tuple[CommandWish, Any, str]) -> Decision[tuple[Visit, str]]:
+    def decide(seen: tuple[ExecRequest, Any, str]) -> Decision[tuple[Visit, str]]:
         wanted, allocation, instance_id = seen
         return _with(visit_command(work.context, allocation, wanted, digest(ticket), instance_id), ticket)
 
@@ -110,7 +110,7 @@ async def still_admitted(services: Services, visit: Visit) -> None:
 async def _admit(services: Services, visit: Visit) -> None:
     holder = await visits.holder(services.database, visit)
     place = Place(Scope.PROJECT, visit.tenant_id, visit.project_id)
-    if holder is None or holder.authority.access(ACTION[VisitKind(visit.kind)], place) is not Access.ALLOWED:
+    if holder is None or holder.authority.access(ACTION[VisitKind(visit.kind)], place) is not AccessDecision.ALLOWED:
         raise _unknown()
     if not await visits.stands(services.database, visit):
         raise Refusal(Code.NOT_FOUND, "what was visited is no longer there")
@@ -144,7 +144,7 @@ async def ask_for_tunnel(
         arguments |= {name: value for name, value in told.items() if value not in (None, True)}
     made = make_task(
         context,
-        TaskWish(
+        TaskRequest(
             tenant_id=visit.tenant_id,
             project_id=visit.project_id,
             allocation_id=visit.allocation_id,
@@ -159,15 +159,17 @@ async def ask_for_tunnel(
     decision = Decision(made.task, made.writes, made.events, made.audits)
     expect(made.task.id)
     await apply(services.database, PLATFORM, context, decision)
-    services.hub.poke(event.type for event in decision.events)
+    services.hub.notify(event.type for event in decision.events)
 
 
-async def _used(services: Services, context: Context, decision: Decision[Visit], remote_address: str | None) -> Visit:
+async def _used(
+    services: Services, context: DecisionContext, decision: Decision[Visit], remote_address: str | None
+) -> Visit:
     try:
         await apply(services.database, PLATFORM, context, decision, origin=Origin("relay", remote_address))
     except StaleWrite as error:
         raise _unknown() from error
-    services.hub.poke(event.type for event in decision.events)
+    services.hub.notify(event.type for event in decision.events)
     return decision.result
 
 
@@ -175,7 +177,7 @@ def _with(decision: Decision[Visit], ticket: str) -> Decision[tuple[Visit, str]]
     return replace(decision, result=(decision.result, ticket))  # type: ignore[arg-type, return-value]
 
 
-def _context(services: Services, visit: Visit) -> Context:
+def _context(services: Services, visit: Visit) -> DecisionContext:
     kind = PrincipalKind.SERVICE_ACCOUNT if visit.principal_id.startswith("sa_") else PrincipalKind.USER
     actor = Actor(kind, visit.principal_id, visit.token_id)
     return replace(system_context(services), actor=actor, correlation_id=visit.correlation_id, trace_id=visit.trace_id)

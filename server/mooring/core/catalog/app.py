@@ -17,7 +17,7 @@ from mooring.core.identity.service_account import ED25519_KEY_BYTES
 from mooring.core.identity.tenant import require_revision
 from mooring.core.kernel import validation
 from mooring.core.kernel.address import read_url
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
 
@@ -62,7 +62,9 @@ def read_category(text: str, path: str = "category") -> str:
     return text
 
 
-def create_app(context: Context, tenant_id: str | None, slug: str, category: str, card: AppCard) -> Decision[App]:
+def create_app(
+    context: DecisionContext, tenant_id: str | None, slug: str, category: str, card: AppCard
+) -> Decision[App]:
     """A new app without versions."""
     shown = _card(card)
     app = App(
@@ -81,11 +83,11 @@ def create_app(context: Context, tenant_id: str | None, slug: str, category: str
         result=app,
         writes=(Insert("app", asdict(app)),),
         events=(_happened(EventType.APP_CREATED, app, told),),
-        audits=(Audited("app.create", "app", app.id, tenant_id, after=told),),
+        audits=(AuditRecord("app.create", "app", app.id, tenant_id, after=told),),
     )
 
 
-def update_app(context: Context, app: App, card: AppCard, revision_seen: int | None) -> Decision[App]:
+def update_app(context: DecisionContext, app: App, card: AppCard, revision_seen: int | None) -> Decision[App]:
     """Another card; slug and category are in other people's scripts and permissions."""
     require_revision(app.revision, revision_seen)
     wanted = _card(card)
@@ -96,13 +98,13 @@ def update_app(context: Context, app: App, card: AppCard, revision_seen: int | N
     before = {name: getattr(app, name) for name in changed}
     return Decision(
         result=after,
-        writes=(Change("app", app.id, app.revision, changed),),
+        writes=(Update("app", app.id, app.revision, changed),),
         events=(_happened(EventType.APP_UPDATED, after, {"changed": sorted(changed)}),),
-        audits=(Audited("app.update", "app", app.id, app.tenant_id, before=before, after=changed),),
+        audits=(AuditRecord("app.update", "app", app.id, app.tenant_id, before=before, after=changed),),
     )
 
 
-def set_adapter_key(context: Context, app: App, public_key: bytes | None) -> Decision[App]:
+def set_adapter_key(context: DecisionContext, app: App, public_key: bytes | None) -> Decision[App]:
     """The key of the adapter that serves the app, for operator accounts that are made from now on.
 
     The keys before stay known, so that whoever goes on after a crash knows which ones are to be revoked.
@@ -118,13 +120,14 @@ def set_adapter_key(context: Context, app: App, public_key: bytes | None) -> Dec
     was, told = _fingerprint(app.adapter_key), _fingerprint(public_key)
     return Decision(
         result=after,
-        writes=(Change("app", app.id, app.revision, columns),),
+        writes=(Update("app", app.id, app.revision, columns),),
         events=(_happened(EventType.APP_UPDATED, after, {"changed": ["adapter_key"]}),),
         audits=(
-            Audited("app.update", "app", app.id, app.tenant_id, before={"adapter_key": was},
-                    after={"adapter_key": told}),
+            AuditRecord(
+                "app.update", "app", app.id, app.tenant_id, before={"adapter_key": was}, after={"adapter_key": told}
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def former_keys(before: App, public_key: bytes | None, *, keep_previous: bool) -> list[bytes]:
@@ -167,5 +170,5 @@ def _icon(text: str) -> str:
     return target.url
 
 
-def _happened(type_: EventType, app: App, data: Mapping[str, object]) -> Happened:
-    return Happened(type_, "app", app.id, app.tenant_id, data=data, app_slug=app.slug)
+def _happened(type_: EventType, app: App, data: Mapping[str, object]) -> EventRecord:
+    return EventRecord(type_, "app", app.id, app.tenant_id, data=data, app_slug=app.slug)

@@ -20,7 +20,7 @@ from mooring.core.catalog.artifact_promotion import (
     NEEDS,
     CheckResult,
     Hold,
-    PromotionWish,
+    PromotionRequest,
     no_successor,
     supersession,
     why_checks_missing,
@@ -30,13 +30,21 @@ from mooring.core.catalog.artifact_promotion import (
 from mooring.core.catalog.artifact_trust import Trust
 from mooring.core.catalog.channel import Candidate, check_percentage
 from mooring.core.catalog.manifest import Manifest, manifest_digest, normal
-from mooring.core.catalog.manifest_lint import About, examine, refuse_errors
+from mooring.core.catalog.manifest_lint import AppContext, examine, refuse_errors
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, PromotionTrigger
 from mooring.core.catalog.semver import read_version
 from mooring.core.catalog.trust_lifecycle import TrustState
 from mooring.core.identity.tenant import require_revision
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert, Move
+from mooring.core.kernel.decision import (
+    AuditRecord,
+    Decision,
+    DecisionContext,
+    EventRecord,
+    Insert,
+    StateChange,
+    Update,
+)
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
@@ -99,7 +107,7 @@ class VersionFacts:
     grace_period: timedelta = field(default=GRACE_PERIOD)
 
 
-def create_version(context: Context, app: App, plain: object) -> Decision[AppVersion]:
+def create_version(context: DecisionContext, app: App, plain: object) -> Decision[AppVersion]:
     """A new draft. Its manifest has the right shape and is of this app; what else lint finds only hinders staging."""
     manifest, document = _readable(app, plain)
     number = read_version(manifest.version)
@@ -128,7 +136,7 @@ def create_version(context: Context, app: App, plain: object) -> Decision[AppVer
 
 
 def replace_manifest(
-    context: Context, app: App, version: AppVersion, plain: object, revision_seen: int | None
+    context: DecisionContext, app: App, version: AppVersion, plain: object, revision_seen: int | None
 ) -> Decision[AppVersion]:
     """Another manifest for a draft; its number stays, for others may have it in a script already."""
     require_revision(version.revision, revision_seen)
@@ -143,20 +151,22 @@ def replace_manifest(
         raise validation.invalid("manifest.version", f"{version.version}: another number is another version")
     digest = manifest_digest(document)
     changed: dict[str, object] = {
-        "manifest": document, "manifest_digest": digest, "digests": list(manifest.digests),
-    }  # fmt: skip
+        "manifest": document,
+        "manifest_digest": digest,
+        "digests": list(manifest.digests),
+    }
     after = replace(version, revision=version.revision + 1, **changed)  # type: ignore[arg-type]
     before = {"manifest_digest": version.manifest_digest}
     return Decision(
         result=after,
-        writes=(Change("app_version", version.id, version.revision, changed),),
+        writes=(Update("app_version", version.id, version.revision, changed),),
         events=(_happened(EventType.APP_VERSION_UPDATED, after, {"change": "manifest", "manifest_digest": digest}),),
         audits=(_audited("app_version.update", version, before, {"manifest_digest": digest}, None),),
     )
 
 
 def set_canary_percentage(
-    context: Context, version: AppVersion, percentage: Decimal | int | float | str, reason: str
+    context: DecisionContext, version: AppVersion, percentage: Decimal | int | float | str, reason: str
 ) -> Decision[AppVersion]:
     """Another share of the projects for a canary; raising it only adds projects."""
     wanted = check_percentage(percentage)
@@ -173,20 +183,20 @@ def set_canary_percentage(
     before, now = {"canary_percentage": str(version.canary_percentage)}, {"canary_percentage": str(wanted)}
     return Decision(
         result=after,
-        writes=(Change("app_version", version.id, version.revision, {"canary_percentage": wanted}),),
+        writes=(Update("app_version", version.id, version.revision, {"canary_percentage": wanted}),),
         events=(_happened(EventType.APP_VERSION_UPDATED, after, {"change": "canary_percentage", **now}),),
         audits=(_audited("app_version.update", version, before, now, stated),),
     )
 
 
 def move_version(
-    context: Context, version: AppVersion, wish: PromotionWish, facts: VersionFacts
+    context: DecisionContext, version: AppVersion, request: PromotionRequest, facts: VersionFacts
 ) -> Decision[AppVersion]:
     """One move of a version, with everything that it needs; or a refusal that names what is in the way."""
-    edge = PROMOTION.step(S(version.promotion), wish.trigger)
-    reason = validation.reason(wish.reason)
-    changed = _changes(context, version, wish, facts)
-    staging, retiring = wish.trigger is T.STAGE, wish.trigger is T.RETIRE
+    edge = PROMOTION.step(S(version.promotion), request.trigger)
+    reason = validation.reason(request.reason)
+    changed = _changes(context, version, request, facts)
+    staging, retiring = request.trigger is T.STAGE, request.trigger is T.RETIRE
     # Its digests may be other versions' too: only what uses them through this one stands in its way.
     holds = [hold for hold in facts.holds if hold.version_id in (None, version.id) and hold.digest in version.digests]
     for why in (
@@ -203,13 +213,17 @@ def move_version(
     )
     told = {key: _plain(value) for key, value in changed.items()}
     data = {
-        "version": version.version, "trigger": wish.trigger.value, "before": version.promotion,
-        "after": edge.target.value, "reason": reason, **told,
-    }  # fmt: skip
+        "version": version.version,
+        "trigger": request.trigger.value,
+        "before": version.promotion,
+        "after": edge.target.value,
+        "reason": reason,
+        **told,
+    }
     before, now = {"promotion": version.promotion}, {"promotion": edge.target.value, **told}
     return Decision(
         result=after,
-        writes=(Move("app_version", version.id, PROMOTION, edge, generation, version.tenant_id, set=changed),),
+        writes=(StateChange("app_version", version.id, PROMOTION, edge, generation, version.tenant_id, set=changed),),
         events=(_happened(EventType.APP_VERSION_PROMOTED, after, data),),
         audits=(_audited("app_version.promote", version, before, now, reason),),
     )
@@ -255,18 +269,20 @@ def _behind(version: AppVersion, target: PromotionState, part: VersionPart) -> s
     return None
 
 
-def _changes(context: Context, version: AppVersion, wish: PromotionWish, facts: VersionFacts) -> dict[str, Any]:
-    if wish.trigger is T.STAGE:
+def _changes(
+    context: DecisionContext, version: AppVersion, request: PromotionRequest, facts: VersionFacts
+) -> dict[str, Any]:
+    if request.trigger is T.STAGE:
         return {"staged_digest": version.manifest_digest}
-    if wish.trigger is T.CANARY:
-        if wish.canary_percentage is None:
+    if request.trigger is T.CANARY:
+        if request.canary_percentage is None:
             raise validation.invalid("canary_percentage", "the share of the projects that meet it first")
-        return {"canary_percentage": check_percentage(wish.canary_percentage)}
-    if wish.trigger in (T.ACTIVATE, T.ROLLBACK):
+        return {"canary_percentage": check_percentage(request.canary_percentage)}
+    if request.trigger in (T.ACTIVATE, T.ROLLBACK):
         return {"canary_percentage": None}
-    if wish.trigger in (T.RETIRE, T.WITHDRAW):
+    if request.trigger in (T.RETIRE, T.WITHDRAW):
         return {"retired_at": context.now}
-    superseded_by, because = supersession(wish)
+    superseded_by, because = supersession(request)
     successor = facts.successor
     if superseded_by is not None:
         if successor is None or successor.id != superseded_by or successor.app_id != version.app_id:
@@ -277,7 +293,7 @@ def _changes(context: Context, version: AppVersion, wish: PromotionWish, facts: 
 
 
 def _readable(app: App, plain: object) -> tuple[Manifest, dict[str, Any]]:
-    reading = examine(plain, About(app.slug, app.category))
+    reading = examine(plain, AppContext(app.slug, app.category))
     if reading.manifest is None or not isinstance(plain, dict):
         refuse_errors(reading.findings)
         raise ValueError("a manifest that cannot be read has findings")
@@ -291,8 +307,8 @@ def _plain(value: object) -> object:
     return str(value) if isinstance(value, Decimal) else value
 
 
-def _happened(type_: EventType, version: AppVersion, data: Mapping[str, object]) -> Happened:
-    return Happened(type_, "app_version", version.id, version.tenant_id, data=data, app_slug=version.app_slug)
+def _happened(type_: EventType, version: AppVersion, data: Mapping[str, object]) -> EventRecord:
+    return EventRecord(type_, "app_version", version.id, version.tenant_id, data=data, app_slug=version.app_slug)
 
 
 def _audited(
@@ -301,5 +317,5 @@ def _audited(
     before: Mapping[str, object] | None,
     after: Mapping[str, object],
     reason: str | None,
-) -> Audited:
-    return Audited(action, "app_version", version.id, version.tenant_id, before=before, after=after, reason=reason)
+) -> AuditRecord:
+    return AuditRecord(action, "app_version", version.id, version.tenant_id, before=before, after=after, reason=reason)

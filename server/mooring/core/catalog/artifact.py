@@ -18,7 +18,7 @@ from mooring.core.catalog.manifest_schema import DIGEST_PATTERN
 from mooring.core.catalog.promotion_lifecycle import PROMOTION
 from mooring.core.catalog.trust_lifecycle import TRUST
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Context, Decision, Happened, Insert
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
 
@@ -91,7 +91,7 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
-class ArtifactWish:
+class ArtifactSpec:
     """What the caller asks to register, after the source has been asked for it."""
 
     kind: ArtifactKind
@@ -160,24 +160,26 @@ def serves_owner(artifact: Artifact, owner_tenant_id: str | None) -> bool:
     return artifact.visibility == Visibility.TENANT and artifact.tenant_id == owner_tenant_id
 
 
-def register_artifact(context: Context, place: tuple[str | None, str | None], wish: ArtifactWish) -> Decision[Artifact]:
+def register_artifact(
+    context: DecisionContext, place: tuple[str | None, str | None], spec: ArtifactSpec
+) -> Decision[Artifact]:
     """A new artifact, a draft and unverified, at a place (tenant and project)."""
-    tenant_id, project_id = owner_of(wish.visibility, *place)
-    source = read_source(wish.kind, wish.location)
-    digest = read_digest(wish.digest)
+    tenant_id, project_id = owner_of(spec.visibility, *place)
+    source = read_source(spec.kind, spec.location)
+    digest = read_digest(spec.digest)
     artifact = Artifact(
         id=context.mint(Prefix.ARTIFACT),
         tenant_id=tenant_id,
         project_id=project_id,
-        visibility=wish.visibility.value,
-        kind=wish.kind.value,
+        visibility=spec.visibility.value,
+        kind=spec.kind.value,
         source_type=source.source_type.value,
         location=source.text,
         digest=digest,
         algorithm=algorithm_of(digest).value,
-        size_bytes=_size(wish.size_bytes),
-        media_type=_media_type(wish.media_type),
-        labels=_labels(wish.labels or {}),
+        size_bytes=_size(spec.size_bytes),
+        media_type=_media_type(spec.media_type),
+        labels=_labels(spec.labels or {}),
         promotion=PROMOTION.initial.value,
         promotion_generation=0,
         trust=TRUST.initial.value,
@@ -189,8 +191,8 @@ def register_artifact(context: Context, place: tuple[str | None, str | None], wi
     return Decision(
         result=artifact,
         writes=(Insert("artifact", asdict(artifact), born=(PROMOTION, TRUST)),),
-        events=(Happened(EventType.ARTIFACT_REGISTERED, "artifact", artifact.id, tenant_id, project_id, data=told),),
-        audits=(Audited("artifact.create", "artifact", artifact.id, tenant_id, project_id, after=told),),
+        events=(EventRecord(EventType.ARTIFACT_REGISTERED, "artifact", artifact.id, tenant_id, project_id, data=told),),
+        audits=(AuditRecord("artifact.create", "artifact", artifact.id, tenant_id, project_id, after=told),),
     )
 
 

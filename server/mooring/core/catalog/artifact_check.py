@@ -18,11 +18,20 @@ from enum import StrEnum
 from typing import Any, Final
 
 from mooring.core.catalog.artifact import Artifact
-from mooring.core.kernel.decision import Actor, Audited, Context, Decision, Happened, Insert, Move, PrincipalKind
+from mooring.core.kernel.decision import (
+    Actor,
+    AuditRecord,
+    Decision,
+    DecisionContext,
+    EventRecord,
+    Insert,
+    PrincipalKind,
+    StateChange,
+)
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
-from mooring.core.kernel.lifecycle import Edge, Machine, Who
+from mooring.core.kernel.lifecycle import Lifecycle, Transition, Who
 
 ATTEMPTS_MAX: Final = 5
 UNDER_WAY_MAX: Final = 100  # of one tenant, or of the platform
@@ -59,7 +68,7 @@ class CheckTrigger(StrEnum):
 
 S, T = CheckState, CheckTrigger
 
-ARTIFACT_CHECK = Machine(
+ARTIFACT_CHECK = Lifecycle(
     name="artifact_check",
     about="Reading an artifact's bytes: finding and hashing them (`content`), or looking into them too (`smoke`). "
     "The generation of a start is the fencing token of whoever started it.",
@@ -74,18 +83,18 @@ ARTIFACT_CHECK = Machine(
         S.CANCELLED: "it ended early because somebody asked, or because the artifact was revoked",
     },
     edges=(
-        Edge(S.ACCEPTED, T.START, S.RUNNING, Who.WORKER, "A process that has room takes the lease and begins."),
-        Edge(S.ACCEPTED, T.CANCEL, S.CANCELLED, Who.USER, "A caller no longer wants it, or the artifact was revoked."),
-        Edge(S.RUNNING, T.LOSE_LEASE, S.ACCEPTED, Who.WORKER, "The lease ran out or its holder stops: it begins anew."),
-        Edge(S.RUNNING, T.SUCCEED, S.SUCCEEDED, Who.WORKER, "The holder read everything, and it is what it should be."),
-        Edge(
+        Transition(S.ACCEPTED, T.START, S.RUNNING, Who.WORKER, "A process that has room takes the lease and begins."),
+        Transition(S.ACCEPTED, T.CANCEL, S.CANCELLED, Who.USER, "A caller cancels it, or the artifact is revoked."),
+        Transition(S.RUNNING, T.LOSE_LEASE, S.ACCEPTED, Who.WORKER, "The lease ran out or its holder stopped."),
+        Transition(S.RUNNING, T.SUCCEED, S.SUCCEEDED, Who.WORKER, "Every byte was read and the digest matches."),
+        Transition(
             S.RUNNING,
             T.FAIL,
             S.FAILED,
             Who.WORKER,
             "The bytes are not what they should be, the source does not give them, or too many holders were lost.",
         ),
-        Edge(S.RUNNING, T.CANCEL, S.CANCELLED, Who.USER, "A caller no longer wants it, or the artifact was revoked."),
+        Transition(S.RUNNING, T.CANCEL, S.CANCELLED, Who.USER, "A caller cancels it, or the artifact is revoked."),
     ),
     requires={
         S.RUNNING: frozenset({"started_at", "lease_expires_at"}),
@@ -167,10 +176,12 @@ def running(check: ArtifactCheck) -> Refusal:
         Code.CHECK_RUNNING,
         f"the {check.name} check {check.id} has read {check.bytes_done} of {_total(check)} bytes",
         {
-            "check_id": check.id, "artifact_id": check.artifact_id, "bytes_done": check.bytes_done,
+            "check_id": check.id,
+            "artifact_id": check.artifact_id,
+            "bytes_done": check.bytes_done,
             "bytes_total": check.bytes_total,
         },
-    )  # fmt: skip
+    )
 
 
 def require_room(under_way: int) -> None:
@@ -184,7 +195,7 @@ def require_room(under_way: int) -> None:
 
 
 def accept_check(
-    context: Context, artifact: Artifact, name: CheckName, *, action: str, bytes_total: int | None = None
+    context: DecisionContext, artifact: Artifact, name: CheckName, *, action: str, bytes_total: int | None = None
 ) -> Decision[ArtifactCheck]:
     """A new check, due at once; `action` is what it is asked for by."""
     check = ArtifactCheck(
@@ -213,20 +224,23 @@ def accept_check(
     return Decision(
         result=check,
         writes=(Insert("artifact_check", asdict(check), born=(ARTIFACT_CHECK,)),),
-        audits=(Audited(action, "artifact", artifact.id, *place, after=told),),
+        audits=(AuditRecord(action, "artifact", artifact.id, *place, after=told),),
     )
 
 
-def start_check(context: Context, check: ArtifactCheck, lease_expires_at: datetime) -> Decision[ArtifactCheck]:
+def start_check(context: DecisionContext, check: ArtifactCheck, lease_expires_at: datetime) -> Decision[ArtifactCheck]:
     """Take the lease; reading begins with the first byte, since a hash cannot be carried over."""
     changed: dict[str, object] = {
-        "attempts": check.attempts + 1, "bytes_done": 0, "started_at": check.started_at or context.now,
-        "progressed_at": context.now, "lease_expires_at": lease_expires_at,
-    }  # fmt: skip
+        "attempts": check.attempts + 1,
+        "bytes_done": 0,
+        "started_at": check.started_at or context.now,
+        "progressed_at": context.now,
+        "lease_expires_at": lease_expires_at,
+    }
     return _moved(context, check, T.START, changed, "artifact_check.start")
 
 
-def lose_check(context: Context, check: ArtifactCheck) -> Decision[ArtifactCheck]:
+def lose_check(context: DecisionContext, check: ArtifactCheck) -> Decision[ArtifactCheck]:
     """The holder is gone: due again after a pause, or failed when that happened too often."""
     if check.attempts >= ATTEMPTS_MAX:
         why = f"the processes that read it were lost, {check.attempts} times"
@@ -237,29 +251,35 @@ def lose_check(context: Context, check: ArtifactCheck) -> Decision[ArtifactCheck
     return _moved(context, check, T.LOSE_LEASE, changed, "artifact_check.lose_lease")
 
 
-def hand_back_check(context: Context, check: ArtifactCheck) -> Decision[ArtifactCheck]:
+def hand_back_check(context: DecisionContext, check: ArtifactCheck) -> Decision[ArtifactCheck]:
     """The holder stops in good order: due again at once, and the attempt does not count."""
     changed: dict[str, object] = {
-        "due_at": context.now, "lease_expires_at": None, "attempts": max(0, check.attempts - 1),
-    }  # fmt: skip
+        "due_at": context.now,
+        "lease_expires_at": None,
+        "attempts": max(0, check.attempts - 1),
+    }
     return _moved(context, check, T.LOSE_LEASE, changed, "artifact_check.lose_lease")
 
 
-def end_check(context: Context, check: ArtifactCheck, outcome: CheckOutcome) -> Decision[ArtifactCheck]:
+def end_check(context: DecisionContext, check: ArtifactCheck, outcome: CheckOutcome) -> Decision[ArtifactCheck]:
     """Write down what came of it; told to those who follow."""
     failure = outcome.failure
     changed: dict[str, object] = {
-        "passed": failure is None, "detail": outcome.detail[:DETAIL_LENGTH_MAX], "bytes_done": outcome.bytes_done,
+        "passed": failure is None,
+        "detail": outcome.detail[:DETAIL_LENGTH_MAX],
+        "bytes_done": outcome.bytes_done,
         "bytes_total": outcome.bytes_done if failure is None else check.bytes_total,
         "failure_code": None if failure is None else failure.code.value,
         "failure_details": None if failure is None else dict(failure.details),
-        "findings": [dict(each) for each in outcome.findings], "finished_at": context.now, "lease_expires_at": None,
-    }  # fmt: skip
+        "findings": [dict(each) for each in outcome.findings],
+        "finished_at": context.now,
+        "lease_expires_at": None,
+    }
     trigger = T.SUCCEED if failure is None else T.FAIL
     return _moved(context, check, trigger, changed, "artifact_check.end")
 
 
-def cancel_check(context: Context, check: ArtifactCheck, why: str) -> Decision[ArtifactCheck]:
+def cancel_check(context: DecisionContext, check: ArtifactCheck, why: str) -> Decision[ArtifactCheck]:
     """End it early; its holder finds out when it next says how far it is, and can write nothing."""
     changed: dict[str, object] = {"detail": why, "finished_at": context.now, "lease_expires_at": None}
     return _moved(context, check, T.CANCEL, changed, "artifact_check.cancel")
@@ -276,26 +296,32 @@ def counts_for_staging(check: ArtifactCheck | None, now: datetime) -> bool:
 
 
 def _moved(
-    context: Context, check: ArtifactCheck, trigger: CheckTrigger, changed: dict[str, object], action: str
+    context: DecisionContext, check: ArtifactCheck, trigger: CheckTrigger, changed: dict[str, object], action: str
 ) -> Decision[ArtifactCheck]:
     edge = ARTIFACT_CHECK.step(S(check.status), trigger)
     moved: dict[str, Any] = {**changed, "status": edge.target.value, "generation": check.generation + 1}
     after = replace(check, **moved)
     told = {
-        "artifact_id": check.artifact_id, "check": check.name, "status": after.status, "bytes_done": after.bytes_done,
-        "failure_code": after.failure_code, "detail": after.detail,
-    }  # fmt: skip
+        "artifact_id": check.artifact_id,
+        "check": check.name,
+        "status": after.status,
+        "bytes_done": after.bytes_done,
+        "failure_code": after.failure_code,
+        "detail": after.detail,
+    }
     place = (check.tenant_id, check.project_id)
-    ended = Happened(EventType.ARTIFACT_CHECK_ENDED, "artifact_check", check.id, *place, data=told)
+    ended = EventRecord(EventType.ARTIFACT_CHECK_ENDED, "artifact_check", check.id, *place, data=told)
     before: dict[str, object] = {"status": check.status}
     now: dict[str, object] = {"status": after.status, "attempts": after.attempts, "failure_code": after.failure_code}
     return Decision(
         result=after,
         writes=(
-            Move("artifact_check", check.id, ARTIFACT_CHECK, edge, check.generation, check.tenant_id, set=changed),
+            StateChange(
+                "artifact_check", check.id, ARTIFACT_CHECK, edge, check.generation, check.tenant_id, set=changed
+            ),
         ),
         events=() if edge.target in UNDER_WAY else (ended,),
-        audits=(Audited(action, "artifact_check", check.id, *place, before=before, after=now),),
+        audits=(AuditRecord(action, "artifact_check", check.id, *place, before=before, after=now),),
     )
 
 

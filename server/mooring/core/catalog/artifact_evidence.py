@@ -11,12 +11,12 @@ from datetime import datetime
 from mooring.core.catalog.artifact import Artifact
 from mooring.core.catalog.artifact_check import ArtifactCheck
 from mooring.core.catalog.artifact_trust import Evidence, EvidenceKind, Trust, record_trust
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Insert, Move
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, Insert, StateChange, Update
 from mooring.core.kernel.ids import Prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundSignature:
     """A signature at the source, whole where it was found to hold."""
 
     evidence: Evidence
@@ -27,7 +27,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class EvaluatedArtifact:
     """An artifact and what follows from its evidence."""
 
     artifact: Artifact
@@ -36,7 +36,7 @@ class Verified:
     check: ArtifactCheck | None = None  # the newest, where it was looked for
 
 
-def presence(context: Context, artifact: Artifact, digest: str | None, size_bytes: int | None) -> Evidence:
+def presence(context: DecisionContext, artifact: Artifact, digest: str | None, size_bytes: int | None) -> Evidence:
     """What was at the source: these bytes, or none."""
     return Evidence(
         id=context.mint(Prefix.ARTIFACT_EVIDENCE),
@@ -49,7 +49,7 @@ def presence(context: Context, artifact: Artifact, digest: str | None, size_byte
     )
 
 
-def evidence_insert(artifact: Artifact, found: Found) -> Insert:
+def evidence_insert(artifact: Artifact, found: FoundSignature) -> Insert:
     """The row of one piece of evidence."""
     row = asdict(found.evidence) | {
         "tenant_id": artifact.tenant_id,
@@ -63,7 +63,9 @@ def evidence_insert(artifact: Artifact, found: Found) -> Insert:
     return Insert("artifact_evidence", row)
 
 
-def add_evidence(context: Context, artifact: Artifact, found: Sequence[Found], derived: Trust) -> Decision[Artifact]:
+def add_evidence(
+    context: DecisionContext, artifact: Artifact, found: Sequence[FoundSignature], derived: Trust
+) -> Decision[Artifact]:
     """Store what was found, and the conclusion where it changed."""
     concluded = record_trust(context, artifact, derived)
     told = {
@@ -71,7 +73,7 @@ def add_evidence(context: Context, artifact: Artifact, found: Sequence[Found], d
         "evidence": [f"{each.evidence.kind}:{each.evidence.fault or 'held'}" for each in found],
     }
     place = (artifact.tenant_id, artifact.project_id)
-    looked = Audited("artifact.verify", "artifact", artifact.id, *place, after=told)
+    looked = AuditRecord("artifact.verify", "artifact", artifact.id, *place, after=told)
     return Decision(
         result=concluded.result,
         writes=(*(evidence_insert(artifact, each) for each in found), *concluded.writes),
@@ -82,7 +84,7 @@ def add_evidence(context: Context, artifact: Artifact, found: Sequence[Found], d
 
 def add_presence(decision: Decision[Artifact], seen: Evidence) -> Decision[Artifact]:
     """A registration, with the look at the source that it rests on."""
-    insert = evidence_insert(decision.result, Found(evidence=seen))
+    insert = evidence_insert(decision.result, FoundSignature(evidence=seen))
     return replace(decision, writes=(*decision.writes, insert))
 
 
@@ -91,8 +93,8 @@ def measured(decision: Decision[Artifact], artifact: Artifact, size_bytes: int) 
     if artifact.size_bytes == size_bytes:
         return decision
     stated = {"size_bytes": size_bytes}
-    moves = [write for write in decision.writes if isinstance(write, Move) and write.noun == "artifact"]
-    own = moves[0] if moves else Change("artifact", artifact.id, artifact.revision, {})
+    moves = [write for write in decision.writes if isinstance(write, StateChange) and write.noun == "artifact"]
+    own = moves[0] if moves else Update("artifact", artifact.id, artifact.revision, {})
     others = tuple(write for write in decision.writes if write is not own)
     revision = artifact.revision + (0 if moves else 1)
     after = replace(decision.result, size_bytes=size_bytes, revision=revision)
@@ -100,7 +102,7 @@ def measured(decision: Decision[Artifact], artifact: Artifact, size_bytes: int) 
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ArtifactTransition:
     """One transition of an artifact, in one of its two dimensions."""
 
     machine: str

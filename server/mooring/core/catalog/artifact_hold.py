@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from mooring.core.catalog.artifact_promotion import Hold
-from mooring.core.kernel.decision import Audited, Context, Decision, Insert, Remove
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, Insert, Remove
 from mooring.core.kernel.ids import Prefix
 
 
@@ -33,17 +33,25 @@ class ArtifactHold:
         return Hold(self.digest, self.holder_noun, self.holder_id, self.version_id)
 
 
-def take_holds(context: Context, place: tuple[str, str], holds: Sequence[Hold]) -> Decision[tuple[ArtifactHold, ...]]:
+def take_holds(
+    context: DecisionContext, place: tuple[str, str], holds: Sequence[Hold]
+) -> Decision[tuple[ArtifactHold, ...]]:
     """Hold these digests for somebody in a place (tenant and project)."""
     tenant_id, project_id = place
     taken = tuple(
         ArtifactHold(
-            id=context.mint(Prefix.ARTIFACT_HOLD), tenant_id=tenant_id, project_id=project_id, digest=hold.digest,
-            holder_noun=hold.holder_noun, holder_id=hold.holder_id, version_id=hold.version_id, revision=0,
+            id=context.mint(Prefix.ARTIFACT_HOLD),
+            tenant_id=tenant_id,
+            project_id=project_id,
+            digest=hold.digest,
+            holder_noun=hold.holder_noun,
+            holder_id=hold.holder_id,
+            version_id=hold.version_id,
+            revision=0,
             created_at=context.now,
         )
         for hold in sorted(holds, key=lambda each: each.digest)  # the locks of several digests in one order
-    )  # fmt: skip
+    )
     return Decision(
         result=taken,
         writes=tuple(Insert("artifact_hold", asdict(each)) for each in taken),
@@ -51,7 +59,7 @@ def take_holds(context: Context, place: tuple[str, str], holds: Sequence[Hold]) 
     )
 
 
-def drop_holds(context: Context, holds: Sequence[ArtifactHold]) -> Decision[tuple[ArtifactHold, ...]]:
+def drop_holds(context: DecisionContext, holds: Sequence[ArtifactHold]) -> Decision[tuple[ArtifactHold, ...]]:
     """Let go of these."""
     return Decision(
         result=tuple(holds),
@@ -60,6 +68,6 @@ def drop_holds(context: Context, holds: Sequence[ArtifactHold]) -> Decision[tupl
     )
 
 
-def _audited(action: str, hold: ArtifactHold) -> Audited:
+def _audited(action: str, hold: ArtifactHold) -> AuditRecord:
     told = {"digest": hold.digest, "holder_noun": hold.holder_noun, "holder_id": hold.holder_id}
-    return Audited(action, "artifact_hold", hold.id, hold.tenant_id, hold.project_id, after=told)
+    return AuditRecord(action, "artifact_hold", hold.id, hold.tenant_id, hold.project_id, after=told)

@@ -19,7 +19,7 @@ from typing import Final
 from mooring.core.catalog.artifact import Artifact, is_visible
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, PromotionTrigger
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Context, Decision, Happened, Move
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, StateChange
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 
@@ -70,7 +70,7 @@ class VersionUse:
 
 
 @dataclass(frozen=True, slots=True)
-class PromotionWish:
+class PromotionRequest:
     """A move that is asked for; what else is said belongs to one trigger each."""
 
     trigger: PromotionTrigger
@@ -119,13 +119,15 @@ def why_artifact_behind(target: PromotionState, versions: Iterable[VersionUse]) 
             "target": target.value,
             "versions": [
                 {
-                    "version_id": each.version_id, "app_slug": each.app_slug, "version": each.version,
+                    "version_id": each.version_id,
+                    "app_slug": each.app_slug,
+                    "version": each.version,
                     "promotion": each.promotion.value,
                 }
                 for each in ahead[:NAMED_MAX]
             ],
         },
-    )  # fmt: skip
+    )
 
 
 def why_held(holds: Sequence[Hold]) -> Refusal | None:
@@ -154,13 +156,13 @@ def why_in_grace(deprecated_at: datetime | None, now: datetime, grace_period: ti
     )
 
 
-def supersession(wish: PromotionWish) -> tuple[str | None, str | None]:
+def supersession(request: PromotionRequest) -> tuple[str | None, str | None]:
     """What a deprecation says: the successor, or why there is none; never both, never neither."""
-    if (wish.superseded_by is None) == (wish.no_successor_because is None):
+    if (request.superseded_by is None) == (request.no_successor_because is None):
         raise validation.invalid("superseded_by", "the successor, or in `no_successor_because` why there is none")
-    if wish.no_successor_because is not None:
-        return None, validation.reason(wish.no_successor_because, "no_successor_because")
-    return wish.superseded_by, None
+    if request.no_successor_because is not None:
+        return None, validation.reason(request.no_successor_because, "no_successor_because")
+    return request.superseded_by, None
 
 
 def no_successor(superseded_by: str | None, why: str) -> Refusal:
@@ -170,16 +172,16 @@ def no_successor(superseded_by: str | None, why: str) -> Refusal:
 
 
 def move_artifact(
-    context: Context, artifact: Artifact, wish: PromotionWish, facts: ArtifactFacts
+    context: DecisionContext, artifact: Artifact, request: PromotionRequest, facts: ArtifactFacts
 ) -> Decision[Artifact]:
     """One move of an artifact, with everything that it needs; or a refusal that names what is in the way."""
-    edge = PROMOTION.step(S(artifact.promotion), wish.trigger)
-    reason = validation.reason(wish.reason)
-    changed = _artifact_changes(context, artifact, wish, facts)
+    edge = PROMOTION.step(S(artifact.promotion), request.trigger)
+    reason = validation.reason(request.reason)
+    changed = _artifact_changes(context, artifact, request, facts)
     for why in (
-        why_checks_missing(facts.checks, artifact.digest, ("smoke",)) if wish.trigger is T.STAGE else None,
+        why_checks_missing(facts.checks, artifact.digest, ("smoke",)) if request.trigger is T.STAGE else None,
         why_artifact_behind(edge.target, facts.versions),
-        why_in_grace(artifact.deprecated_at, context.now, facts.grace_period) if wish.trigger is T.RETIRE else None,
+        why_in_grace(artifact.deprecated_at, context.now, facts.grace_period) if request.trigger is T.RETIRE else None,
         why_held([hold for hold in facts.holds if hold.digest == artifact.digest])
         if edge.target is S.RETIRED
         else None,
@@ -192,30 +194,38 @@ def move_artifact(
     )
     place = (artifact.tenant_id, artifact.project_id)
     told = {
-        "digest": artifact.digest, "trigger": wish.trigger.value, "before": artifact.promotion,
-        "after": edge.target.value, "reason": reason,
-    }  # fmt: skip
+        "digest": artifact.digest,
+        "trigger": request.trigger.value,
+        "before": artifact.promotion,
+        "after": edge.target.value,
+        "reason": reason,
+    }
     return Decision(
         result=after,
-        writes=(Move("artifact", artifact.id, PROMOTION, edge, generation, artifact.tenant_id, set=changed),),
-        events=(Happened(EventType.ARTIFACT_PROMOTED, "artifact", artifact.id, *place, data=told),),
+        writes=(StateChange("artifact", artifact.id, PROMOTION, edge, generation, artifact.tenant_id, set=changed),),
+        events=(EventRecord(EventType.ARTIFACT_PROMOTED, "artifact", artifact.id, *place, data=told),),
         audits=(
-            Audited(
-                "artifact.promote", "artifact", artifact.id, *place, before={"promotion": artifact.promotion},
-                after={"promotion": edge.target.value, **_told(changed)}, reason=reason,
+            AuditRecord(
+                "artifact.promote",
+                "artifact",
+                artifact.id,
+                *place,
+                before={"promotion": artifact.promotion},
+                after={"promotion": edge.target.value, **_told(changed)},
+                reason=reason,
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _artifact_changes(
-    context: Context, artifact: Artifact, wish: PromotionWish, facts: ArtifactFacts
+    context: DecisionContext, artifact: Artifact, request: PromotionRequest, facts: ArtifactFacts
 ) -> dict[str, object]:
-    if wish.trigger in (T.RETIRE, T.WITHDRAW):
+    if request.trigger in (T.RETIRE, T.WITHDRAW):
         return {"retired_at": context.now}
-    if wish.trigger is not T.DEPRECATE:
+    if request.trigger is not T.DEPRECATE:
         return {}
-    superseded_by, because = supersession(wish)
+    superseded_by, because = supersession(request)
     successor = facts.successor
     if superseded_by is not None:
         if (

@@ -10,7 +10,7 @@ from typing import Final
 
 from mooring.core.catalog.artifact_location import EVERYWHERE, ArtifactSource, SourceTier, SourceType, read_pattern
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Context, Decision, Happened, Insert, Remove
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Remove
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
@@ -19,7 +19,7 @@ SOURCES_MAX: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class SourceWish:
+class ArtifactSourceSpec:
     """A source that somebody asks to allow."""
 
     name: str
@@ -28,27 +28,27 @@ class SourceWish:
 
 
 def create_source(
-    context: Context, tenant_id: str | None, wish: SourceWish, sources_there: int
+    context: DecisionContext, tenant_id: str | None, spec: ArtifactSourceSpec, sources_there: int
 ) -> Decision[ArtifactSource]:
     """Put a source on the platform's list (no tenant) or on a tenant's."""
     if sources_there >= SOURCES_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"a list has at most {SOURCES_MAX} sources", {"limit": SOURCES_MAX})
-    pattern = read_pattern(wish.pattern)
+    pattern = read_pattern(spec.pattern)
     if tenant_id is not None:
-        if wish.reaches_private:
+        if spec.reaches_private:
             raise validation.invalid("reaches_private", "false: only the platform allows what lies in private networks")
         if pattern.startswith(f"{SourceType.FILE}:"):
             raise validation.invalid("pattern", "no files: only the platform allows those below its directory")
-    elif wish.reaches_private and pattern == EVERYWHERE:
+    elif spec.reaches_private and pattern == EVERYWHERE:
         raise validation.invalid("pattern", "a place: what reaches private networks is named")
     source = ArtifactSource(
         id=context.mint(Prefix.ARTIFACT_SOURCE),
         tenant_id=tenant_id,
-        name=validation.display_name(wish.name, "name"),
+        name=validation.display_name(spec.name, "name"),
         pattern=pattern,
         revision=0,
         created_at=context.now,
-        reaches_private=wish.reaches_private,
+        reaches_private=spec.reaches_private,
     )
     told = _told(source)
     return Decision(
@@ -56,21 +56,21 @@ def create_source(
         writes=(Insert("artifact_source", asdict(source)),),
         events=(_happened(source, {"change": "added", **told}),),
         audits=(
-            Audited(
+            AuditRecord(
                 "artifact_source.update", "artifact_source", source.id, tenant_id, after={"change": "added", **told}
             ),
         ),
     )
 
 
-def delete_source(context: Context, source: ArtifactSource) -> Decision[ArtifactSource]:
+def delete_source(context: DecisionContext, source: ArtifactSource) -> Decision[ArtifactSource]:
     """Take a source off its list: what came from it is no longer trusted, from the next use on."""
     told = _told(source)
     return Decision(
         result=source,
         writes=(Remove("artifact_source", source.id, source.revision),),
         events=(_happened(source, {"change": "removed", **told}),),
-        audits=(Audited("artifact_source.update", "artifact_source", source.id, source.tenant_id, before=told),),
+        audits=(AuditRecord("artifact_source.update", "artifact_source", source.id, source.tenant_id, before=told),),
     )
 
 
@@ -83,5 +83,5 @@ def _told(source: ArtifactSource) -> dict[str, object]:
     return {"name": source.name, "pattern": source.pattern, "reaches_private": source.reaches_private}
 
 
-def _happened(source: ArtifactSource, data: Mapping[str, object]) -> Happened:
-    return Happened(EventType.ARTIFACT_SOURCE_CHANGED, "artifact_source", source.id, source.tenant_id, data=data)
+def _happened(source: ArtifactSource, data: Mapping[str, object]) -> EventRecord:
+    return EventRecord(EventType.ARTIFACT_SOURCE_CHANGED, "artifact_source", source.id, source.tenant_id, data=data)

@@ -22,13 +22,13 @@ from typing import Final
 
 from mooring.core.catalog.artifact import Artifact, ArtifactKind
 from mooring.core.catalog.artifact_location import Location, SourceType
-from mooring.core.catalog.policy import Chain, Request, Verdict
+from mooring.core.catalog.policy import PolicyChain, PolicyRequest, PolicyVerdict
 from mooring.core.catalog.trust_lifecycle import TRUST, TrustState, TrustTrigger
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Context, Decision, Happened, Move
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, StateChange
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
-from mooring.core.kernel.lifecycle import Edge
+from mooring.core.kernel.lifecycle import Transition
 
 
 class EvidenceKind(StrEnum):
@@ -89,12 +89,12 @@ class SignerKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class TrustDoubt:
     """One reason why an artifact is not verified."""
 
     code: Code
     reason: str
-    denied_by: Verdict | None = None  # the layer of the policy that says so
+    denied_by: PolicyVerdict | None = None  # the layer of the policy that says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Trust:
     """What follows from the evidence at this moment."""
 
     state: TrustState
-    doubts: tuple[Doubt, ...] = ()
+    doubts: tuple[TrustDoubt, ...] = ()
     evidence_ids: tuple[str, ...] = ()  # what the conclusion rests on
 
     @property
@@ -143,7 +143,7 @@ def derive_trust(
     artifact: Artifact,
     evidence: Sequence[Evidence],
     keys: Iterable[SignerKey],
-    policy: Chain,
+    policy: PolicyChain,
     *,
     source_allowed: bool = True,
     known_as: Iterable[str] = (),
@@ -155,13 +155,13 @@ def derive_trust(
     """
     if artifact.trust == TrustState.REVOKED:
         reason = artifact.revocation_reason or "it was withdrawn for ever"
-        return Trust(TrustState.REVOKED, (Doubt(Code.ARTIFACT_REVOKED, reason),))
-    doubts: list[Doubt] = []
+        return Trust(TrustState.REVOKED, (TrustDoubt(Code.ARTIFACT_REVOKED, reason),))
+    doubts: list[TrustDoubt] = []
     if not source_allowed:
-        doubts.append(Doubt(Code.SOURCE_DENIED, f"no source on the list names {artifact.location}"))
-    verdict = policy.decide(Request(source=artifact.location))
+        doubts.append(TrustDoubt(Code.SOURCE_DENIED, f"no source on the list names {artifact.location}"))
+    verdict = policy.decide(PolicyRequest(source=artifact.location))
     if not verdict.allowed:
-        doubts.append(Doubt(Code.SOURCE_DENIED, f"the {verdict.layer} policy denies {artifact.location}", verdict))
+        doubts.append(TrustDoubt(Code.SOURCE_DENIED, f"the {verdict.layer} policy denies {artifact.location}", verdict))
     own = [each for each in evidence if each.artifact_id == artifact.id]
     presence, presence_doubt = _presence(artifact, own)
     relied = [] if presence is None else [presence.id]
@@ -179,7 +179,7 @@ def derive_trust(
     return Trust(_STATE_OF[doubts[0].code], tuple(doubts), tuple(relied))
 
 
-def trust_step(stored: TrustState, derived: Trust) -> Edge[TrustState, TrustTrigger] | None:
+def trust_step(stored: TrustState, derived: Trust) -> Transition[TrustState, TrustTrigger] | None:
     """The move that brings the stored state to what was derived; None where there is none to make.
 
     What was rejected does not become unverified: it stays rejected until better evidence verifies it. The derived
@@ -191,7 +191,7 @@ def trust_step(stored: TrustState, derived: Trust) -> Edge[TrustState, TrustTrig
     return None
 
 
-def record_trust(context: Context, artifact: Artifact, derived: Trust) -> Decision[Artifact]:
+def record_trust(context: DecisionContext, artifact: Artifact, derived: Trust) -> Decision[Artifact]:
     """Store the conclusion where it changed; repeating it writes nothing."""
     edge = trust_step(TrustState(artifact.trust), derived)
     if edge is None:
@@ -201,7 +201,7 @@ def record_trust(context: Context, artifact: Artifact, derived: Trust) -> Decisi
     return _moved(context, artifact, edge, changed, ("artifact.verify", reason))
 
 
-def revoke_artifact(context: Context, artifact: Artifact, reason: str) -> Decision[Artifact]:
+def revoke_artifact(context: DecisionContext, artifact: Artifact, reason: str) -> Decision[Artifact]:
     """Withdraw it for ever, whatever the evidence says; every use from now on is refused."""
     edge = TRUST.step(TrustState(artifact.trust), TrustTrigger.REVOKE)
     stated = validation.reason(reason)
@@ -209,25 +209,27 @@ def revoke_artifact(context: Context, artifact: Artifact, reason: str) -> Decisi
     return _moved(context, artifact, edge, changed, ("artifact.revoke", stated))
 
 
-def _presence(artifact: Artifact, evidence: Sequence[Evidence]) -> tuple[Evidence | None, Doubt | None]:
+def _presence(artifact: Artifact, evidence: Sequence[Evidence]) -> tuple[Evidence | None, TrustDoubt | None]:
     """The last look at the source decides: what is gone or was exchanged is no longer there."""
     looks = [each for each in evidence if each.kind is EvidenceKind.PRESENCE]
     last = max(looks, key=lambda each: (each.observed_at, each.id), default=None)
     if last is None:
-        return None, Doubt(Code.ARTIFACT_UNVERIFIED, "nobody has looked for its bytes at the source yet")
+        return None, TrustDoubt(Code.ARTIFACT_UNVERIFIED, "nobody has looked for its bytes at the source yet")
     if not last.present:
-        return last, Doubt(Code.ARTIFACT_NOT_FOUND_AT_SOURCE, "its bytes were not at the source when last looked for")
+        return last, TrustDoubt(
+            Code.ARTIFACT_NOT_FOUND_AT_SOURCE, "its bytes were not at the source when last looked for"
+        )
     if last.digest != artifact.digest:
-        return last, Doubt(Code.DIGEST_MISMATCH, f"the source has {last.digest} in its place")
+        return last, TrustDoubt(Code.DIGEST_MISMATCH, f"the source has {last.digest} in its place")
     if last.size_bytes is not None and last.size_bytes != artifact.size_bytes:
         reason = f"the source has {last.size_bytes} bytes, not {artifact.size_bytes}"
-        return last, Doubt(Code.DIGEST_MISMATCH, reason)
+        return last, TrustDoubt(Code.DIGEST_MISMATCH, reason)
     return last, None
 
 
 def _signature(
     artifact: Artifact, evidence: Sequence[Evidence], keys: Iterable[SignerKey], known_as: Iterable[str]
-) -> tuple[Evidence | None, Doubt | None]:
+) -> tuple[Evidence | None, TrustDoubt | None]:
     trusted = {
         key.fingerprint for key in keys if key.removed_at is None and key.tenant_id in (None, artifact.tenant_id)
     }
@@ -241,8 +243,8 @@ def _signature(
             faults.add(fault)
     for code, reason in _SIGNATURE_DOUBTS:
         if code in faults:
-            return None, Doubt(code, reason)
-    return None, Doubt(Code.SIGNATURE_MISSING, "a signature is required, and none was found")
+            return None, TrustDoubt(code, reason)
+    return None, TrustDoubt(Code.SIGNATURE_MISSING, "a signature is required, and none was found")
 
 
 _SIGNATURE_DOUBTS: Final = (
@@ -266,9 +268,9 @@ def _fault(artifact: Artifact, signature: Evidence, trusted: set[str], repositor
 
 
 def _moved(
-    context: Context,
+    context: DecisionContext,
     artifact: Artifact,
-    edge: Edge[TrustState, TrustTrigger],
+    edge: Transition[TrustState, TrustTrigger],
     changed: dict[str, object],
     why: tuple[str, str],
 ) -> Decision[Artifact]:
@@ -282,8 +284,10 @@ def _moved(
     return Decision(
         result=after,
         writes=(
-            Move("artifact", artifact.id, TRUST, edge, artifact.trust_generation, artifact.tenant_id, set=changed),
+            StateChange(
+                "artifact", artifact.id, TRUST, edge, artifact.trust_generation, artifact.tenant_id, set=changed
+            ),
         ),
-        events=(Happened(EventType.ARTIFACT_TRUST_CHANGED, "artifact", artifact.id, *place, data=told),),
-        audits=(Audited(action, "artifact", artifact.id, *place, before=before, after=now, reason=reason),),
+        events=(EventRecord(EventType.ARTIFACT_TRUST_CHANGED, "artifact", artifact.id, *place, data=told),),
+        audits=(AuditRecord(action, "artifact", artifact.id, *place, before=before, after=now, reason=reason),),
     )

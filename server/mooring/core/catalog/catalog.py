@@ -18,7 +18,7 @@ from mooring.core.catalog.artifact_trust import Trust
 from mooring.core.catalog.channel import Candidate, stable, why_not_offered
 from mooring.core.catalog.compatibility import Compatibility, Offer, best_fit
 from mooring.core.catalog.entitlement import Entitlement, why_not_entitled
-from mooring.core.catalog.policy import Chain, Request
+from mooring.core.catalog.policy import PolicyChain, PolicyRequest
 from mooring.core.catalog.promotion_lifecycle import PromotionState
 from mooring.core.catalog.semver import read_version
 from mooring.core.kernel import validation
@@ -50,7 +50,7 @@ _OBSTACLE_OF: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Hindrance:
+class LaunchObstacle:
     """One reason why an app may not be launched."""
 
     obstacle: Obstacle
@@ -63,7 +63,7 @@ class Hindrance:
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
+class VersionNeeds:
     """What a version needs of a project, from its manifest and its artifacts as they are now."""
 
     compatibility: Compatibility
@@ -72,16 +72,16 @@ class Needed:
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectView:
+class ProjectContext:
     """What is known of the project that looks."""
 
     project_id: str
     entitlement: Entitlement | None
-    policy: Chain  # global, tenant and project
+    policy: PolicyChain  # global, tenant and project
     gpus_held: int = 0
     offers: Sequence[Offer] | None = None  # capacity that it has or could have; none: do not ask
 
-    def chain(self) -> Chain:
+    def chain(self) -> PolicyChain:
         """The policy of the project, with what the entitlement narrows behind it."""
         return self.policy if self.entitlement is None else self.policy.narrowed(*self.entitlement.layer)
 
@@ -92,7 +92,7 @@ class CatalogEntry:
 
     app: App
     version: AppVersion | None
-    hindrances: tuple[Hindrance, ...]
+    hindrances: tuple[LaunchObstacle, ...]
 
     @property
     def launchable(self) -> bool:
@@ -126,7 +126,9 @@ def newest_candidate(candidates: Sequence[Candidate]) -> Candidate | None:
     return None
 
 
-def catalog_entry(app: App, version: AppVersion | None, needed: Needed | None, project: ProjectView) -> CatalogEntry:
+def catalog_entry(
+    app: App, version: AppVersion | None, needed: VersionNeeds | None, project: ProjectContext
+) -> CatalogEntry:
     """The app with its chosen version, and everything that hinders the project from launching it."""
     if version is None or needed is None:
         refusal = Refusal(Code.VERSION_NOT_OFFERED, f"no version of {app.slug} is offered to this project")
@@ -137,7 +139,7 @@ def catalog_entry(app: App, version: AppVersion | None, needed: Needed | None, p
     return CatalogEntry(
         app,
         version,
-        tuple(Hindrance(_OBSTACLE_OF.get(refusal.code, Obstacle.UNTRUSTED), refusal) for refusal in found),
+        tuple(LaunchObstacle(_OBSTACLE_OF.get(refusal.code, Obstacle.UNTRUSTED), refusal) for refusal in found),
     )
 
 
@@ -151,20 +153,20 @@ def search_words(text: str, path: str = "search") -> tuple[str, ...]:
     return words
 
 
-def _refusals(app: App, version: AppVersion, needed: Needed, project: ProjectView) -> list[Refusal | None]:
+def _refusals(app: App, version: AppVersion, needed: VersionNeeds, project: ProjectContext) -> list[Refusal | None]:
     chain = project.chain()
     gpus = project.gpus_held + needed.compatibility.min_gpu_count
     return [
         why_not_entitled(project.entitlement, read_version(version.version), needed.required_actions),
         why_not_offered(version.candidate(), project.project_id),
-        chain.decide(Request(app=app.slug)).refusal(),
-        chain.decide(Request(gpus=gpus)).refusal(),
+        chain.decide(PolicyRequest(app=app.slug)).refusal(),
+        chain.decide(PolicyRequest(gpus=gpus)).refusal(),
         *(trust.refusal(artifact) for artifact, trust in needed.artifacts),
         _no_capacity(needed.compatibility, project.offers),
     ]
 
 
-def _not_entitled_at_all(project: ProjectView) -> Refusal | None:
+def _not_entitled_at_all(project: ProjectContext) -> Refusal | None:
     if project.entitlement is not None and project.entitlement.enabled:
         return None
     return Refusal(Code.NOT_ENTITLED, "the project is not entitled to this app", {"reason": "not_entitled"})

@@ -92,8 +92,10 @@ def why_not_offered(candidate: Candidate, project_id: str) -> Refusal | None:
     if meets(candidate, project_id):
         return None
     details: dict[str, object] = {
-        "version": str(candidate.version), "version_id": candidate.version_id, "promotion": candidate.promotion.value,
-    }  # fmt: skip
+        "version": str(candidate.version),
+        "version_id": candidate.version_id,
+        "promotion": candidate.promotion.value,
+    }
     if candidate.promotion is PromotionState.DEPRECATED:
         successor = f"; {candidate.superseded_by} supersedes it" if candidate.superseded_by else ""
         return Refusal(

@@ -128,7 +128,7 @@ class BlockedBy(StrEnum):
     NEED = "need"
 
 
-class ChangeKind(StrEnum):
+class OfferChangeKind(StrEnum):
     """What could be changed about an offer, from the easiest to the hardest."""
 
     MORE_GPUS = "more_gpus"
@@ -140,32 +140,32 @@ class ChangeKind(StrEnum):
     BAREMETAL = "baremetal"
 
 
-_COST: Final = {kind: cost for cost, kind in enumerate(ChangeKind)}
+_COST: Final = {kind: cost for cost, kind in enumerate(OfferChangeKind)}
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class OfferChange:
     """One change of an offer."""
 
-    kind: ChangeKind
+    kind: OfferChangeKind
     count: int = 0  # of more GPUs
     need: Need | None = None
     node: str = ""  # where everything comes together
 
     def __str__(self) -> str:
-        if self.kind is ChangeKind.MORE_GPUS:
+        if self.kind is OfferChangeKind.MORE_GPUS:
             return f"{self.count} more GPU{'' if self.count == 1 else 's'}"
-        if self.kind is ChangeKind.FACT:
+        if self.kind is OfferChangeKind.FACT:
             return f"a node with {self.need}"
         return _CHANGE_TEXT[self.kind]
 
 
 _CHANGE_TEXT: Final = {
-    ChangeKind.GPU_SLICE: "a gpu_slice allocation",
-    ChangeKind.ONE_NODE: "single-node topology",
-    ChangeKind.ONE_ALLOCATION: "a single allocation",
-    ChangeKind.BAREMETAL: "a baremetal allocation",
-    ChangeKind.EXCLUSIVE_NODE: "an exclusive node",
+    OfferChangeKind.GPU_SLICE: "a gpu_slice allocation",
+    OfferChangeKind.ONE_NODE: "single-node topology",
+    OfferChangeKind.ONE_ALLOCATION: "a single allocation",
+    OfferChangeKind.BAREMETAL: "a baremetal allocation",
+    OfferChangeKind.EXCLUSIVE_NODE: "an exclusive node",
 }
 
 
@@ -175,7 +175,7 @@ class Blocker:
 
     rule: BlockedBy
     because: str
-    remedies: tuple[Change, ...]
+    remedies: tuple[OfferChange, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class Fit:
     """Fits, or blocked because, with the smallest change that would make it fit."""
 
     blockers: tuple[Blocker, ...] = ()
-    changes: tuple[Change, ...] = ()
+    changes: tuple[OfferChange, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -243,19 +243,19 @@ def best_fit(app: Compatibility, offers: Sequence[Offer]) -> Fit | None:
     return best
 
 
-def apply_change(change: Change, offer: Offer) -> Offer:
+def apply_change(change: OfferChange, offer: Offer) -> Offer:
     """The offer after the change."""
-    if change.kind is ChangeKind.MORE_GPUS:
+    if change.kind is OfferChangeKind.MORE_GPUS:
         return (replace(offer[0], gpu_count=offer[0].gpu_count + change.count), *offer[1:])
-    if change.kind is ChangeKind.GPU_SLICE:
+    if change.kind is OfferChangeKind.GPU_SLICE:
         return tuple(replace(each, shape=CapacityShape.GPU_SLICE) for each in offer)
-    if change.kind in (ChangeKind.BAREMETAL, ChangeKind.EXCLUSIVE_NODE):
+    if change.kind in (OfferChangeKind.BAREMETAL, OfferChangeKind.EXCLUSIVE_NODE):
         return tuple(replace(each, shape=CapacityShape.BAREMETAL) for each in offer)
-    if change.kind in (ChangeKind.ONE_NODE, ChangeKind.ONE_ALLOCATION):
+    if change.kind in (OfferChangeKind.ONE_NODE, OfferChangeKind.ONE_ALLOCATION):
         # What moves to a node has that node's facts.
         there = next((each for each in offer if each.node == change.node), offer[0])
         moved = tuple(replace(each, node=there.node, facts=there.facts) for each in offer)
-        return moved if change.kind is ChangeKind.ONE_NODE else (_merged(moved),)
+        return moved if change.kind is OfferChangeKind.ONE_NODE else (_merged(moved),)
     need = change.need
     if need is None:
         raise ValueError("a change of a fact names the need")
@@ -269,20 +269,20 @@ def _blockers(app: Compatibility, offer: Offer) -> Iterator[Blocker]:
     yield from _shape(app, offer)
     if (missing := app.min_gpu_count - sum(each.gpu_count for each in offer)) > 0:
         because = f"it needs {app.min_gpu_count} GPUs, {missing} more than there are"
-        yield Blocker(BlockedBy.GPU_COUNT, because, (Change(ChangeKind.MORE_GPUS, missing),))
+        yield Blocker(BlockedBy.GPU_COUNT, because, (OfferChange(OfferChangeKind.MORE_GPUS, missing),))
     if topology > Topology.ONE_ALLOCATION and app.members_max == 1:
         because = "it has one member, which is in one allocation"
-        yield Blocker(BlockedBy.SINGLE_MEMBER, because, (Change(ChangeKind.ONE_ALLOCATION, node=together),))
+        yield Blocker(BlockedBy.SINGLE_MEMBER, because, (OfferChange(OfferChangeKind.ONE_ALLOCATION, node=together),))
     if topology is Topology.SEVERAL_NODES and app.members_max > 1 and not app.multi_node:
-        remedies: tuple[Change, ...] = (Change(ChangeKind.ONE_NODE, node=together),)
+        remedies: tuple[OfferChange, ...] = (OfferChange(OfferChangeKind.ONE_NODE, node=together),)
         yield Blocker(BlockedBy.SINGLE_NODE, "its members stand on one node", remedies)
     if any(NETWORK[each.shape] < topology for each in offer):
         because = "slice networking does not span allocations on different nodes"
-        remedies = (Change(ChangeKind.ONE_NODE, node=together), Change(ChangeKind.BAREMETAL))
+        remedies = (OfferChange(OfferChangeKind.ONE_NODE, node=together), OfferChange(OfferChangeKind.BAREMETAL))
         yield Blocker(BlockedBy.SLICE_NETWORK, because, remedies)
     for need in app.needs:
         if not all(need.met_by(each.facts) for each in offer):
-            yield Blocker(BlockedBy.NEED, f"it needs {need}", (Change(ChangeKind.FACT, need=need),))
+            yield Blocker(BlockedBy.NEED, f"it needs {need}", (OfferChange(OfferChangeKind.FACT, need=need),))
 
 
 def _shape(app: Compatibility, offer: Offer) -> Iterator[Blocker]:
@@ -290,30 +290,30 @@ def _shape(app: Compatibility, offer: Offer) -> Iterator[Blocker]:
     shapes = {each.shape for each in offer}
     if app.requires_exclusive_node and CapacityShape.GPU_SLICE in shapes:
         because = "it needs a node of its own, and a gpu_slice shares one"
-        yield Blocker(BlockedBy.EXCLUSIVE_NODE, because, (Change(ChangeKind.EXCLUSIVE_NODE),))
+        yield Blocker(BlockedBy.EXCLUSIVE_NODE, because, (OfferChange(OfferChangeKind.EXCLUSIVE_NODE),))
     wanted = app.requires_capacity_shape
     if wanted is not ShapeWanted.ANY and any(shape.value != wanted.value for shape in shapes):
         because = f"it runs on {wanted} only"
-        yield Blocker(BlockedBy.SHAPE, because, (Change(ChangeKind(wanted.value)),))
+        yield Blocker(BlockedBy.SHAPE, because, (OfferChange(OfferChangeKind(wanted.value)),))
 
 
-def _smallest(app: Compatibility, offer: Offer) -> tuple[Change, ...]:
+def _smallest(app: Compatibility, offer: Offer) -> tuple[OfferChange, ...]:
     """The fewest and cheapest changes after which nothing blocks; none where the manifest contradicts itself."""
-    best: tuple[Change, ...] = ()
-    frontier: list[tuple[Change, ...]] = [()]
-    seen: set[frozenset[Change]] = set()
+    best: tuple[OfferChange, ...] = ()
+    frontier: list[tuple[OfferChange, ...]] = [()]
+    seen: set[frozenset[OfferChange]] = set()
     while frontier:
         changes = frontier.pop()
         remedies = [remedy for each in _blockers(app, _changed(offer, changes)) for remedy in each.remedies]
         # Each missing fact takes one change that touches nothing else, so facts are added at the end, not searched.
-        facts = [remedy for remedy in remedies if remedy.kind is ChangeKind.FACT]
+        facts = [remedy for remedy in remedies if remedy.kind is OfferChangeKind.FACT]
         if len(facts) == len(remedies):
             answer = tuple(sorted((*changes, *facts), key=lambda each: _COST[each.kind]))
             if (not best or _weight(answer) < _weight(best)) and not any(_blockers(app, _changed(offer, answer))):
                 best = answer
         for remedy in remedies:
             further = frozenset((*changes, remedy))
-            if remedy.kind is not ChangeKind.FACT and further not in seen:
+            if remedy.kind is not OfferChangeKind.FACT and further not in seen:
                 seen.add(further)
                 frontier.append((*changes, remedy))
     return best
@@ -324,7 +324,7 @@ def _best_node(app: Compatibility, offer: Offer) -> str:
     return min(offer, key=lambda each: (sum(not need.met_by(each.facts) for need in app.needs), each.node)).node
 
 
-def _changed(offer: Offer, changes: Sequence[Change]) -> Offer:
+def _changed(offer: Offer, changes: Sequence[OfferChange]) -> Offer:
     for change in changes:
         offer = apply_change(change, offer)
     return offer
@@ -336,7 +336,7 @@ def _merged(offer: Offer) -> Capacity:
     return replace(offer[0], shape=shape, gpu_count=sum(each.gpu_count for each in offer))
 
 
-def _weight(changes: Sequence[Change]) -> tuple[int, int, int]:
+def _weight(changes: Sequence[OfferChange]) -> tuple[int, int, int]:
     return len(changes), sum(_COST[each.kind] for each in changes), sum(each.count for each in changes)
 
 

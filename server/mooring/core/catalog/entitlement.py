@@ -15,12 +15,21 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
-from mooring.core.catalog.policy import Layer, Rules
+from mooring.core.catalog.policy import Layer, PolicyRules
 from mooring.core.catalog.policy_change import check_rules, plain_rules, read_rules
 from mooring.core.catalog.semver import SemVer, read_range
 from mooring.core.identity.tenant import require_revision
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert, PrincipalKind, Remove
+from mooring.core.kernel.decision import (
+    AuditRecord,
+    Decision,
+    DecisionContext,
+    EventRecord,
+    Insert,
+    PrincipalKind,
+    Remove,
+    Update,
+)
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.permissions import SERVICE_ACCOUNT_CEILING, is_app_action
@@ -33,7 +42,7 @@ class Overlay:
     """What narrows an entitlement."""
 
     versions: str | None = None  # a range; none for every version
-    rules: Rules = field(default_factory=Rules)
+    rules: PolicyRules = field(default_factory=PolicyRules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +64,13 @@ class Entitlement:
     service_account_id: str | None = None  # the operator account, made when it was first on
 
     @property
-    def layer(self) -> tuple[Layer, Rules]:
+    def layer(self) -> tuple[Layer, PolicyRules]:
         """What it narrows, as the last layer of the policy."""
         return Layer.ENTITLEMENT, read_rules(self.rules)
 
 
 @dataclass(frozen=True, slots=True)
-class EntitlementWish:
+class EntitlementRequest:
     """What the caller asks for; the actions are those that he was shown and agrees to."""
 
     enabled: bool
@@ -71,7 +80,7 @@ class EntitlementWish:
 
 
 @dataclass(frozen=True, slots=True)
-class Entitled:
+class EntitlementKey:
     """Which app in which project."""
 
     tenant_id: str
@@ -103,49 +112,49 @@ def why_not_entitled(
 
 
 def create_entitlement(
-    context: Context,
+    context: DecisionContext,
     entitlement_id: str,
-    entitled: Entitled,
-    wish: EntitlementWish,
+    entitled: EntitlementKey,
+    request: EntitlementRequest,
     service_account_id: str | None = None,
 ) -> Decision[Entitlement]:
     """The first word about an app in a project, with the operator account that is made for it."""
     entitlement = Entitlement(
         id=entitlement_id,
         **asdict(entitled),
-        **_terms(context, entitled.app_slug, wish),
+        **_terms(context, entitled.app_slug, request),
         revision=0,
         created_at=context.now,
         updated_at=context.now,
         service_account_id=service_account_id,
     )
-    return _decision(entitlement, Insert("entitlement", asdict(entitlement)), None, wish)
+    return _decision(entitlement, Insert("entitlement", asdict(entitlement)), None, request)
 
 
 def change_entitlement(
-    context: Context,
+    context: DecisionContext,
     entitlement: Entitlement,
-    wish: EntitlementWish,
+    request: EntitlementRequest,
     revision_seen: int | None,
     service_account_id: str | None = None,
 ) -> Decision[Entitlement]:
     """All terms anew. Switched off, what runs goes on; new instances are refused. A new operator account is named."""
     require_revision(entitlement.revision, revision_seen)
-    terms = {**_terms(context, entitlement.app_slug, wish), "updated_at": context.now}
+    terms = {**_terms(context, entitlement.app_slug, request), "updated_at": context.now}
     if service_account_id is not None:
         terms["service_account_id"] = service_account_id
     after = replace(entitlement, revision=entitlement.revision + 1, **terms)
-    change = Change("entitlement", entitlement.id, entitlement.revision, terms)
-    return _decision(after, change, _told(entitlement), wish)
+    change = Update("entitlement", entitlement.id, entitlement.revision, terms)
+    return _decision(after, change, _told(entitlement), request)
 
 
-def switched(entitlement: Entitlement, enabled: bool, reason: str) -> EntitlementWish:
+def switched(entitlement: Entitlement, enabled: bool, reason: str) -> EntitlementRequest:
     """On or off, on the terms that it has: so what was agreed to is still there when it is switched on again."""
     overlay = Overlay(entitlement.versions, read_rules(entitlement.rules))
-    return EntitlementWish(enabled, overlay, tuple(entitlement.agreed_actions), reason)
+    return EntitlementRequest(enabled, overlay, tuple(entitlement.agreed_actions), reason)
 
 
-def delete_entitlement(context: Context, entitlement: Entitlement) -> Decision[Entitlement]:
+def delete_entitlement(context: DecisionContext, entitlement: Entitlement) -> Decision[Entitlement]:
     """Nothing is said of the app any more: as if it were off, and the agreement is forgotten."""
     _require_person(context)
     place = (entitlement.tenant_id, entitlement.project_id)
@@ -154,32 +163,40 @@ def delete_entitlement(context: Context, entitlement: Entitlement) -> Decision[E
         result=entitlement,
         writes=(Remove("entitlement", entitlement.id, entitlement.revision),),
         events=(
-            Happened(
-                EventType.ENTITLEMENT_CHANGED, "entitlement", entitlement.id, *place, data=data,
+            EventRecord(
+                EventType.ENTITLEMENT_CHANGED,
+                "entitlement",
+                entitlement.id,
+                *place,
+                data=data,
                 app_slug=entitlement.app_slug,
             ),
         ),
         audits=(
-            Audited(
-                "entitlement.update", "entitlement", entitlement.id, *place, before=_told(entitlement),
+            AuditRecord(
+                "entitlement.update",
+                "entitlement",
+                entitlement.id,
+                *place,
+                before=_told(entitlement),
             ),
         ),
-    )  # fmt: skip
+    )
 
 
-def _terms(context: Context, app_slug: str, wish: EntitlementWish) -> dict[str, Any]:
+def _terms(context: DecisionContext, app_slug: str, request: EntitlementRequest) -> dict[str, Any]:
     _require_person(context)
-    overlay = wish.overlay
+    overlay = request.overlay
     versions = None if overlay.versions is None else str(read_range(overlay.versions, "overlay.versions"))
     return {
-        "enabled": wish.enabled,
+        "enabled": request.enabled,
         "versions": versions,
         "rules": plain_rules(check_rules(overlay.rules, "overlay.rules")),
-        "agreed_actions": _agreed(app_slug, wish.agreed_actions),
+        "agreed_actions": _agreed(app_slug, request.agreed_actions),
     }
 
 
-def _require_person(context: Context) -> None:
+def _require_person(context: DecisionContext) -> None:
     if context.actor.kind is not PrincipalKind.USER:
         raise Refusal(
             Code.PERMISSION_DENIED,
@@ -209,13 +226,16 @@ def _agreed(app_slug: str, actions: tuple[str, ...]) -> list[str]:
 
 def _told(entitlement: Entitlement) -> dict[str, Any]:
     return {
-        "app_id": entitlement.app_id, "enabled": entitlement.enabled, "versions": entitlement.versions,
-        "rules": entitlement.rules, "agreed_actions": list(entitlement.agreed_actions),
-    }  # fmt: skip
+        "app_id": entitlement.app_id,
+        "enabled": entitlement.enabled,
+        "versions": entitlement.versions,
+        "rules": entitlement.rules,
+        "agreed_actions": list(entitlement.agreed_actions),
+    }
 
 
 def _decision(
-    entitlement: Entitlement, write: Insert | Change, before: Mapping[str, Any] | None, wish: EntitlementWish
+    entitlement: Entitlement, write: Insert | Update, before: Mapping[str, Any] | None, request: EntitlementRequest
 ) -> Decision[Entitlement]:
     place = (entitlement.tenant_id, entitlement.project_id)
     data = {"app_id": entitlement.app_id, "enabled": entitlement.enabled}
@@ -223,15 +243,24 @@ def _decision(
         result=entitlement,
         writes=(write,),
         events=(
-            Happened(
-                EventType.ENTITLEMENT_CHANGED, "entitlement", entitlement.id, *place, data=data,
+            EventRecord(
+                EventType.ENTITLEMENT_CHANGED,
+                "entitlement",
+                entitlement.id,
+                *place,
+                data=data,
                 app_slug=entitlement.app_slug,
             ),
         ),
         audits=(
-            Audited(
-                "entitlement.update", "entitlement", entitlement.id, *place,
-                before=before, after=_told(entitlement), reason=validation.reason(wish.reason),
+            AuditRecord(
+                "entitlement.update",
+                "entitlement",
+                entitlement.id,
+                *place,
+                before=before,
+                after=_told(entitlement),
+                reason=validation.reason(request.reason),
             ),
         ),
-    )  # fmt: skip
+    )

@@ -41,14 +41,14 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class ManifestPort:
     name: str
     port: int
     protocol: str = "tcp"
 
 
 @dataclass(frozen=True, slots=True)
-class Resources:
+class ManifestResources:
     cpu_millicores: int | None = None
     memory_bytes: int | None = None
     shared_memory_bytes: int | None = None
@@ -57,7 +57,7 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ManifestProbe:
     kind: str
     port: str | None = None
     path: str | None = None
@@ -69,7 +69,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Volume:
+class ManifestVolume:
     name: str
     path: str
     kind: str
@@ -84,11 +84,11 @@ class RuntimeProfile:
 
     image: str | None = None  # a role of `Manifest.artifacts`
     command: tuple[str, ...] = ()
-    ports: tuple[Port, ...] = ()
+    ports: tuple[ManifestPort, ...] = ()
     env: tuple[Environment, ...] = ()
-    resources: Resources = field(default_factory=Resources)
-    probes: Mapping[str, Probe] = field(default_factory=dict)
-    volumes: tuple[Volume, ...] = ()
+    resources: ManifestResources = field(default_factory=ManifestResources)
+    probes: Mapping[str, ManifestProbe] = field(default_factory=dict)
+    volumes: tuple[ManifestVolume, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Component:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class ManifestAction:
     """A verb that the adapter carries out."""
 
     name: str
@@ -123,7 +123,7 @@ class Connect:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ManifestEndpoint:
     name: str
     protocol: str
     title: str | None = None
@@ -164,7 +164,7 @@ class Deletion:
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
+class ManifestRestart:
     supported: bool = False
     instead: str = ""
 
@@ -184,11 +184,11 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
-class Lifecycle:
+class ManifestLifecycle:
     upgrade: Upgrade
     rollback: Rollback
     delete: Deletion
-    restart: Restart = field(default_factory=Restart)
+    restart: ManifestRestart = field(default_factory=ManifestRestart)
     attach: Attach = field(default_factory=Attach)
     drain: Drain = field(default_factory=Drain)
 
@@ -222,12 +222,12 @@ class Manifest:
     runtime_profile: RuntimeProfile | None = None
     config_schema: Plain | None = None
     components: tuple[Component, ...] = ()
-    actions: tuple[Action, ...] = ()
-    endpoints: tuple[Endpoint, ...] = ()
+    actions: tuple[ManifestAction, ...] = ()
+    endpoints: tuple[ManifestEndpoint, ...] = ()
     usage_units: tuple[UsageUnit, ...] = ()
     operating_modes: tuple[Mode, ...] = (DEFAULT_MODE,)
     required_actions: tuple[str, ...] = ()
-    lifecycle: Lifecycle | None = None
+    lifecycle: ManifestLifecycle | None = None
     runbook: Runbook | None = None
 
     @property
@@ -237,24 +237,24 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ManifestReading:
     """What was read: the manifest where its shape is right, and everything that is wrong."""
 
     manifest: Manifest | None
     findings: tuple[Finding, ...]
 
 
-def read_manifest(value: object) -> Reading:
+def read_manifest(value: object) -> ManifestReading:
     """The manifest that plain JSON values describe, and what is wrong with their shape."""
     if depth_exceeds(value, DEPTH_MAX):
-        return Reading(None, (too_deep(""),))
+        return ManifestReading(None, (too_deep(""),))
     findings = bounded(unstorable(value)) or bounded(findings_of(value, MANIFEST_SCHEMA))
     if not findings and (size := len(canonical(value))) > MANIFEST_BYTES_MAX:
         fix = f"say it in at most {MANIFEST_BYTES_MAX} bytes; what is long belongs into an artifact"
         findings = (error("", "too_large", f"it has {size} bytes", fix),)
     if findings or not isinstance(value, dict):
-        return Reading(None, findings)
-    return Reading(_manifest(normal(value)), ())
+        return ManifestReading(None, findings)
+    return ManifestReading(_manifest(normal(value)), ())
 
 
 def stored_manifest(value: Plain) -> Manifest | None:
@@ -296,9 +296,9 @@ def _manifest(plain: Plain) -> Manifest:
     parts: dict[str, Any] = {
         "components": components,
         "compatibility": _compatibility(plain.get("compatibility", {}), components),
-        "actions": _parts(Action, plain.get("actions", ())),
+        "actions": _parts(ManifestAction, plain.get("actions", ())),
         "endpoints": tuple(
-            Endpoint(**{**each, "connect": _parts(Connect, each.get("connect", ()))})
+            ManifestEndpoint(**{**each, "connect": _parts(Connect, each.get("connect", ()))})
             for each in plain.get("endpoints", ())
         ),
         "usage_units": _parts(UsageUnit, plain.get("usage_units", ())),
@@ -337,25 +337,25 @@ def _need(plain: Plain) -> Need:
 def _runtime_profile(plain: Plain) -> RuntimeProfile:
     parts: dict[str, Any] = {
         "command": tuple(plain.get("command", ())),
-        "ports": _parts(Port, plain.get("ports", ())),
+        "ports": _parts(ManifestPort, plain.get("ports", ())),
         "env": _parts(Environment, plain.get("env", ())),
-        "resources": Resources(**plain.get("resources", {})),
+        "resources": ManifestResources(**plain.get("resources", {})),
         "probes": {
-            name: Probe(**{**each, "command": tuple(each.get("command", ()))})
+            name: ManifestProbe(**{**each, "command": tuple(each.get("command", ()))})
             for name, each in plain.get("probes", {}).items()
         },
-        "volumes": _parts(Volume, plain.get("volumes", ())),
+        "volumes": _parts(ManifestVolume, plain.get("volumes", ())),
     }
     return RuntimeProfile(**{**plain, **parts})
 
 
-def _lifecycle(plain: Plain) -> Lifecycle:
+def _lifecycle(plain: Plain) -> ManifestLifecycle:
     upgrade, rollback = plain["upgrade"], plain["rollback"]
-    return Lifecycle(
+    return ManifestLifecycle(
         Upgrade(**{**upgrade, "from_versions": tuple(upgrade.get("from_versions", ()))}),
         Rollback(**{**rollback, "to_versions": tuple(rollback.get("to_versions", ()))}),
         Deletion(**plain["delete"]),
-        Restart(**plain.get("restart", {})),
+        ManifestRestart(**plain.get("restart", {})),
         Attach(**plain.get("attach", {})),
         Drain(**plain.get("drain", {})),
     )

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Final
 
 from mooring.core.catalog.compatibility import ShapeWanted
-from mooring.core.catalog.manifest import Drain, Manifest, Reading, read_manifest
+from mooring.core.catalog.manifest import Drain, Manifest, ManifestReading, read_manifest
 from mooring.core.catalog.manifest_lint_runtime import RUNTIME_RULES, runtime_findings
 from mooring.core.catalog.operating_mode import MODES, NOT_OFFERED, ControlPlaneScope, why_incoherent
 from mooring.core.catalog.semver import read_range, read_version
@@ -58,22 +58,22 @@ _WORKING_KEYS: Final = ("runtime.claim", "runtime.report")
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class AppContext:
     """What is known of the app beside the manifest; none where it is linted on its own."""
 
     app_slug: str | None = None
     category: str | None = None
 
 
-def examine(value: object, about: About | None = None) -> Reading:
+def examine(value: object, about: AppContext | None = None) -> ManifestReading:
     """Read and lint in one: the manifest where its shape is right, and all findings."""
     reading = read_manifest(value)
     if reading.manifest is None:
         return reading
-    return Reading(reading.manifest, lint(reading.manifest, about or About()))
+    return ManifestReading(reading.manifest, lint(reading.manifest, about or AppContext()))
 
 
-def lint(manifest: Manifest, about: About) -> tuple[Finding, ...]:
+def lint(manifest: Manifest, about: AppContext) -> tuple[Finding, ...]:
     """What the rules say, errors before warnings."""
     found = bounded(
         chain(
@@ -127,7 +127,7 @@ def why_not_required(key: str, manifest: Manifest) -> str | None:
     return f"no service account may hold {key!r}" if key in ACTIONS else f"there is no action {key!r}"
 
 
-def _identity(manifest: Manifest, about: About) -> Iterator[Finding]:
+def _identity(manifest: Manifest, about: AppContext) -> Iterator[Finding]:
     if about.app_slug is not None and about.app_slug != manifest.app:
         reason = f"the manifest is of {manifest.app!r}, the app is {about.app_slug!r}"
         yield error("/app", "app_other", reason, f"write {about.app_slug!r}, or publish it under its own app")
@@ -178,7 +178,7 @@ def _capacity(manifest: Manifest) -> Iterator[Finding]:
             yield error(place, "component_counts", "min_count is above max_count", "exchange the two")
 
 
-def _actions(manifest: Manifest, about: About) -> Iterator[Finding]:
+def _actions(manifest: Manifest, about: AppContext) -> Iterator[Finding]:
     if manifest.config_schema is not None:
         yield from schema_findings(manifest.config_schema, "/config_schema")
     if manifest.actions and manifest.artifact_kind != "controller":

@@ -5,7 +5,7 @@ import string
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from mooring.core.catalog.manifest import Endpoint, Manifest, Probe, RuntimeProfile, Volume
+from mooring.core.catalog.manifest import Manifest, ManifestEndpoint, ManifestProbe, ManifestVolume, RuntimeProfile
 from mooring.core.kernel.finding import Finding, below, error, warning
 from mooring.core.kernel.sandbox_user import is_root
 
@@ -110,7 +110,7 @@ def _texts(profile: RuntimeProfile) -> Iterator[Finding]:
             yield warning(place, "tag_in_text", reason, "name it by its digest: repository@sha256:…")
 
 
-def _probe(probe: Probe, place: str, ports: set[str]) -> Iterator[Finding]:
+def _probe(probe: ManifestProbe, place: str, ports: set[str]) -> Iterator[Finding]:
     if probe.kind in ("tcp", "http") and probe.port is None:
         yield error(place, "probe_incomplete", f"a probe of kind {probe.kind} asks a port", "add `port`")
     if probe.kind == "exec" and not probe.command:
@@ -125,7 +125,7 @@ def _probe(probe: Probe, place: str, ports: set[str]) -> Iterator[Finding]:
         yield warning(place, "probe_timing", reason, "let the time-out be at most the period")
 
 
-def _volume(volume: Volume, place: str, manifest: Manifest) -> Iterator[Finding]:
+def _volume(volume: ManifestVolume, place: str, manifest: Manifest) -> Iterator[Finding]:
     path = volume.path.rstrip("/") or "/"
     segments = path.split("/")[1:]
     if path in _NEVER_MOUNTED or any(path == each or path.startswith(f"{each}/") for each in _NEVER_MOUNTED_BELOW):
@@ -144,7 +144,7 @@ def _volume(volume: Volume, place: str, manifest: Manifest) -> Iterator[Finding]
         yield _unknown_artifact(volume.artifact, below(place, "artifact"), manifest)
 
 
-def _endpoint(endpoint: Endpoint, place: str, manifest: Manifest, ports: set[str]) -> Iterator[Finding]:
+def _endpoint(endpoint: ManifestEndpoint, place: str, manifest: Manifest, ports: set[str]) -> Iterator[Finding]:
     if endpoint.port is not None and endpoint.port not in ports:
         yield _unknown_port(endpoint.port, below(place, "port"), ports)
     if endpoint.protocol == "terminal":
@@ -167,7 +167,7 @@ def _endpoint(endpoint: Endpoint, place: str, manifest: Manifest, ports: set[str
             yield error(below(there, "template"), "connect_incomplete", reason, "use {host}, {port} and {url}")
 
 
-def _terminal(endpoint: Endpoint, place: str) -> Iterator[Finding]:
+def _terminal(endpoint: ManifestEndpoint, place: str) -> Iterator[Finding]:
     for name in ("port", "path"):
         if getattr(endpoint, name) is not None:
             reason = f"commands run at a terminal: it has no {name}"

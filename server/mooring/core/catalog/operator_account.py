@@ -19,7 +19,7 @@ from mooring.core.identity.service_account import (
     ServiceAccountKey,
     ServiceAccountState,
 )
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
@@ -33,7 +33,7 @@ HEAD: Final = "app-"
 
 
 @dataclass(frozen=True, slots=True)
-class Operated:
+class OperatorSpec:
     """What an operator account is made from: where, for which app, with which list and which key."""
 
     tenant_id: str
@@ -45,7 +45,7 @@ class Operated:
 
 
 @dataclass(frozen=True, slots=True)
-class Rekeyed:
+class OperatorKeys:
     """An operator account and its keys, revoked ones too."""
 
     account: ServiceAccount
@@ -62,7 +62,7 @@ def account_name(app_slug: str, account_id: str, taken: Collection[str]) -> str:
 
 
 def make_operator(
-    context: Context, operated: Operated, taken: Collection[str], accounts_there: int
+    context: DecisionContext, operated: OperatorSpec, taken: Collection[str], accounts_there: int
 ) -> Decision[ServiceAccount]:
     """A new operator account, with the adapter's key where there is one."""
     if accounts_there >= ACCOUNTS_MAX:
@@ -105,20 +105,20 @@ def agree_operator(account: ServiceAccount, actions: Collection[str]) -> Decisio
     told: dict[str, object] = {"actions": wanted}
     return Decision(
         after,
-        (Change("service_account", account.id, account.revision, told, account.generation),),
+        (Update("service_account", account.id, account.revision, told, account.generation),),
         (_happened(EventType.SERVICE_ACCOUNT_UPDATED, after, told),),
         (_audited("service_account.update", after, told),),
     )
 
 
 def rekey_operator(
-    context: Context, rekeyed: Rekeyed, new: bytes | None, old: Collection[bytes]
+    context: DecisionContext, rekeyed: OperatorKeys, new: bytes | None, old: Collection[bytes]
 ) -> Decision[ServiceAccount]:
     """The adapter's new key is added, and keys that counted for the adapter before are revoked."""
     account = rekeyed.account
     live = {key.public_key: key for key in rekeyed.keys if key.revoked_at is None}
     gone = [live[each] for each in sorted(old) if each in live and each != new]
-    writes = tuple(Change("service_account_key", key.id, key.revision, {"revoked_at": context.now}) for key in gone)
+    writes = tuple(Update("service_account_key", key.id, key.revision, {"revoked_at": context.now}) for key in gone)
     events = tuple(_happened(EventType.SERVICE_ACCOUNT_KEY_REVOKED, account, {"key_id": key.id}) for key in gone)
     audits = tuple(_audited("service_account.key.revoke", account, {"key_id": key.id}) for key in gone)
     if new is None or new in live or len(live) - len(gone) >= KEYS_MAX:
@@ -128,7 +128,7 @@ def rekey_operator(
     return Decision(account, writes + added.writes, events + added.events, audits + added.audits)
 
 
-def _add_key(context: Context, account: ServiceAccount, public_key: bytes) -> Decision[ServiceAccount]:
+def _add_key(context: DecisionContext, account: ServiceAccount, public_key: bytes) -> Decision[ServiceAccount]:
     key = ServiceAccountKey(
         id=context.mint(Prefix.KEY),
         tenant_id=account.tenant_id,
@@ -152,15 +152,15 @@ def _count_again(account: ServiceAccount, key: ServiceAccountKey) -> Decision[Se
     """A key that was revoked, and is the adapter's once more."""
     return Decision(
         account,
-        (Change("service_account_key", key.id, key.revision, {"revoked_at": None, "expires_at": None}),),
+        (Update("service_account_key", key.id, key.revision, {"revoked_at": None, "expires_at": None}),),
         (_happened(EventType.SERVICE_ACCOUNT_KEY_ADDED, account, {"key_id": key.id}),),
         (_audited("service_account.key.create", account, {"key_id": key.id}),),
     )
 
 
-def _happened(type_: EventType, account: ServiceAccount, data: Mapping[str, object]) -> Happened:
-    return Happened(type_, "service_account", account.id, account.tenant_id, account.project_id, data=data)
+def _happened(type_: EventType, account: ServiceAccount, data: Mapping[str, object]) -> EventRecord:
+    return EventRecord(type_, "service_account", account.id, account.tenant_id, account.project_id, data=data)
 
 
-def _audited(action: str, account: ServiceAccount, told: Mapping[str, object]) -> Audited:
-    return Audited(action, "service_account", account.id, account.tenant_id, account.project_id, after=told)
+def _audited(action: str, account: ServiceAccount, told: Mapping[str, object]) -> AuditRecord:
+    return AuditRecord(action, "service_account", account.id, account.tenant_id, account.project_id, after=told)

@@ -9,7 +9,7 @@ A list is none (nothing is said, all is allowed) or names what is allowed; besid
 counts more. A name may end with `*`. Signatures are required from one strictness on; the strictest layer counts. The
 maximum of GPUs is what one project may hold at once; the smallest counts.
 
-A chain is compiled once (`Chain`) and then asked often: a decision looks only at layers that say something.
+A chain is compiled once (`PolicyChain`) and then asked often: a decision looks only at layers that say something.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ class Subject(StrEnum):
     GPUS = "gpus"
 
 
-class Signatures(IntEnum):
+class SignatureRules(IntEnum):
     """Which artifacts need the signature of a trusted key."""
 
     NONE = 0
@@ -51,11 +51,11 @@ class Signatures(IntEnum):
     EVERYTHING = 2
 
 
-SIGNATURES_NAME: Final[Mapping[str, Signatures]] = {each.name.lower(): each for each in Signatures}
+SIGNATURES_NAME: Final[Mapping[str, SignatureRules]] = {each.name.lower(): each for each in SignatureRules}
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class NameRules:
     """Which names are allowed: none for all, and what is denied among them."""
 
     allow: tuple[str, ...] | None = None
@@ -63,14 +63,14 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class PolicyRules:
     """What one layer says; a layer that says nothing allows all that is above it."""
 
-    sources: Names = field(default_factory=Names)
-    regions: Names = field(default_factory=Names)
-    skus: Names = field(default_factory=Names)
-    apps: Names = field(default_factory=Names)
-    signatures: Signatures | None = None
+    sources: NameRules = field(default_factory=NameRules)
+    regions: NameRules = field(default_factory=NameRules)
+    skus: NameRules = field(default_factory=NameRules)
+    apps: NameRules = field(default_factory=NameRules)
+    signatures: SignatureRules | None = None
     gpus_max: int | None = None
 
 
@@ -80,10 +80,10 @@ LISTS: Final[Mapping[Subject, str]] = {
     Subject.SKU: "skus",
     Subject.APP: "apps",
 }
-"""The subjects that are decided by names, and the field of `Rules` that has them."""
+"""The subjects that are decided by names, and the field of `PolicyRules` that has them."""
 
 
-class Request(NamedTuple):
+class PolicyRequest(NamedTuple):
     """What is asked; what is none is not asked."""
 
     source: str | None = None
@@ -95,7 +95,7 @@ class Request(NamedTuple):
     image: bool = True  # whether `signed` is about an image
 
 
-class Verdict(NamedTuple):
+class PolicyVerdict(NamedTuple):
     """The decision, and who made it."""
 
     allowed: bool
@@ -116,7 +116,7 @@ class Verdict(NamedTuple):
         )
 
 
-ALLOWED: Final = Verdict(True)
+ALLOWED: Final = PolicyVerdict(True)
 
 
 class _Matcher:
@@ -137,17 +137,17 @@ class _Compiled(NamedTuple):
 
     layer: Layer
     checks: tuple[tuple[int, Subject, _Matcher | None, _Matcher | None], ...]  # place in the request, allowed, denied
-    signatures: Signatures
+    signatures: SignatureRules
     gpus_max: int | None
 
 
-class Chain:
+class PolicyChain:
     """The layers of one place, compiled. It does not change; a changed policy makes a new chain."""
 
     __slots__ = ("_compiled", "layers")
-    layers: tuple[tuple[Layer, Rules], ...]
+    layers: tuple[tuple[Layer, PolicyRules], ...]
 
-    def __init__(self, layers: Sequence[tuple[Layer, Rules]], above: "Chain | None" = None) -> None:
+    def __init__(self, layers: Sequence[tuple[Layer, PolicyRules]], above: "PolicyChain | None" = None) -> None:
         known = above.layers if above is not None else ()
         self.layers = (*known, *layers)
         order = list(Layer)
@@ -157,11 +157,11 @@ class Chain:
         said = tuple(each for each in compiled if each.checks or each.signatures or each.gpus_max is not None)
         self._compiled: tuple[_Compiled, ...] = (*above._compiled, *said) if above is not None else said
 
-    def narrowed(self, layer: Layer, rules: Rules) -> "Chain":
+    def narrowed(self, layer: Layer, rules: PolicyRules) -> "PolicyChain":
         """The chain with one more layer behind it; what is compiled already stays so."""
-        return Chain(((layer, rules),), self)
+        return PolicyChain(((layer, rules),), self)
 
-    def decide(self, request: Request) -> Verdict:
+    def decide(self, request: PolicyRequest) -> PolicyVerdict:
         """Whether every layer allows all that is asked; otherwise the first that does not, from the widest on."""
         names = (request.source, request.region, request.sku, request.app)
         for layer, checks, signatures, gpus_max in self._compiled:
@@ -170,33 +170,35 @@ class Chain:
                 if name is None:
                     continue
                 if denied is not None and name in denied:
-                    return Verdict(False, layer, subject, name, self._denied_by(layer, subject, name))
+                    return PolicyVerdict(False, layer, subject, name, self._denied_by(layer, subject, name))
                 if allowed is not None and name not in allowed:
-                    return Verdict(False, layer, subject, name, "it is not on the list of what is allowed")
+                    return PolicyVerdict(False, layer, subject, name, "it is not on the list of what is allowed")
             if gpus_max is not None and request.gpus is not None and request.gpus > gpus_max:
                 reason = f"{request.gpus} GPUs would be held, and at most {gpus_max} are allowed"
-                return Verdict(False, layer, Subject.GPUS, str(request.gpus), reason)
+                return PolicyVerdict(False, layer, Subject.GPUS, str(request.gpus), reason)
             if request.signed is False and signatures >= (
-                Signatures.IMAGES if request.image else Signatures.EVERYTHING
+                SignatureRules.IMAGES if request.image else SignatureRules.EVERYTHING
             ):
-                return Verdict(False, layer, Subject.SIGNATURE, "unsigned", "a signature by a trusted key is required")
+                return PolicyVerdict(
+                    False, layer, Subject.SIGNATURE, "unsigned", "a signature by a trusted key is required"
+                )
         return ALLOWED
 
     def requires_signature(self, *, image: bool) -> bool:
         """Whether an artifact needs the signature of a trusted key."""
-        return not self.decide(Request(signed=False, image=image)).allowed
+        return not self.decide(PolicyRequest(signed=False, image=image)).allowed
 
     @property
     def gpus_max(self) -> int | None:
         """The most GPUs that the project may hold at once."""
         return min((each.gpus_max for each in self._compiled if each.gpus_max is not None), default=None)
 
-    def explain(self, request: Request) -> tuple[Verdict, ...]:
+    def explain(self, request: PolicyRequest) -> tuple[PolicyVerdict, ...]:
         """The answer of each layer to each thing that is asked, in the order of the chain."""
         return tuple(_answer(layer, rules, part) for layer, rules in self.layers for part in _single(request))
 
     def _denied_by(self, layer: Layer, subject: Subject, name: str) -> str:
-        names: Names = getattr(dict(self.layers)[layer], LISTS[subject])
+        names: NameRules = getattr(dict(self.layers)[layer], LISTS[subject])
         return f"it is denied by {next(each for each in names.deny if covers(each, name))!r}"
 
 
@@ -209,12 +211,12 @@ class Widening(NamedTuple):
     reason: str
 
 
-def widenings(above: Sequence[tuple[Layer, Rules]], overlay: Rules) -> tuple[Widening, ...]:
+def widenings(above: Sequence[tuple[Layer, PolicyRules]], overlay: PolicyRules) -> tuple[Widening, ...]:
     """Everything in which the overlay says more than the layers above it allow."""
     return tuple(each for layer, rules in above for each in _widens(layer, rules, overlay))
 
 
-def refuse_widening(above: Sequence[tuple[Layer, Rules]], overlay: Rules) -> None:
+def refuse_widening(above: Sequence[tuple[Layer, PolicyRules]], overlay: PolicyRules) -> None:
     """Raise the refusal of an overlay that says more than is allowed above it."""
     found = widenings(above, overlay)
     if found:
@@ -226,49 +228,49 @@ def refuse_widening(above: Sequence[tuple[Layer, Rules]], overlay: Rules) -> Non
         )
 
 
-def _compile(layer: Layer, rules: Rules) -> _Compiled:
+def _compile(layer: Layer, rules: PolicyRules) -> _Compiled:
     checks = []
     for index, (subject, field_) in enumerate(LISTS.items()):
-        names: Names = getattr(rules, field_)
+        names: NameRules = getattr(rules, field_)
         if names.allow is not None or names.deny:
             allowed = None if names.allow is None else _Matcher(names.allow)
             checks.append((index, subject, allowed, _Matcher(names.deny) if names.deny else None))
-    return _Compiled(layer, tuple(checks), rules.signatures or Signatures.NONE, rules.gpus_max)
+    return _Compiled(layer, tuple(checks), rules.signatures or SignatureRules.NONE, rules.gpus_max)
 
 
-def _single(request: Request) -> Iterator[Request]:
+def _single(request: PolicyRequest) -> Iterator[PolicyRequest]:
     """The request taken apart: each thing that is asked on its own."""
     for name in ("source", "region", "sku", "app", "gpus"):
         if (value := getattr(request, name)) is not None:
-            yield Request(**{name: value})
+            yield PolicyRequest(**{name: value})
     if request.signed is not None:
-        yield Request(signed=request.signed, image=request.image)
+        yield PolicyRequest(signed=request.signed, image=request.image)
 
 
-def _answer(layer: Layer, rules: Rules, part: Request) -> Verdict:
-    verdict = Chain(((layer, rules),)).decide(part)
+def _answer(layer: Layer, rules: PolicyRules, part: PolicyRequest) -> PolicyVerdict:
+    verdict = PolicyChain(((layer, rules),)).decide(part)
     if not verdict.allowed:
         return verdict
     if part.gpus is not None:
         reason = "nothing is said" if rules.gpus_max is None else f"at most {rules.gpus_max} are allowed"
-        return Verdict(True, layer, Subject.GPUS, str(part.gpus), reason)
+        return PolicyVerdict(True, layer, Subject.GPUS, str(part.gpus), reason)
     if part.signed is not None:
         said = rules.signatures
         reason = "nothing is said" if said is None else f"signatures are required for {said.name.lower()}"
-        return Verdict(True, layer, Subject.SIGNATURE, "signed" if part.signed else "unsigned", reason)
+        return PolicyVerdict(True, layer, Subject.SIGNATURE, "signed" if part.signed else "unsigned", reason)
     subject, value = next((each, getattr(part, each.value)) for each in LISTS if getattr(part, each.value) is not None)
-    names: Names = getattr(rules, LISTS[subject])
+    names: NameRules = getattr(rules, LISTS[subject])
     if names.allow is not None:
         pattern = next(each for each in names.allow if covers(each, value))
         reason = f"it is allowed by {pattern!r}"
     else:
         reason = "it is not among what is denied" if names.deny else "nothing is said"
-    return Verdict(True, layer, subject, value, reason)
+    return PolicyVerdict(True, layer, subject, value, reason)
 
 
-def _widens(layer: Layer, above: Rules, overlay: Rules) -> Iterator[Widening]:
+def _widens(layer: Layer, above: PolicyRules, overlay: PolicyRules) -> Iterator[Widening]:
     for name in LISTS.values():
-        upper: Names = getattr(above, name)
+        upper: NameRules = getattr(above, name)
         for wanted in getattr(overlay, name).allow or ():
             if any(covers(denied, wanted) for denied in upper.deny):
                 yield Widening(name, wanted, layer, "it is denied there")

@@ -1,8 +1,8 @@
 """Writing a policy: the forms that its lists take, how a layer is stored, and the decision to change one.
 
-A layer is stored as plain values and read back into `Rules`. What it names is canonical when it is stored, so that
-two texts of one place cannot be told apart by a rule. A layer that would allow what a layer above does not is refused;
-a layer above may be narrowed at any time, and what lies below it then simply has less effect.
+A layer is stored as plain values and read back into `PolicyRules`. What it names is canonical when it is stored, so
+that two texts of one place cannot be told apart by a rule. A layer that would allow what a layer above does not is
+refused; a layer above may be narrowed at any time, and what lies below it then simply has less effect.
 """
 
 import re
@@ -12,10 +12,19 @@ from datetime import datetime
 from typing import Any, Final
 
 from mooring.core.catalog.artifact_location import read_pattern
-from mooring.core.catalog.policy import GPUS_MAX, LISTS, SIGNATURES_NAME, Layer, Names, Rules, Subject, refuse_widening
+from mooring.core.catalog.policy import (
+    GPUS_MAX,
+    LISTS,
+    SIGNATURES_NAME,
+    Layer,
+    NameRules,
+    PolicyRules,
+    Subject,
+    refuse_widening,
+)
 from mooring.core.identity.tenant import require_revision
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
 from mooring.core.kernel.event_types import EventType
 
 NAMES_MAX: Final = 1_000
@@ -41,10 +50,10 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyWish:
+class PolicySpec:
     """What the caller asks for."""
 
-    rules: Rules
+    rules: PolicyRules
     reason: str
 
 
@@ -55,19 +64,19 @@ def layer_of(tenant_id: str | None, project_id: str | None) -> Layer:
     return Layer.TENANT if project_id is None else Layer.PROJECT
 
 
-def check_rules(rules: Rules, path: str = "rules") -> Rules:
+def check_rules(rules: PolicyRules, path: str = "rules") -> PolicyRules:
     """The rules in canonical form; a value that has another form is refused by its path."""
     lists = {field: _check_names(getattr(rules, field), subject, f"{path}.{field}") for subject, field in LISTS.items()}
     if rules.gpus_max is not None and not 0 <= rules.gpus_max <= GPUS_MAX:
         raise validation.invalid(f"{path}.gpus_max", f"0 to {GPUS_MAX}")
-    return Rules(**lists, signatures=rules.signatures, gpus_max=rules.gpus_max)
+    return PolicyRules(**lists, signatures=rules.signatures, gpus_max=rules.gpus_max)
 
 
-def plain_rules(rules: Rules) -> dict[str, Any]:
+def plain_rules(rules: PolicyRules) -> dict[str, Any]:
     """The rules as plain values; what says nothing is left out."""
     plain: dict[str, Any] = {}
     for field in LISTS.values():
-        listed: Names = getattr(rules, field)
+        listed: NameRules = getattr(rules, field)
         said: dict[str, Any] = {} if listed.allow is None else {"allow": list(listed.allow)}
         if listed.deny:
             said["deny"] = list(listed.deny)
@@ -80,19 +89,19 @@ def plain_rules(rules: Rules) -> dict[str, Any]:
     return plain
 
 
-def read_rules(plain: Mapping[str, Any]) -> Rules:
+def read_rules(plain: Mapping[str, Any]) -> PolicyRules:
     """The rules that were stored as plain values."""
     lists = {}
     for field in LISTS.values():
         said = plain.get(field, {})
         allow = said.get("allow")
-        lists[field] = Names(None if allow is None else tuple(allow), tuple(said.get("deny", ())))
+        lists[field] = NameRules(None if allow is None else tuple(allow), tuple(said.get("deny", ())))
     signatures = plain.get("signatures")
     required = None if signatures is None else SIGNATURES_NAME[signatures]
-    return Rules(**lists, signatures=required, gpus_max=plain.get("gpus_max"))
+    return PolicyRules(**lists, signatures=required, gpus_max=plain.get("gpus_max"))
 
 
-def layers_of(policies: Iterable[Policy]) -> tuple[tuple[Layer, Rules], ...]:
+def layers_of(policies: Iterable[Policy]) -> tuple[tuple[Layer, PolicyRules], ...]:
     """The layers of one place in the order of the chain, the widest first."""
     order = list(Layer)
     layers = [(policy.layer, read_rules(policy.rules)) for policy in policies]
@@ -100,52 +109,52 @@ def layers_of(policies: Iterable[Policy]) -> tuple[tuple[Layer, Rules], ...]:
 
 
 def create_policy(
-    context: Context,
+    context: DecisionContext,
     policy_id: str,
     place: tuple[str | None, str | None],
-    wish: PolicyWish,
-    above: Sequence[tuple[Layer, Rules]],
+    spec: PolicySpec,
+    above: Sequence[tuple[Layer, PolicyRules]],
 ) -> Decision[Policy]:
     """The first rules of a layer; `place` is tenant and project, none and none for the platform."""
     tenant_id, project_id = place
-    rules = plain_rules(_narrowing(wish.rules, above))
+    rules = plain_rules(_narrowing(spec.rules, above))
     policy = Policy(policy_id, tenant_id, project_id, rules, 0, context.now, context.now)
     return Decision(
         result=policy,
         writes=(Insert("policy", asdict(policy)),),
         events=(_happened(policy),),
-        audits=(_audited(policy, None, wish),),
+        audits=(_audited(policy, None, spec),),
     )
 
 
 def change_policy(
-    context: Context,
+    context: DecisionContext,
     policy: Policy,
-    wish: PolicyWish,
-    above: Sequence[tuple[Layer, Rules]],
+    spec: PolicySpec,
+    above: Sequence[tuple[Layer, PolicyRules]],
     revision_seen: int | None,
 ) -> Decision[Policy]:
     """Other rules for a layer; they take effect with the next decision."""
     require_revision(policy.revision, revision_seen)
-    rules = plain_rules(_narrowing(wish.rules, above))
+    rules = plain_rules(_narrowing(spec.rules, above))
     after = replace(policy, rules=rules, revision=policy.revision + 1, updated_at=context.now)
     return Decision(
         result=after,
-        writes=(Change("policy", policy.id, policy.revision, {"rules": rules, "updated_at": context.now}),),
+        writes=(Update("policy", policy.id, policy.revision, {"rules": rules, "updated_at": context.now}),),
         events=(_happened(after),),
-        audits=(_audited(after, policy.rules, wish),),
+        audits=(_audited(after, policy.rules, spec),),
     )
 
 
-def _narrowing(rules: Rules, above: Sequence[tuple[Layer, Rules]]) -> Rules:
+def _narrowing(rules: PolicyRules, above: Sequence[tuple[Layer, PolicyRules]]) -> PolicyRules:
     checked = check_rules(rules)
     refuse_widening(above, checked)
     return checked
 
 
-def _check_names(listed: Names, subject: Subject, path: str) -> Names:
+def _check_names(listed: NameRules, subject: Subject, path: str) -> NameRules:
     allow = None if listed.allow is None else _check_list(listed.allow, subject, f"{path}.allow")
-    return Names(allow, _check_list(listed.deny, subject, f"{path}.deny"))
+    return NameRules(allow, _check_list(listed.deny, subject, f"{path}.deny"))
 
 
 def _check_list(listed: Sequence[str], subject: Subject, path: str) -> tuple[str, ...]:
@@ -161,14 +170,19 @@ def _check_list(listed: Sequence[str], subject: Subject, path: str) -> tuple[str
     return tuple(sorted(set(listed)))
 
 
-def _happened(policy: Policy) -> Happened:
+def _happened(policy: Policy) -> EventRecord:
     data = {"layer": policy.layer.value}
-    return Happened(EventType.POLICY_CHANGED, "policy", policy.id, policy.tenant_id, policy.project_id, data=data)
+    return EventRecord(EventType.POLICY_CHANGED, "policy", policy.id, policy.tenant_id, policy.project_id, data=data)
 
 
-def _audited(policy: Policy, before: Mapping[str, Any] | None, wish: PolicyWish) -> Audited:
-    return Audited(
-        "policy.update", "policy", policy.id, policy.tenant_id, policy.project_id,
-        before=None if before is None else {"rules": before}, after={"rules": policy.rules},
-        reason=validation.reason(wish.reason),
-    )  # fmt: skip
+def _audited(policy: Policy, before: Mapping[str, Any] | None, spec: PolicySpec) -> AuditRecord:
+    return AuditRecord(
+        "policy.update",
+        "policy",
+        policy.id,
+        policy.tenant_id,
+        policy.project_id,
+        before=None if before is None else {"rules": before},
+        after={"rules": policy.rules},
+        reason=validation.reason(spec.reason),
+    )

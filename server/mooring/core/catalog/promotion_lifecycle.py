@@ -8,7 +8,7 @@ decided where the catalog is.
 
 from enum import StrEnum
 
-from mooring.core.kernel.lifecycle import Edge, Machine, Who
+from mooring.core.kernel.lifecycle import Lifecycle, Transition, Who
 
 
 class PromotionState(StrEnum):
@@ -32,7 +32,7 @@ class PromotionTrigger(StrEnum):
 
 S, T = PromotionState, PromotionTrigger
 
-PROMOTION = Machine(
+PROMOTION = Lifecycle(
     name="promotion",
     about="How far an artifact or an app version has come towards everybody. "
     "A version is never further than its artifacts.",
@@ -48,14 +48,14 @@ PROMOTION = Machine(
         S.RETIRED: "out of use for ever; it stays readable",
     },
     edges=(
-        Edge(S.DRAFT, T.STAGE, S.STAGED, Who.USER, "Lint and smoke passed, so it may be tried."),
-        Edge(S.DRAFT, T.WITHDRAW, S.RETIRED, Who.USER, "A draft that nobody will need is taken back."),
-        Edge(S.STAGED, T.CANARY, S.CANARY, Who.USER, "A first share of the projects shall meet it."),
-        Edge(S.STAGED, T.WITHDRAW, S.RETIRED, Who.USER, "It was given up before any project met it."),
-        Edge(S.CANARY, T.ACTIVATE, S.ACTIVE, Who.USER, "Its first projects fared well with it."),
-        Edge(S.CANARY, T.ROLLBACK, S.STAGED, Who.USER, "Its first projects fared badly with it."),
-        Edge(S.ACTIVE, T.DEPRECATE, S.DEPRECATED, Who.USER, "Another supersedes it, or a reason is given."),
-        Edge(S.DEPRECATED, T.RETIRE, S.RETIRED, Who.USER, "The grace period is over and no hold is left."),
+        Transition(S.DRAFT, T.STAGE, S.STAGED, Who.USER, "Lint and smoke passed, so it may be tried."),
+        Transition(S.DRAFT, T.WITHDRAW, S.RETIRED, Who.USER, "A draft that nobody will need is taken back."),
+        Transition(S.STAGED, T.CANARY, S.CANARY, Who.USER, "A first share of the projects shall meet it."),
+        Transition(S.STAGED, T.WITHDRAW, S.RETIRED, Who.USER, "It was given up before any project met it."),
+        Transition(S.CANARY, T.ACTIVATE, S.ACTIVE, Who.USER, "Its first projects fared well with it."),
+        Transition(S.CANARY, T.ROLLBACK, S.STAGED, Who.USER, "Its first projects fared badly with it."),
+        Transition(S.ACTIVE, T.DEPRECATE, S.DEPRECATED, Who.USER, "Another supersedes it, or a reason is given."),
+        Transition(S.DEPRECATED, T.RETIRE, S.RETIRED, Who.USER, "The grace period is over and no hold is left."),
     ),
     requires={
         S.DEPRECATED: frozenset({"deprecated_at"}),

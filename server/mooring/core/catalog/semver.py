@@ -64,7 +64,7 @@ class SemVer:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class VersionBound:
     """One end of a range."""
 
     comparison: str
@@ -81,7 +81,7 @@ class Bound:
 class Range:
     """Versions between bounds; all of them hold."""
 
-    bounds: tuple[Bound, ...]
+    bounds: tuple[VersionBound, ...]
 
     def __contains__(self, version: SemVer) -> bool:
         return all(bound.holds(version) for bound in self.bounds)
@@ -109,7 +109,7 @@ def read_range(text: str, path: str = "range") -> Range:
         version = _parse(match["version"]) if match else "a bound such as >=1.2.0"
         if match is None or isinstance(version, str):
             raise invalid(path, f"{part[:VERSION_LENGTH_MAX]!r}: {version}")
-        bounds.append(Bound(match["comparison"] or "=", version))
+        bounds.append(VersionBound(match["comparison"] or "=", version))
     return Range(tuple(bounds))
 
 

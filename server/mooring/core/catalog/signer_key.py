@@ -9,7 +9,7 @@ from typing import Final
 
 from mooring.core.catalog.artifact_trust import SignerKey
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
@@ -18,7 +18,7 @@ KEYS_MAX: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class KeyWish:
+class SignerKeySpec:
     """A public key that was read and found to be one."""
 
     name: str
@@ -27,35 +27,37 @@ class KeyWish:
     fingerprint: str
 
 
-def add_key(context: Context, tenant_id: str | None, wish: KeyWish, keys_there: int) -> Decision[SignerKey]:
+def add_key(
+    context: DecisionContext, tenant_id: str | None, spec: SignerKeySpec, keys_there: int
+) -> Decision[SignerKey]:
     """Trust a key from now on: the platform's (no tenant) counts everywhere, a tenant's for its own artifacts."""
     if keys_there >= KEYS_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"at most {KEYS_MAX} keys are trusted in one place", {"limit": KEYS_MAX})
     key = SignerKey(
         id=context.mint(Prefix.SIGNER_KEY),
         tenant_id=tenant_id,
-        fingerprint=wish.fingerprint,
-        name=validation.display_name(wish.name, "name"),
-        algorithm=wish.algorithm,
-        public_key=wish.public_key,
+        fingerprint=spec.fingerprint,
+        name=validation.display_name(spec.name, "name"),
+        algorithm=spec.algorithm,
+        public_key=spec.public_key,
         created_at=context.now,
     )
     return _decided(key, "added", Insert("signer_key", asdict(key)))
 
 
-def remove_key(context: Context, key: SignerKey) -> Decision[SignerKey]:
+def remove_key(context: DecisionContext, key: SignerKey) -> Decision[SignerKey]:
     """Stop trusting a key at once; removing it again changes nothing."""
     if key.removed_at is not None:
         return Decision(result=key)
     after = replace(key, removed_at=context.now, revision=key.revision + 1)
-    return _decided(after, "removed", Change("signer_key", key.id, key.revision, {"removed_at": context.now}))
+    return _decided(after, "removed", Update("signer_key", key.id, key.revision, {"removed_at": context.now}))
 
 
-def _decided(key: SignerKey, change: str, write: Insert | Change) -> Decision[SignerKey]:
+def _decided(key: SignerKey, change: str, write: Insert | Update) -> Decision[SignerKey]:
     told = {"change": change, "name": key.name, "fingerprint": key.fingerprint}
     return Decision(
         result=key,
         writes=(write,),
-        events=(Happened(EventType.SIGNER_KEY_CHANGED, "signer_key", key.id, key.tenant_id, data=told),),
-        audits=(Audited("signer_key.update", "signer_key", key.id, key.tenant_id, after=told),),
+        events=(EventRecord(EventType.SIGNER_KEY_CHANGED, "signer_key", key.id, key.tenant_id, data=told),),
+        audits=(AuditRecord("signer_key.update", "signer_key", key.id, key.tenant_id, after=told),),
     )

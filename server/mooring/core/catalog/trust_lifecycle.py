@@ -7,7 +7,7 @@ be verified.
 
 from enum import StrEnum
 
-from mooring.core.kernel.lifecycle import Edge, Machine, Who
+from mooring.core.kernel.lifecycle import Lifecycle, Transition, Who
 
 
 class TrustState(StrEnum):
@@ -26,7 +26,7 @@ class TrustTrigger(StrEnum):
 
 S, T = TrustState, TrustTrigger
 
-TRUST = Machine(
+TRUST = Lifecycle(
     name="trust",
     about="What the stored evidence says about an artifact's bytes. Trust is derived anew on each use.",
     states=TrustState,
@@ -39,20 +39,20 @@ TRUST = Machine(
         S.REVOKED: "withdrawn for ever, whatever the evidence says",
     },
     edges=(
-        Edge(S.UNVERIFIED, T.VERIFY, S.VERIFIED, Who.WORKER, "Accepted evidence covers the digest."),
-        Edge(S.UNVERIFIED, T.REJECT, S.REJECTED, Who.WORKER, "What was given as evidence does not hold."),
-        Edge(S.UNVERIFIED, T.REVOKE, S.REVOKED, Who.ADMIN, "Its bytes are bad, and nobody had proved them."),
-        Edge(S.VERIFIED, T.REJECT, S.REJECTED, Who.WORKER, "The evidence was found false, or too weak."),
-        Edge(
+        Transition(S.UNVERIFIED, T.VERIFY, S.VERIFIED, Who.WORKER, "Accepted evidence covers the digest."),
+        Transition(S.UNVERIFIED, T.REJECT, S.REJECTED, Who.WORKER, "What was given as evidence does not hold."),
+        Transition(S.UNVERIFIED, T.REVOKE, S.REVOKED, Who.ADMIN, "Its bytes are bad, and nobody had proved them."),
+        Transition(S.VERIFIED, T.REJECT, S.REJECTED, Who.WORKER, "The evidence was found false, or too weak."),
+        Transition(
             S.VERIFIED,
             T.LOSE_EVIDENCE,
             S.UNVERIFIED,
             Who.WORKER,
             "A key was removed, so what it signed is no longer proof.",
         ),
-        Edge(S.VERIFIED, T.REVOKE, S.REVOKED, Who.ADMIN, "Its bytes are bad, whatever was signed."),
-        Edge(S.REJECTED, T.VERIFY, S.VERIFIED, Who.WORKER, "Better evidence covers the digest."),
-        Edge(S.REJECTED, T.REVOKE, S.REVOKED, Who.ADMIN, "No later evidence shall bring it back."),
+        Transition(S.VERIFIED, T.REVOKE, S.REVOKED, Who.ADMIN, "Its bytes are bad, whatever was signed."),
+        Transition(S.REJECTED, T.VERIFY, S.VERIFIED, Who.WORKER, "Better evidence covers the digest."),
+        Transition(S.REJECTED, T.REVOKE, S.REVOKED, Who.ADMIN, "No later evidence shall bring it back."),
     ),
     requires={
         S.REJECTED: frozenset({"rejection_reason"}),

@@ -17,14 +17,22 @@ from enum import StrEnum
 from typing import Any, Final
 
 from mooring.core.catalog.compatibility import CapacityShape
-from mooring.core.catalog.policy import Chain
-from mooring.core.catalog.policy import Request as Asked
+from mooring.core.catalog.policy import PolicyChain
+from mooring.core.catalog.policy import PolicyRequest as Asked
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert, Move
+from mooring.core.kernel.decision import (
+    AuditRecord,
+    Decision,
+    DecisionContext,
+    EventRecord,
+    Insert,
+    StateChange,
+    Update,
+)
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
-from mooring.core.kernel.lifecycle import Edge, IllegalTransition, Machine, Who
+from mooring.core.kernel.lifecycle import IllegalTransition, Lifecycle, Transition, Who
 
 OPEN_MAX: Final = 10_000
 """How many allocations one project has at a time, whatever its policy says."""
@@ -57,7 +65,7 @@ class AllocationTrigger(StrEnum):
 
 S, T = AllocationState, AllocationTrigger
 
-ALLOCATION = Machine(
+ALLOCATION = Lifecycle(
     name="allocation",
     about="A tenant's claim on a whole machine (`baremetal`) or on slots of one (`gpu_slice`).",
     states=AllocationState,
@@ -73,41 +81,43 @@ ALLOCATION = Machine(
         S.FAILED: "it never came to stand; what was half made is still owed a teardown",
     },
     edges=(
-        Edge(S.REQUESTED, T.PROVISION, S.PROVISIONING, Who.WORKER, "Free slots were found and reserved."),
-        Edge(S.REQUESTED, T.FAIL, S.FAILED, Who.WORKER, "No place was found in time, or it is not wanted any more."),
-        Edge(S.PROVISIONING, T.ACTIVATE, S.ACTIVE, Who.AGENT, "The node reports that the sandbox stands."),
-        Edge(
+        Transition(S.REQUESTED, T.PROVISION, S.PROVISIONING, Who.WORKER, "Free slots were found and reserved."),
+        Transition(
+            S.REQUESTED, T.FAIL, S.FAILED, Who.WORKER, "No place was found in time, or it is not wanted any more."
+        ),
+        Transition(S.PROVISIONING, T.ACTIVATE, S.ACTIVE, Who.AGENT, "The node reports that the sandbox stands."),
+        Transition(
             S.PROVISIONING,
             T.FAIL,
             S.FAILED,
             Who.WORKER,
             "The node could not make the sandbox in time, or it is not wanted any more.",
         ),
-        Edge(S.ACTIVE, T.RELEASE, S.RELEASING, Who.USER, "The tenant gives it back."),
-        Edge(S.FAILED, T.RELEASE, S.RELEASING, Who.WORKER, "A half-made sandbox is still owed a teardown."),
-        Edge(S.RELEASING, T.FINISH_TEARDOWN, S.RELEASED, Who.AGENT, "The node looked and found nothing."),
-        Edge(
+        Transition(S.ACTIVE, T.RELEASE, S.RELEASING, Who.USER, "The tenant gives it back."),
+        Transition(S.FAILED, T.RELEASE, S.RELEASING, Who.WORKER, "A half-made sandbox is still owed a teardown."),
+        Transition(S.RELEASING, T.FINISH_TEARDOWN, S.RELEASED, Who.AGENT, "The node looked and found nothing."),
+        Transition(
             S.RELEASING,
             T.FAIL_TEARDOWN,
             S.RELEASE_FAILED,
             Who.AGENT,
             "The node looked and found something that it could not remove.",
         ),
-        Edge(
+        Transition(
             S.RELEASING,
             T.WRITE_OFF,
             S.RELEASED,
             Who.ADMIN,
             "The node is lost for ever; an admin retires it and says what may be left.",
         ),
-        Edge(
+        Transition(
             S.RELEASE_FAILED,
             T.RELEASE,
             S.RELEASING,
             Who.WORKER,
             "The teardown is tried again after a pause, or at once when somebody asks.",
         ),
-        Edge(
+        Transition(
             S.RELEASE_FAILED,
             T.WRITE_OFF,
             S.RELEASED,
@@ -210,7 +220,7 @@ UNWRITTEN: Final = frozenset({"status", "generation"})
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class SkuTerms:
     """A SKU as it is sold when somebody asks for it."""
 
     id: str
@@ -226,7 +236,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class ProjectHolding:
     """What a project has: GPUs of what is asked for and stands, and everything that is not over yet."""
 
     gpus: int
@@ -235,7 +245,7 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
-class AllocationWish:
+class AllocationRequest:
     """What the caller asks for."""
 
     shape: CapacityShape
@@ -249,36 +259,36 @@ class AllocationWish:
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class AllocationContext:
     """Where something is asked for, what it would cost, what is allowed, and what is there already."""
 
     tenant_id: str
     project_id: str
-    terms: Terms
-    chain: Chain
-    holding: Holding
+    terms: SkuTerms
+    chain: PolicyChain
+    holding: ProjectHolding
     place_seconds: int  # how long a place is looked for when nobody says
 
 
-def gpu_count_of(wish: AllocationWish, terms: Terms) -> int:
+def gpu_count_of(request: AllocationRequest, terms: SkuTerms) -> int:
     """How many GPUs are meant; a SKU that is sold in one size needs no number."""
-    if wish.shape != terms.shape:
+    if request.shape != terms.shape:
         raise validation.invalid("shape", f"the SKU {terms.slug} is a {terms.shape}")
-    if wish.gpu_count is None and len(terms.allowed_gpu_counts) == 1:
+    if request.gpu_count is None and len(terms.allowed_gpu_counts) == 1:
         return terms.allowed_gpu_counts[0]
-    if wish.gpu_count is None or wish.gpu_count not in terms.allowed_gpu_counts:
+    if request.gpu_count is None or request.gpu_count not in terms.allowed_gpu_counts:
         listed = ", ".join(str(each) for each in sorted(terms.allowed_gpu_counts))
         raise validation.invalid("gpu_count", f"the SKU {terms.slug} is sold with {listed} GPUs")
-    return wish.gpu_count
+    return request.gpu_count
 
 
-def regions_of(wish: AllocationWish, terms: Terms, chain: Chain) -> list[str]:
+def regions_of(request: AllocationRequest, terms: SkuTerms, chain: PolicyChain) -> list[str]:
     """Where it may be placed: what was asked for, where the SKU is sold, as far as policy allows."""
     if terms.status != "offered":
         raise validation.invalid("sku", f"the SKU {terms.slug} is no longer offered")
-    if wish.region is not None and wish.region not in terms.regions:
+    if request.region is not None and request.region not in terms.regions:
         raise validation.invalid("region", f"the SKU {terms.slug} is sold in {', '.join(sorted(terms.regions))}")
-    wanted = sorted(terms.regions) if wish.region is None else [wish.region]
+    wanted = sorted(terms.regions) if request.region is None else [request.region]
     verdicts = {region: chain.decide(Asked(region=region, sku=terms.slug)) for region in wanted}
     allowed = [region for region, verdict in verdicts.items() if verdict.allowed]
     if not allowed:
@@ -289,24 +299,28 @@ def regions_of(wish: AllocationWish, terms: Terms, chain: Chain) -> list[str]:
 
 
 def request_allocation(
-    context: Context, asking: Asking, wish: AllocationWish, group_id: str | None = None
+    context: DecisionContext, asking: AllocationContext, request: AllocationRequest, group_id: str | None = None
 ) -> Decision[Allocation]:
     """One claim, to be placed as soon as there is room."""
-    decision = request_allocations(context, asking, wish, [wish.name], group_id)
+    decision = request_allocations(context, asking, request, [request.name], group_id)
     return Decision(decision.result[0], decision.writes, decision.events, decision.audits)
 
 
 def request_allocations(
-    context: Context, asking: Asking, wish: AllocationWish, called: list[str | None], group_id: str | None
+    context: DecisionContext,
+    asking: AllocationContext,
+    request: AllocationRequest,
+    called: list[str | None],
+    group_id: str | None,
 ) -> Decision[tuple[Allocation, ...]]:
     """Several equal claims at once, or one."""
-    count, regions = gpu_count_of(wish, asking.terms), regions_of(wish, asking.terms, asking.chain)
+    count, regions = gpu_count_of(request, asking.terms), regions_of(request, asking.terms, asking.chain)
     if asking.holding.open + len(called) > OPEN_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"a project has at most {OPEN_MAX} allocations", {"limit": OPEN_MAX})
     refusal = asking.chain.decide(Asked(gpus=asking.holding.gpus + count * len(called))).refusal()
     if refusal is not None:
         raise refusal
-    made = tuple(_asked_for(context, asking, wish, (name, group_id, count, regions)) for name in called)
+    made = tuple(_asked_for(context, asking, request, (name, group_id, count, regions)) for name in called)
     quota = () if asking.chain.gpus_max is None else (_guard(asking),)
     rows = tuple(
         Insert(
@@ -321,52 +335,63 @@ def request_allocations(
         writes=(*quota, *rows),
         events=tuple(happened(EventType.ALLOCATION_REQUESTED, each, asked(each)) for each in made),
         audits=tuple(
-            Audited("allocation.create", "allocation", each.id, *each.place, after=asked(each)) for each in made
+            AuditRecord("allocation.create", "allocation", each.id, *each.place, after=asked(each)) for each in made
         ),
     )
 
 
-def release_allocation(context: Context, allocation: Allocation) -> Decision[Allocation]:
+def release_allocation(context: DecisionContext, allocation: Allocation) -> Decision[Allocation]:
     """Give it back, whatever has become of it. What never came to stand fails first, and is then torn down."""
     state = AllocationState(allocation.status)
     reason = "it was given back before it stood"
     if state in (S.REQUESTED, S.PROVISIONING):
         columns = {
-            "failed_at": context.now, "failure_code": FailureReason.CANCELLED.value, "failure_detail": reason,
+            "failed_at": context.now,
+            "failure_code": FailureReason.CANCELLED.value,
+            "failure_detail": reason,
             "blocker": None,
-        }  # fmt: skip
+        }
         return moved(context, allocation, T.FAIL, columns, ("allocation.release", EventType.ALLOCATION_FAILED))
     decision = moved(
-        context, allocation, T.RELEASE, releasing_columns(context, allocation),
+        context,
+        allocation,
+        T.RELEASE,
+        releasing_columns(context, allocation),
         ("allocation.release", EventType.ALLOCATION_RELEASING),
-    )  # fmt: skip
+    )
     if context.actor.break_glass_id is None:
         return decision
     lost = happened(EventType.ALLOCATION_LOST, decision.result, {"cause": LostBy.ADMIN.value})
     return replace(decision, events=(*decision.events, lost))
 
 
-def retry_release(context: Context, allocation: Allocation) -> Decision[Allocation]:
+def retry_release(context: DecisionContext, allocation: Allocation) -> Decision[Allocation]:
     """Try a teardown again at once that left something; the platform does so by itself after a pause."""
     state = AllocationState(allocation.status)
     if state is not S.RELEASE_FAILED:
         raise IllegalTransition("allocation", state, T.RELEASE, ALLOCATION.allowed(state))
     return moved(
-        context, allocation, T.RELEASE, releasing_columns(context, allocation),
+        context,
+        allocation,
+        T.RELEASE,
+        releasing_columns(context, allocation),
         ("allocation.release", EventType.ALLOCATION_RELEASING),
-    )  # fmt: skip
+    )
 
 
-def releasing_columns(context: Context, allocation: Allocation) -> dict[str, object]:
+def releasing_columns(context: DecisionContext, allocation: Allocation) -> dict[str, object]:
     """What is true from the moment on that it is given back: it is not charged any more, and starts anew."""
     return {
-        "releasing_at": allocation.releasing_at or context.now, "task_id": None, "retry_at": None, "blocker": None,
+        "releasing_at": allocation.releasing_at or context.now,
+        "task_id": None,
+        "retry_at": None,
+        "blocker": None,
         "attempts": allocation.attempts if allocation.status == S.RELEASE_FAILED else 0,
-    }  # fmt: skip
+    }
 
 
 def moved(
-    context: Context,
+    context: DecisionContext,
     allocation: Allocation,
     trigger: AllocationTrigger,
     columns: Mapping[str, Any],
@@ -383,40 +408,47 @@ def moved(
     }
     return Decision(
         result=after,
-        writes=(Move("allocation", after.id, ALLOCATION, edge, allocation.generation, after.tenant_id, columns),),
+        writes=(
+            StateChange("allocation", after.id, ALLOCATION, edge, allocation.generation, after.tenant_id, columns),
+        ),
         events=(happened(event, after, asked(after) | said),),
         audits=(
-            Audited(
-                action, "allocation", after.id, *after.place, before={"status": allocation.status}, after=said
-            ),
+            AuditRecord(action, "allocation", after.id, *after.place, before={"status": allocation.status}, after=said),
         ),
-    )  # fmt: skip
+    )
 
 
-def happened(event: EventType, allocation: Allocation, data: Mapping[str, object]) -> Happened:
+def happened(event: EventType, allocation: Allocation, data: Mapping[str, object]) -> EventRecord:
     """An event about an allocation."""
-    return Happened(event, "allocation", allocation.id, *allocation.place, data=data)
+    return EventRecord(event, "allocation", allocation.id, *allocation.place, data=data)
 
 
 def asked(allocation: Allocation) -> dict[str, object]:
     """What an allocation is, for events and the audit trail."""
     return {
-        "name": allocation.name, "shape": allocation.shape, "sku": allocation.sku_slug,
-        "gpu_count": allocation.gpu_count, "regions": allocation.regions, "group_id": allocation.group_id,
-    }  # fmt: skip
+        "name": allocation.name,
+        "shape": allocation.shape,
+        "sku": allocation.sku_slug,
+        "gpu_count": allocation.gpu_count,
+        "regions": allocation.regions,
+        "group_id": allocation.group_id,
+    }
 
 
-def _guard(asking: Asking) -> Change:
+def _guard(asking: AllocationContext) -> Update:
     """Requests of one project meet here, so that two of them do not both see the last free GPUs of its quota."""
-    return Change("project_quota", asking.project_id, asking.holding.quota_revision, {})
+    return Update("project_quota", asking.project_id, asking.holding.quota_revision, {})
 
 
 def _asked_for(
-    context: Context, asking: Asking, wish: AllocationWish, what: tuple[str | None, str | None, int, list[str]]
+    context: DecisionContext,
+    asking: AllocationContext,
+    request: AllocationRequest,
+    what: tuple[str | None, str | None, int, list[str]],
 ) -> Allocation:
     name, group_id, count, regions = what
     allocation_id = context.mint(Prefix.ALLOCATION)
-    seconds = wish.place_within_seconds or asking.place_seconds
+    seconds = request.place_within_seconds or asking.place_seconds
     if not 1 <= seconds <= PLACE_SECONDS_MAX:
         raise validation.invalid("place_within_seconds", f"1 to {PLACE_SECONDS_MAX}")
     terms = asking.terms
@@ -425,7 +457,7 @@ def _asked_for(
         tenant_id=asking.tenant_id,
         project_id=asking.project_id,
         name=validation.slug(name or f"alc-{allocation_id[-12:]}", "name"),
-        shape=wish.shape.value,
+        shape=request.shape.value,
         sku_id=terms.id,
         sku_slug=terms.slug,
         gpu_model=terms.gpu_model,
@@ -442,8 +474,8 @@ def _asked_for(
         revision=0,
         created_at=context.now,
         group_id=group_id,
-        scheduler_type=_scheduler_type(wish.scheduler_type),
-        integration_metadata=_metadata(wish.integration_metadata),
+        scheduler_type=_scheduler_type(request.scheduler_type),
+        integration_metadata=_metadata(request.integration_metadata),
         slots=[],
         facts={},
     )

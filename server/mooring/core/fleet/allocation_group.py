@@ -14,13 +14,13 @@ from mooring.core.catalog.compatibility import CapacityShape
 from mooring.core.fleet.allocation import (
     GROUP_MAX,
     Allocation,
+    AllocationContext,
+    AllocationRequest,
     AllocationState,
-    AllocationWish,
-    Asking,
     request_allocations,
 )
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Context, Decision, Happened, Insert
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
@@ -55,7 +55,7 @@ class AllocationGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
+class GroupWithAllocations:
     """A group with its allocations."""
 
     group: AllocationGroup
@@ -63,13 +63,13 @@ class Grouped:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupWish:
+class AllocationGroupRequest:
     """So many equal allocations, called by one name."""
 
     name: str
     count: int
     same_node: bool
-    each: AllocationWish
+    each: AllocationRequest
 
 
 def state_of(statuses: Iterable[str]) -> GroupState:
@@ -88,30 +88,38 @@ def state_of(statuses: Iterable[str]) -> GroupState:
     return GroupState.PROVISIONING if AllocationState.PROVISIONING in seen else GroupState.ACTIVE
 
 
-def create_group(context: Context, asking: Asking, wish: GroupWish) -> Decision[Grouped]:
+def create_group(
+    context: DecisionContext, asking: AllocationContext, request: AllocationGroupRequest
+) -> Decision[GroupWithAllocations]:
     """A group and all that is in it, or nothing."""
-    name = validation.slug(wish.name, "name")
+    name = validation.slug(request.name, "name")
     if len(name) > NAME_LENGTH_MAX:
         raise validation.invalid("name", f"at most {NAME_LENGTH_MAX} characters: each allocation adds its number")
-    if not 1 <= wish.count <= GROUP_MAX:
+    if not 1 <= request.count <= GROUP_MAX:
         raise validation.invalid("count", f"1 to {GROUP_MAX}")
-    if wish.same_node and wish.each.shape is CapacityShape.BAREMETAL and wish.count > 1:
+    if request.same_node and request.each.shape is CapacityShape.BAREMETAL and request.count > 1:
         raise validation.invalid("same_node", "whole machines do not share one machine")
     group = AllocationGroup(
-        context.mint(Prefix.ALLOCATION_GROUP), asking.tenant_id, asking.project_id, name, wish.same_node, 0, context.now
+        context.mint(Prefix.ALLOCATION_GROUP),
+        asking.tenant_id,
+        asking.project_id,
+        name,
+        request.same_node,
+        0,
+        context.now,
     )
-    called: list[str | None] = [f"{name}-{number}" for number in range(1, wish.count + 1)]
-    made = request_allocations(context, asking, wish.each, called, group.id)
-    told = {"name": name, "count": wish.count, "same_node": wish.same_node}
+    called: list[str | None] = [f"{name}-{number}" for number in range(1, request.count + 1)]
+    made = request_allocations(context, asking, request.each, called, group.id)
+    told = {"name": name, "count": request.count, "same_node": request.same_node}
     place = (group.tenant_id, group.project_id)
     return Decision(
-        result=Grouped(group, made.result),
+        result=GroupWithAllocations(group, made.result),
         writes=(Insert("allocation_group", asdict(group)), *made.writes),
         events=(
-            Happened(EventType.ALLOCATION_GROUP_CREATED, "allocation_group", group.id, *place, data=told),
+            EventRecord(EventType.ALLOCATION_GROUP_CREATED, "allocation_group", group.id, *place, data=told),
             *made.events,
         ),
-        audits=(Audited("allocation.create", "allocation_group", group.id, *place, after=told), *made.audits),
+        audits=(AuditRecord("allocation.create", "allocation_group", group.id, *place, after=told), *made.audits),
     )
 
 

@@ -27,14 +27,14 @@ from mooring.core.fleet.allocation import (
     releasing_columns,
 )
 from mooring.core.fleet.node import NodeState
-from mooring.core.fleet.placement import Pick
-from mooring.core.fleet.project_network import Neighbour, NetworkPlan
+from mooring.core.fleet.placement import PlacementPick
+from mooring.core.fleet.project_network import NetworkPlan, NodeNeighbour
 from mooring.core.fleet.slot import Slot, SlotStatus, block_slots, claim_slots, free_slots
 from mooring.core.fleet.task import TASK, Task, TaskState
-from mooring.core.fleet.task_creation import NewTask, TaskWish, make_task
+from mooring.core.fleet.task_creation import NewTask, TaskRequest, make_task
 from mooring.core.fleet.task_family import FailureCode
 from mooring.core.fleet.task_transitions import cancel_all
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Move, Write
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, StateChange, Update, Write
 from mooring.core.kernel.event_types import EventType
 
 CREATE_LIFETIME: Final = timedelta(minutes=15)
@@ -84,7 +84,7 @@ class TaskFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class AllocationSnapshot:
     """An allocation and everything that decides what comes next."""
 
     allocation: Allocation
@@ -100,25 +100,34 @@ class Seen:
 
 
 def place_allocations(
-    context: Context, placed: Sequence[tuple[Allocation, Pick]], node: NodeFacts, network: NetworkPlan
+    context: DecisionContext, placed: Sequence[tuple[Allocation, PlacementPick]], node: NodeFacts, network: NetworkPlan
 ) -> Decision[tuple[Allocation, ...]]:
     """Give allocations their slots on one node, and have it make their sandboxes."""
     writes: list[Write] = [network.write]
     parts: list[Decision[Allocation]] = []
     newcomers = [
-        Neighbour(allocation.id, allocation.project_id, allocation.name, address)
+        NodeNeighbour(allocation.id, allocation.project_id, allocation.name, address)
         for (allocation, _), address in zip(placed, network.addresses, strict=True)
     ]
     for (allocation, pick), own in zip(placed, newcomers, strict=True):
         peers = [each for each in (*network.peers, *newcomers) if each.allocation_id != allocation.id]
         arguments = _sandbox(allocation, pick, node, (network.subnet, own, peers))
-        task = make_task(_under(context, allocation), _wish(allocation, node.id, ("sandbox.create", 1), arguments))
+        task = make_task(
+            _under(context, allocation), _task_request(allocation, node.id, ("sandbox.create", 1), arguments)
+        )
         slots = [_slot(pick, each, context.now) for each in pick.slots]
         columns = {
-            "node_id": node.id, "region": node.region, "host": node.host, "slots": _told(slots),
-            "subnet": network.subnet, "address": own.address, "task_id": task.task.id, "attempts": 1,
-            "placed_at": context.now, "blocker": None,
-        }  # fmt: skip
+            "node_id": node.id,
+            "region": node.region,
+            "host": node.host,
+            "slots": _told(slots),
+            "subnet": network.subnet,
+            "address": own.address,
+            "task_id": task.task.id,
+            "attempts": 1,
+            "placed_at": context.now,
+            "blocker": None,
+        }
         step = moved(context, allocation, T.PROVISION, columns, (ACTOR_ACTION, EventType.ALLOCATION_PLACED))
         writes += claim_slots(slots, allocation.id)
         parts.append(_with_task(step, task))
@@ -130,17 +139,17 @@ def place_allocations(
     )
 
 
-def give_up_placing(context: Context, allocation: Allocation, because: str) -> Decision[Allocation]:
+def give_up_placing(context: DecisionContext, allocation: Allocation, because: str) -> Decision[Allocation]:
     """No place was found in time."""
     return _failed(context, allocation, FailureReason.NO_CAPACITY.value, because)
 
 
-def wait_for(context: Context, allocation: Allocation, blocker: str | None) -> Decision[Allocation] | None:
+def wait_for(context: DecisionContext, allocation: Allocation, blocker: str | None) -> Decision[Allocation] | None:
     """Say what it waits for; none where that is said already."""
     said = None if blocker is None else blocker[:BLOCKER_LENGTH]
     if said == allocation.blocker:
         return None
-    change = Change(
+    change = Update(
         "allocation", allocation.id, allocation.revision, {"blocker": said}, generation_expected=allocation.generation
     )
     after = replace(allocation, blocker=said, revision=allocation.revision + 1)
@@ -148,26 +157,26 @@ def wait_for(context: Context, allocation: Allocation, blocker: str | None) -> D
         result=after,
         writes=(change,),
         events=(happened(EventType.ALLOCATION_WAITING, after, {"blocker": said, "status": after.status}),),
-        audits=(Audited(ACTOR_ACTION, "allocation", after.id, *after.place, after={"blocker": said}),),
+        audits=(AuditRecord(ACTOR_ACTION, "allocation", after.id, *after.place, after={"blocker": said}),),
     )
 
 
-def advance(context: Context, seen: Seen) -> Decision[Allocation] | None:
+def reconcile(context: DecisionContext, snapshot: AllocationSnapshot) -> Decision[Allocation] | None:
     """The next step of an allocation that has a place or is over; none where there is nothing to do now."""
-    state = AllocationState(seen.allocation.status)
+    state = AllocationState(snapshot.allocation.status)
     if state in (S.REQUESTED, S.RELEASED):
         return None
     if state is S.FAILED:
-        return _release(context, seen.allocation)
-    if seen.node is not None and seen.node.status == NodeState.RETIRED:
-        return _without_node(context, seen, state)
+        return _release(context, snapshot.allocation)
+    if snapshot.node is not None and snapshot.node.status == NodeState.RETIRED:
+        return _without_node(context, snapshot, state)
     if state is S.PROVISIONING:
-        return _provisioning(context, seen)
+        return _provisioning(context, snapshot)
     if state is S.RELEASING:
-        return _releasing(context, seen)
+        return _releasing(context, snapshot)
     if state is S.RELEASE_FAILED:
-        return _release_failed(context, seen)
-    return wait_for(context, seen.allocation, unreachable(seen.node))
+        return _release_failed(context, snapshot)
+    return wait_for(context, snapshot.allocation, unreachable(snapshot.node))
 
 
 def due_seconds(allocation: Allocation, now: datetime) -> float | None:
@@ -190,51 +199,53 @@ def _members_first(names: Sequence[str]) -> str:
     return f"members {', '.join(names[:NAMED_MAX])}{more} are removed first"
 
 
-def _provisioning(context: Context, seen: Seen) -> Decision[Allocation] | None:
-    allocation, task = seen.allocation, seen.task
+def _provisioning(context: DecisionContext, snapshot: AllocationSnapshot) -> Decision[Allocation] | None:
+    allocation, task = snapshot.allocation, snapshot.task
     if task is None or task.status not in TASK.final:
-        return wait_for(context, allocation, unreachable(seen.node))
+        return wait_for(context, allocation, unreachable(snapshot.node))
     if task.status == TaskState.SUCCEEDED:
         facts = {key: value for key, value in (task.result or {}).items() if key in KEPT_FACTS}
         columns = {"activated_at": context.now, "facts": facts, "task_id": None, "attempts": 0, "blocker": None}
         return moved(context, allocation, T.ACTIVATE, columns, (ACTOR_ACTION, EventType.ALLOCATION_ACTIVE))
     if task.failure_code == FailureCode.INTERRUPTED and allocation.attempts < CREATE_ATTEMPTS_MAX:
-        return _another(context, seen, "sandbox.create", task.arguments)
+        return _another(context, snapshot, "sandbox.create", task.arguments)
     code = task.failure_code or ("timed_out" if task.status == TaskState.EXPIRED else task.status)
     detail = task.failure_detail or f"the task that makes its sandbox is {task.status}"
     return _failed(context, allocation, code, detail)
 
 
-def _releasing(context: Context, seen: Seen) -> Decision[Allocation] | None:
-    allocation, task = seen.allocation, seen.task
-    if seen.clean_receipt_id is not None:
-        return _finished(context, seen, TeardownProof.RECEIPTS, seen.clean_receipt_id)
-    if seen.members:
-        return wait_for(context, allocation, _members_first(seen.members))
-    if not seen.started:
-        return _never_started(context, seen)
+def _releasing(context: DecisionContext, snapshot: AllocationSnapshot) -> Decision[Allocation] | None:
+    allocation, task = snapshot.allocation, snapshot.task
+    if snapshot.clean_receipt_id is not None:
+        return _finished(context, snapshot, TeardownProof.RECEIPTS, snapshot.clean_receipt_id)
+    if snapshot.members:
+        return wait_for(context, allocation, _members_first(snapshot.members))
+    if not snapshot.started:
+        return _never_started(context, snapshot)
     if task is None or task.type != "sandbox.destroy":
-        return _another(context, seen, "sandbox.destroy", {})
+        return _another(context, snapshot, "sandbox.destroy", {})
     if task.status not in TASK.final:
-        return wait_for(context, allocation, unreachable(seen.node))
+        return wait_for(context, allocation, unreachable(snapshot.node))
     lapsed = task.status == TaskState.EXPIRED and not task.claimed  # nobody came for it, so nothing was found
     interrupted = task.failure_code == FailureCode.INTERRUPTED
     if lapsed or (interrupted and allocation.attempts < DESTROY_ATTEMPTS_AT_ONCE):
-        return _another(context, seen, "sandbox.destroy", {})
-    return _teardown_failed(context, seen)
+        return _another(context, snapshot, "sandbox.destroy", {})
+    return _teardown_failed(context, snapshot)
 
 
-def _release_failed(context: Context, seen: Seen) -> Decision[Allocation] | None:
-    allocation = seen.allocation
+def _release_failed(context: DecisionContext, snapshot: AllocationSnapshot) -> Decision[Allocation] | None:
+    allocation = snapshot.allocation
     due = allocation.retry_at is None or allocation.retry_at <= context.now
-    if due or seen.clean_receipt_id is not None:
+    if due or snapshot.clean_receipt_id is not None:
         return _release(context, allocation)
     return None
 
 
-def _without_node(context: Context, seen: Seen, state: AllocationState) -> Decision[Allocation] | None:
+def _without_node(
+    context: DecisionContext, snapshot: AllocationSnapshot, state: AllocationState
+) -> Decision[Allocation] | None:
     """Its node is gone for ever: what stood is lost, and ends by the write-off."""
-    allocation = seen.allocation
+    allocation = snapshot.allocation
     told = {"cause": LostBy.NODE_GONE.value, "node_id": allocation.node_id}
     if state in (S.PROVISIONING, S.ACTIVE):
         if state is S.ACTIVE:
@@ -243,81 +254,90 @@ def _without_node(context: Context, seen: Seen, state: AllocationState) -> Decis
             step = _failed(context, allocation, FailureReason.NODE_LOST.value, "its node is gone for ever")
         lost = happened(EventType.ALLOCATION_LOST, step.result, told)
         return _setting(replace(step, events=(*step.events, lost)), {"lost_at": context.now})
-    if seen.members:
-        return wait_for(context, allocation, _members_first(seen.members))
-    if state is S.RELEASE_FAILED or seen.clean_receipt_id is None:
+    if snapshot.members:
+        return wait_for(context, allocation, _members_first(snapshot.members))
+    if state is S.RELEASE_FAILED or snapshot.clean_receipt_id is None:
         columns = _ended(context, TeardownProof.WRITTEN_OFF, None)
         return moved(context, allocation, T.WRITE_OFF, columns, (ACTOR_ACTION, EventType.ALLOCATION_RELEASED))
-    return _finished(context, seen, TeardownProof.RECEIPTS, seen.clean_receipt_id)
+    return _finished(context, snapshot, TeardownProof.RECEIPTS, snapshot.clean_receipt_id)
 
 
-def _never_started(context: Context, seen: Seen) -> Decision[Allocation]:
+def _never_started(context: DecisionContext, snapshot: AllocationSnapshot) -> Decision[Allocation]:
     """No agent ever took a task of it: what waits is taken back in the same statement, and nothing is left."""
-    writes, events = cancel_all(context, seen.queued)
-    decision = _finished(context, seen, TeardownProof.NOTHING_STARTED, None)
+    writes, events = cancel_all(context, snapshot.queued)
+    decision = _finished(context, snapshot, TeardownProof.NOTHING_STARTED, None)
     return replace(decision, writes=(*writes, *decision.writes), events=(*decision.events, *events))
 
 
 def _finished(
-    context: Context, seen: Seen, proof: TeardownProof, receipt_id: str | None
-) -> Decision[Allocation]:  # fmt: skip
+    context: DecisionContext, snapshot: AllocationSnapshot, proof: TeardownProof, receipt_id: str | None
+) -> Decision[Allocation]:
     columns = _ended(context, proof, receipt_id)
     decision = moved(
-        context, seen.allocation, T.FINISH_TEARDOWN, columns, (ACTOR_ACTION, EventType.ALLOCATION_RELEASED)
+        context, snapshot.allocation, T.FINISH_TEARDOWN, columns, (ACTOR_ACTION, EventType.ALLOCATION_RELEASED)
     )
-    held = [slot for slot in seen.slots if slot.is_held]
+    held = [slot for slot in snapshot.slots if slot.is_held]
     return replace(decision, writes=(*decision.writes, *free_slots(held)))
 
 
-def _teardown_failed(context: Context, seen: Seen) -> Decision[Allocation]:
-    task, allocation = seen.task, seen.allocation
+def _teardown_failed(context: DecisionContext, snapshot: AllocationSnapshot) -> Decision[Allocation]:
+    task, allocation = snapshot.task, snapshot.allocation
     because = "the node tore down and looked, and something is left"
-    if seen.receipt_id is not None:
-        because += f": receipt {seen.receipt_id} names it"
+    if snapshot.receipt_id is not None:
+        because += f": receipt {snapshot.receipt_id} names it"
     elif task is not None and task.status != TaskState.SUCCEEDED:
         because = f"the teardown did not end: {task.failure_code or task.status}"
         because += f", {task.failure_detail}" if task.failure_detail else ""
     pause = min(RETRY_FIRST * (1 << min(allocation.attempts, 10)), RETRY_MAX)
     columns = {"retry_at": context.now + pause, "blocker": because[:BLOCKER_LENGTH]}
     decision = moved(context, allocation, T.FAIL_TEARDOWN, columns, (ACTOR_ACTION, EventType.ALLOCATION_RELEASE_FAILED))
-    return replace(decision, writes=(*decision.writes, *block_slots(slot for slot in seen.slots if slot.is_held)))
+    return replace(decision, writes=(*decision.writes, *block_slots(slot for slot in snapshot.slots if slot.is_held)))
 
 
-def _release(context: Context, allocation: Allocation) -> Decision[Allocation]:
+def _release(context: DecisionContext, allocation: Allocation) -> Decision[Allocation]:
     columns = releasing_columns(context, allocation)
     return moved(context, allocation, T.RELEASE, columns, (ACTOR_ACTION, EventType.ALLOCATION_RELEASING))
 
 
-def _failed(context: Context, allocation: Allocation, code: str, detail: str) -> Decision[Allocation]:
+def _failed(context: DecisionContext, allocation: Allocation, code: str, detail: str) -> Decision[Allocation]:
     columns = {
-        "failed_at": context.now, "failure_code": code, "failure_detail": detail[:BLOCKER_LENGTH], "blocker": None,
-    }  # fmt: skip
+        "failed_at": context.now,
+        "failure_code": code,
+        "failure_detail": detail[:BLOCKER_LENGTH],
+        "blocker": None,
+    }
     return moved(context, allocation, T.FAIL, columns, (ACTOR_ACTION, EventType.ALLOCATION_FAILED))
 
 
-def _ended(context: Context, proof: TeardownProof, receipt_id: str | None) -> dict[str, object]:
+def _ended(context: DecisionContext, proof: TeardownProof, receipt_id: str | None) -> dict[str, object]:
     return {
-        "released_at": context.now, "teardown_proof": proof.value, "receipt_id": receipt_id, "blocker": None,
+        "released_at": context.now,
+        "teardown_proof": proof.value,
+        "receipt_id": receipt_id,
+        "blocker": None,
         "retry_at": None,
-    }  # fmt: skip
+    }
 
 
 def _setting(decision: Decision[Allocation], columns: Mapping[str, object]) -> Decision[Allocation]:
     """The decision with further columns in its move."""
     writes = tuple(
-        replace(write, set={**write.set, **columns}) if isinstance(write, Move) else write for write in decision.writes
+        replace(write, set={**write.set, **columns}) if isinstance(write, StateChange) else write
+        for write in decision.writes
     )
     return replace(decision, result=replace(decision.result, **columns), writes=writes)  # type: ignore[arg-type]
 
 
-def _another(context: Context, seen: Seen, type_: str, arguments: Mapping[str, Any]) -> Decision[Allocation]:
+def _another(
+    context: DecisionContext, snapshot: AllocationSnapshot, type_: str, arguments: Mapping[str, Any]
+) -> Decision[Allocation]:
     """One more task of this kind, which the allocation waits for from now on."""
-    allocation = seen.allocation
-    number = seen.tasks_made + 1
-    wish = _wish(allocation, str(allocation.node_id), (type_, number), arguments)
+    allocation = snapshot.allocation
+    number = snapshot.tasks_made + 1
+    wish = _task_request(allocation, str(allocation.node_id), (type_, number), arguments)
     task = make_task(_under(context, allocation), wish)
     columns = {"task_id": task.task.id, "attempts": allocation.attempts + 1}
-    change = Change(
+    change = Update(
         "allocation", allocation.id, allocation.revision, columns, generation_expected=allocation.generation
     )
     after = replace(
@@ -335,16 +355,16 @@ def _with_task(decision: Decision[Allocation], task: NewTask) -> Decision[Alloca
     )
 
 
-def _under(context: Context, allocation: Allocation) -> Context:
+def _under(context: DecisionContext, allocation: Allocation) -> DecisionContext:
     """What is done for an allocation is done under the correlation of whoever asked for it."""
     return replace(context, correlation_id=allocation.correlation_id, trace_id=allocation.trace_id)
 
 
-def _wish(
+def _task_request(
     allocation: Allocation, node_id: str, step: tuple[str, int], arguments: Mapping[str, Any]
-) -> TaskWish:  # fmt: skip
+) -> TaskRequest:
     type_, number = step
-    return TaskWish(
+    return TaskRequest(
         tenant_id=allocation.tenant_id,
         project_id=allocation.project_id,
         allocation_id=allocation.id,
@@ -357,7 +377,10 @@ def _wish(
 
 
 def _sandbox(
-    allocation: Allocation, pick: Pick, node: NodeFacts, network: tuple[str, Neighbour, Sequence[Neighbour]]
+    allocation: Allocation,
+    pick: PlacementPick,
+    node: NodeFacts,
+    network: tuple[str, NodeNeighbour, Sequence[NodeNeighbour]],
 ) -> dict[str, Any]:
     """What the node is asked to make: the share of the machine that the slots are, and its place in the network."""
     subnet, own, peers = network
@@ -371,27 +394,41 @@ def _sandbox(
         "pids": pids,
         "devices": [{"index": slot.index, "simulated": slot.simulated} for slot in pick.slots],
         "network": {
-            "name": allocation.project_id, "address": own.address, "subnet": subnet,
+            "name": allocation.project_id,
+            "address": own.address,
+            "subnet": subnet,
             "machine": whole,
         },
         "peers": [{"name": each.name, "address": each.address} for each in peers],
         "isolation": "user_namespace",
-    }  # fmt: skip
+    }
 
 
-def _slot(pick: Pick, seen: Any, now: datetime) -> Slot:
+def _slot(pick: PlacementPick, seen: Any, now: datetime) -> Slot:
     return Slot(
-        seen.id, pick.node_id, seen.index, seen.numa, seen.gpu_model, seen.memory_bytes, seen.simulated,
-        SlotStatus.FREE.value, None, seen.revision, now,
-    )  # fmt: skip
+        seen.id,
+        pick.node_id,
+        seen.index,
+        seen.numa,
+        seen.gpu_model,
+        seen.memory_bytes,
+        seen.simulated,
+        SlotStatus.FREE.value,
+        None,
+        seen.revision,
+        now,
+    )
 
 
 def _told(slots: Sequence[Slot]) -> list[dict[str, Any]]:
     """What a tenant may know of the slots under its allocation."""
     return [
         {
-            "index": slot.index, "numa": slot.numa, "gpu_model": slot.gpu_model, "memory_bytes": slot.memory_bytes,
+            "index": slot.index,
+            "numa": slot.numa,
+            "gpu_model": slot.gpu_model,
+            "memory_bytes": slot.memory_bytes,
             "simulated": slot.simulated,
         }
         for slot in slots
-    ]  # fmt: skip
+    ]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mooring.core.catalog.compatibility import Capacity, CapacityShape, Compatibility, Fact, Offer
-from mooring.core.catalog.policy import Chain, Request
-from mooring.core.fleet.allocation import Terms
+from mooring.core.catalog.policy import PolicyChain, PolicyRequest
+from mooring.core.fleet.allocation import SkuTerms
 
 TOGETHER_MAX: Final = 64
 """How many allocations one offer has at the most."""
@@ -31,7 +31,7 @@ class MachineKind:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldCapacity:
     """An active allocation of the project; whether an instance stands in it already."""
 
     capacity: Capacity
@@ -39,7 +39,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Possible:
+class PossibleCapacity:
     """An allocation that the project could ask for, and how many of the same it could have beside it."""
 
     sku: str
@@ -52,8 +52,8 @@ class Possible:
 class ProjectCapacity:
     """What a project has and could have."""
 
-    held: tuple[Held, ...] = ()
-    possible: tuple[Possible, ...] = ()
+    held: tuple[HeldCapacity, ...] = ()
+    possible: tuple[PossibleCapacity, ...] = ()
 
     def offers_for(self, app: Compatibility, sku: str | None = None) -> tuple[Offer, ...]:
         """Every offer that is worth comparing with what the app asks for; of one SKU alone where one is named."""
@@ -61,7 +61,7 @@ class ProjectCapacity:
         offers = list(_held_offers(app, held)) if sku is None else []
         # Only what the app asks about tells two kinds apart, so a fleet of many kinds is a few offers.
         asked = {need.fact for need in app.needs}
-        seen: dict[tuple[object, ...], Possible] = {}
+        seen: dict[tuple[object, ...], PossibleCapacity] = {}
         for each in self.possible:
             if sku is not None and each.sku != sku:
                 continue
@@ -75,14 +75,16 @@ class ProjectCapacity:
         return tuple(offers)
 
 
-def possible_for(terms: Iterable[Terms], kinds: Sequence[MachineKind], chain: Chain) -> tuple[Possible, ...]:
+def possible_for(
+    terms: Iterable[SkuTerms], kinds: Sequence[MachineKind], chain: PolicyChain
+) -> tuple[PossibleCapacity, ...]:
     """What the SKUs and the machines make possible, as far as policy allows; of each SKU the largest that fits."""
     found = []
     by_model: dict[str, list[MachineKind]] = {}
     for kind in kinds:
         by_model.setdefault(kind.gpu_model, []).append(kind)
     for sku in terms:
-        regions = {each for each in sku.regions if chain.decide(Request(region=each, sku=sku.slug)).allowed}
+        regions = {each for each in sku.regions if chain.decide(PolicyRequest(region=each, sku=sku.slug)).allowed}
         shape = CapacityShape(sku.shape)
         for kind in by_model.get(sku.gpu_model, ()):
             if kind.region not in regions:
@@ -90,7 +92,7 @@ def possible_for(terms: Iterable[Terms], kinds: Sequence[MachineKind], chain: Ch
             count = _largest(shape, sku.allowed_gpu_counts, kind)
             if count:
                 capacity = Capacity(shape, count, facts=kind.facts)
-                found.append(Possible(sku.slug, capacity, kind.gpus // count, kind.machines))
+                found.append(PossibleCapacity(sku.slug, capacity, kind.gpus // count, kind.machines))
     return tuple(found)
 
 
@@ -116,7 +118,7 @@ def _held_offers(app: Compatibility, held: Sequence[Capacity]) -> Iterator[Offer
         yield tuple(held[:TOGETHER_MAX])
 
 
-def _possible_offers(app: Compatibility, possible: Possible, node: str) -> Iterator[Offer]:
+def _possible_offers(app: Compatibility, possible: PossibleCapacity, node: str) -> Iterator[Offer]:
     one = replace(possible.capacity, node=node)
     yield (one,)
     wanted = min(app.members_max, TOGETHER_MAX, -(-app.min_gpu_count // one.gpu_count))

@@ -18,7 +18,7 @@ from typing import Final
 from mooring.core.fleet.node import NODE, HostKind, Node, NodeState
 from mooring.core.identity.token import FreshToken
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 
@@ -48,7 +48,7 @@ class EnrolmentToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
+class JoinRequest:
     """What a machine says of itself when it joins; that it holds its key was checked before."""
 
     name: str
@@ -60,7 +60,7 @@ class Joining:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class EnrolmentContext:
     """What the platform knows of whoever joins: the token, the node that used it, and the node that it was before."""
 
     token: EnrolmentToken | None
@@ -85,7 +85,7 @@ def check_labels(labels: Mapping[str, str], path: str = "labels") -> dict[str, s
 
 
 def create_enrolment_token(
-    context: Context, fresh: FreshToken, region: str, labels: Mapping[str, str], open_there: int
+    context: DecisionContext, fresh: FreshToken, region: str, labels: Mapping[str, str], open_there: int
 ) -> Decision[EnrolmentToken]:
     """A token by which one machine may join, in this region and with these labels."""
     if open_there >= TOKENS_OPEN_MAX:
@@ -104,11 +104,11 @@ def create_enrolment_token(
         result=token,
         writes=(Insert("enrolment_token", asdict(token) | {"hash": fresh.hash}),),
         events=(_token_happened(token, {"change": "created", **told}),),
-        audits=(Audited("node.enrol", "enrolment_token", token.id, None, after=told),),
+        audits=(AuditRecord("node.enrol", "enrolment_token", token.id, None, after=told),),
     )
 
 
-def revoke_enrolment_token(context: Context, token: EnrolmentToken) -> Decision[EnrolmentToken]:
+def revoke_enrolment_token(context: DecisionContext, token: EnrolmentToken) -> Decision[EnrolmentToken]:
     """A token that nobody used is no longer good; a second time changes nothing."""
     if token.used_at is not None:
         raise Refusal(Code.CONFLICT, f"{token.node_id} joined with it; retire the node", {"node_id": token.node_id})
@@ -116,13 +116,13 @@ def revoke_enrolment_token(context: Context, token: EnrolmentToken) -> Decision[
         return Decision(result=token)
     return Decision(
         result=replace(token, revoked_at=context.now, revision=token.revision + 1),
-        writes=(Change("enrolment_token", token.id, token.revision, {"revoked_at": context.now}),),
+        writes=(Update("enrolment_token", token.id, token.revision, {"revoked_at": context.now}),),
         events=(_token_happened(token, {"change": "revoked"}),),
-        audits=(Audited("node.enrol", "enrolment_token", token.id, None, before={"revoked": False}),),
+        audits=(AuditRecord("node.enrol", "enrolment_token", token.id, None, before={"revoked": False}),),
     )
 
 
-def enrol(context: Context, known: Known, joining: Joining) -> Decision[Node]:
+def enrol(context: DecisionContext, known: EnrolmentContext, joining: JoinRequest) -> Decision[Node]:
     """A machine joins with its token, or hears again that it did; `context.actor` is the node that it becomes."""
     token = known.token
     if token is None:
@@ -137,18 +137,22 @@ def enrol(context: Context, known: Known, joining: Joining) -> Decision[Node]:
         raise refused("the token has expired")
     node = _joined(context, token, known, joining)
     told = {
-        "name": node.name, "host": node.host, "region": node.region, "enrolment_token_id": token.id,
-        "sweep_due": node.sweep_due, "previous_node_id": node.previous_node_id,
-    }  # fmt: skip
+        "name": node.name,
+        "host": node.host,
+        "region": node.region,
+        "enrolment_token_id": token.id,
+        "sweep_due": node.sweep_due,
+        "previous_node_id": node.previous_node_id,
+    }
     used = {"used_at": context.now, "node_id": node.id}
     return Decision(
         result=node,
         writes=(
-            Change("enrolment_token", token.id, token.revision, used),
+            Update("enrolment_token", token.id, token.revision, used),
             Insert("node", _row(node), (NODE,)),
         ),
-        events=(Happened(EventType.NODE_ENROLLED, "node", node.id, None, data=told),),
-        audits=(Audited("node.enrol", "node", node.id, None, after=told),),
+        events=(EventRecord(EventType.NODE_ENROLLED, "node", node.id, None, data=told),),
+        audits=(AuditRecord("node.enrol", "node", node.id, None, after=told),),
     )
 
 
@@ -157,7 +161,7 @@ def refused(detail: str) -> Refusal:
     return Refusal(Code.ENROLMENT_REFUSED, detail)
 
 
-def _joined(context: Context, token: EnrolmentToken, known: Known, joining: Joining) -> Node:
+def _joined(context: DecisionContext, token: EnrolmentToken, known: EnrolmentContext, joining: JoinRequest) -> Node:
     previous = known.previous
     return Node(
         id=context.actor.id,
@@ -176,7 +180,7 @@ def _joined(context: Context, token: EnrolmentToken, known: Known, joining: Join
     )
 
 
-def _is_same(node: Node, joining: Joining) -> bool:
+def _is_same(node: Node, joining: JoinRequest) -> bool:
     kept = (node.signing_key, node.sealing_key)
     return kept == (joining.signing_key, joining.sealing_key) and node.status != NodeState.RETIRED
 
@@ -186,5 +190,5 @@ def _row(node: Node) -> dict[str, object]:
     return {name: value for name, value in asdict(node).items() if name not in born}
 
 
-def _token_happened(token: EnrolmentToken, data: Mapping[str, object]) -> Happened:
-    return Happened(EventType.ENROLMENT_TOKEN_CHANGED, "enrolment_token", token.id, None, data=data)
+def _token_happened(token: EnrolmentToken, data: Mapping[str, object]) -> EventRecord:
+    return EventRecord(EventType.ENROLMENT_TOKEN_CHANGED, "enrolment_token", token.id, None, data=data)

@@ -19,7 +19,17 @@ from mooring.core.catalog.compatibility import Capacity, CapacityShape, Fact
 from mooring.core.fleet.node import NODE, HostKind, Node, NodeState, NodeTrigger
 from mooring.core.fleet.slot import Slot, SlotStatus
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert, Move, Remove, Write
+from mooring.core.kernel.decision import (
+    AuditRecord,
+    Decision,
+    DecisionContext,
+    EventRecord,
+    Insert,
+    Remove,
+    StateChange,
+    Update,
+    Write,
+)
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
@@ -88,7 +98,7 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciled:
+class InventoryChange:
     """What a report does to the slots of a node, and what it must not do."""
 
     writes: tuple[Write, ...] = ()
@@ -125,7 +135,9 @@ def capacity_of(node: Node, shape: CapacityShape, gpu_count: int) -> Capacity:
     return Capacity(shape, gpu_count, node.id, facts_of(node))
 
 
-def report_inventory(context: Context, node: Node, slots: Sequence[Slot], inventory: Inventory) -> Decision[Node]:
+def report_inventory(
+    context: DecisionContext, node: Node, slots: Sequence[Slot], inventory: Inventory
+) -> Decision[Node]:
     """Take what an agent reports about its own node; the first report makes the node ready."""
     if node.status == NodeState.RETIRED:
         raise Refusal(Code.ILLEGAL_TRANSITION, "the node is retired", {"state": node.status, "allowed": []})
@@ -144,20 +156,22 @@ def report_inventory(context: Context, node: Node, slots: Sequence[Slot], invent
     write: Write
     if is_new:
         edge = NODE.step(NodeState.ENROLLED, NodeTrigger.REPORT_READY)
-        write = Move("node", node.id, NODE, edge, node.generation, None, columns)
+        write = StateChange("node", node.id, NODE, edge, node.generation, None, columns)
         changed = replace(changed, status=edge.target.value, generation=node.generation + 1)
     else:
-        write = Change("node", node.id, node.revision, columns)
+        write = Update("node", node.id, node.revision, columns)
         changed = replace(changed, revision=node.revision + 1)
     return Decision(
         result=changed,
         writes=(write, *reconciled.writes),
-        events=(Happened(EventType.NODE_CHANGED, "node", node.id, None, data={"name": node.name, **told}),),
-        audits=(Audited("agent.report", "node", node.id, None, after=told),),
+        events=(EventRecord(EventType.NODE_CHANGED, "node", node.id, None, data={"name": node.name, **told}),),
+        audits=(AuditRecord("agent.report", "node", node.id, None, after=told),),
     )
 
 
-def reconcile_slots(context: Context, node_id: str, slots: Sequence[Slot], gpus: Sequence[Gpu]) -> Reconciled:
+def reconcile_slots(
+    context: DecisionContext, node_id: str, slots: Sequence[Slot], gpus: Sequence[Gpu]
+) -> InventoryChange:
     """Slots as the GPUs that are there, but for those that somebody has."""
     there = {slot.index: slot for slot in slots}
     reported = {gpu.index: gpu for gpu in gpus}
@@ -174,11 +188,11 @@ def reconcile_slots(context: Context, node_id: str, slots: Sequence[Slot], gpus:
                 findings.append(_finding("gpu_missing", f"GPU {index} is {slot.status} and is not reported", slot))
         elif slot is not None and gpu is not None and _columns(gpu) != _kept(slot):
             if slot.status == SlotStatus.FREE:
-                writes.append(Change("slot", slot.id, slot.revision, _columns(gpu)))
+                writes.append(Update("slot", slot.id, slot.revision, _columns(gpu)))
             else:
                 detail = f"GPU {index} is {slot.status} and is reported as another: {gpu.model}"
                 findings.append(_finding("gpu_changed", detail, slot))
-    return Reconciled(tuple(writes), tuple(findings))
+    return InventoryChange(tuple(writes), tuple(findings))
 
 
 def check_inventory(inventory: Inventory) -> None:
@@ -245,11 +259,15 @@ def _host(node: Node, slots: Sequence[Slot], host: HostKind) -> tuple[str, list[
     return node.host, [{"code": "host_changed", "detail": detail}]
 
 
-def _new_slot(context: Context, node_id: str, gpu: Gpu) -> Insert:
+def _new_slot(context: DecisionContext, node_id: str, gpu: Gpu) -> Insert:
     row = {
-        "id": context.mint(Prefix.SLOT), "node_id": node_id, "index": gpu.index, **_columns(gpu),
-        "status": SlotStatus.FREE.value, "created_at": context.now,
-    }  # fmt: skip
+        "id": context.mint(Prefix.SLOT),
+        "node_id": node_id,
+        "index": gpu.index,
+        **_columns(gpu),
+        "status": SlotStatus.FREE.value,
+        "created_at": context.now,
+    }
     return Insert("slot", row)
 
 
@@ -259,8 +277,11 @@ def _columns(gpu: Gpu) -> dict[str, object]:
 
 def _kept(slot: Slot) -> dict[str, object]:
     return {
-        "numa": slot.numa, "gpu_model": slot.gpu_model, "memory_bytes": slot.memory_bytes, "simulated": slot.simulated,
-    }  # fmt: skip
+        "numa": slot.numa,
+        "gpu_model": slot.gpu_model,
+        "memory_bytes": slot.memory_bytes,
+        "simulated": slot.simulated,
+    }
 
 
 def _finding(code: str, detail: str, slot: Slot) -> dict[str, Any]:
@@ -269,6 +290,9 @@ def _finding(code: str, detail: str, slot: Slot) -> dict[str, Any]:
 
 def _summary(document: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
-        "agent_version": document["agent_version"], "cpus": document["cpus"], "gpus": len(document["gpus"]),
-        "simulated_gpus": sum(gpu["simulated"] for gpu in document["gpus"]), "findings": list(findings),
-    }  # fmt: skip
+        "agent_version": document["agent_version"],
+        "cpus": document["cpus"],
+        "gpus": len(document["gpus"]),
+        "simulated_gpus": sum(gpu["simulated"] for gpu in document["gpus"]),
+        "findings": list(findings),
+    }

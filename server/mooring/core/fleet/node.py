@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from mooring.core.fleet.slot import Slot, quarantine_slots
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Move
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, StateChange, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
-from mooring.core.kernel.lifecycle import Edge, Machine, Who
+from mooring.core.kernel.lifecycle import Lifecycle, Transition, Who
 
 NAMED_MAX: Final = 100
 """How many allocations a refusal names."""
@@ -39,7 +39,7 @@ class NodeTrigger(StrEnum):
 
 S, T = NodeState, NodeTrigger
 
-NODE = Machine(
+NODE = Lifecycle(
     name="node",
     about="A machine whose agent dials out to the platform. "
     "Whether it can be reached, and since when, is observed beside the state.",
@@ -54,15 +54,15 @@ NODE = Machine(
         S.RETIRED: "gone for ever: its key is revoked and its slots are out of use",
     },
     edges=(
-        Edge(S.ENROLLED, T.REPORT_READY, S.READY, Who.AGENT, "Its agent proved its key and told its slots."),
-        Edge(S.ENROLLED, T.RETIRE, S.RETIRED, Who.ADMIN, "It will not come into use after all."),
-        Edge(S.READY, T.DRAIN, S.DRAINING, Who.ADMIN, "An operator wants it empty, for repair or for good."),
-        Edge(S.READY, T.RETIRE, S.RETIRED, Who.ADMIN, "It goes at once: empty, or by write-off."),
-        Edge(S.DRAINING, T.FINISH_DRAIN, S.DRAINED, Who.WORKER, "Its last allocation is released."),
-        Edge(S.DRAINING, T.RESUME, S.READY, Who.ADMIN, "An operator takes the drain back in time."),
-        Edge(S.DRAINING, T.RETIRE, S.RETIRED, Who.ADMIN, "It is lost while it drains, and is written off."),
-        Edge(S.DRAINED, T.RESUME, S.READY, Who.ADMIN, "An operator puts it back to work."),
-        Edge(S.DRAINED, T.RETIRE, S.RETIRED, Who.ADMIN, "It is empty, so taking it out disturbs nobody."),
+        Transition(S.ENROLLED, T.REPORT_READY, S.READY, Who.AGENT, "Its agent proved its key and told its slots."),
+        Transition(S.ENROLLED, T.RETIRE, S.RETIRED, Who.ADMIN, "It will not come into use after all."),
+        Transition(S.READY, T.DRAIN, S.DRAINING, Who.ADMIN, "An operator wants it empty, for repair or for good."),
+        Transition(S.READY, T.RETIRE, S.RETIRED, Who.ADMIN, "It goes at once: empty, or by write-off."),
+        Transition(S.DRAINING, T.FINISH_DRAIN, S.DRAINED, Who.WORKER, "Its last allocation is released."),
+        Transition(S.DRAINING, T.RESUME, S.READY, Who.ADMIN, "An operator takes the drain back in time."),
+        Transition(S.DRAINING, T.RETIRE, S.RETIRED, Who.ADMIN, "It is lost while it drains, and is written off."),
+        Transition(S.DRAINED, T.RESUME, S.READY, Who.ADMIN, "An operator puts it back to work."),
+        Transition(S.DRAINED, T.RETIRE, S.RETIRED, Who.ADMIN, "It is empty, so taking it out disturbs nobody."),
     ),
     requires={
         S.READY: frozenset({"inventory"}),
@@ -157,23 +157,23 @@ def why_no_work(node: Node, allocations: int = 0) -> list[dict[str, str]]:
     return [{"code": code, "detail": detail} for code, detail in reasons]
 
 
-def drain_node(context: Context, node: Node) -> Decision[Node]:
+def drain_node(context: DecisionContext, node: Node) -> Decision[Node]:
     """No new allocations from now on; those that are there come to their end."""
     return _move(context, node, NodeTrigger.DRAIN, "node.drain")
 
 
-def resume_node(context: Context, node: Node) -> Decision[Node]:
+def resume_node(context: DecisionContext, node: Node) -> Decision[Node]:
     """Take a drain back, whether it has finished or not."""
     return _move(context, node, NodeTrigger.RESUME, "node.drain")
 
 
-def finish_drain(context: Context, node: Node) -> Decision[Node]:
+def finish_drain(context: DecisionContext, node: Node) -> Decision[Node]:
     """The last allocation of a draining node is released."""
     return _move(context, node, NodeTrigger.FINISH_DRAIN, "node.drain")
 
 
 def retire_node(
-    context: Context, node: Node, slots: Sequence[Slot], allocation_ids: Sequence[str], reason: str
+    context: DecisionContext, node: Node, slots: Sequence[Slot], allocation_ids: Sequence[str], reason: str
 ) -> Decision[Node]:
     """An empty node goes for ever, and its key counts no more."""
     edge = NODE.step(NodeState(node.status), NodeTrigger.RETIRE)
@@ -186,7 +186,7 @@ def retire_node(
     return _retired(context, node, slots, (edge, validation.reason(reason), None))
 
 
-def write_off_node(context: Context, node: Node, slots: Sequence[Slot], stated: WriteOff) -> Decision[Node]:
+def write_off_node(context: DecisionContext, node: Node, slots: Sequence[Slot], stated: WriteOff) -> Decision[Node]:
     """A lost machine is given up: the node is retired with all that it holds, and its slots are never used again.
 
     Only the node, its key and its slots are dealt with here. An allocation on a node that was written off ends by
@@ -199,25 +199,25 @@ def write_off_node(context: Context, node: Node, slots: Sequence[Slot], stated: 
     return _retired(context, node, slots, (edge, validation.reason(stated.reason), left))
 
 
-def finish_sweep(context: Context, node: Node) -> Decision[Node]:
+def finish_sweep(context: DecisionContext, node: Node) -> Decision[Node]:
     """The node was looked through and nothing foreign is left on it: it may take work."""
     if not node.sweep_due or node.status == NodeState.RETIRED:
         return Decision(result=node)
     swept = {"sweep_due": False}
     return Decision(
         result=replace(node, revision=node.revision + 1, sweep_due=False),
-        writes=(Change("node", node.id, node.revision, swept),),
+        writes=(Update("node", node.id, node.revision, swept),),
         events=(_happened(node, EventType.NODE_CHANGED, {"change": "swept"}),),
-        audits=(Audited("agent.report", "node", node.id, None, after=swept),),
+        audits=(AuditRecord("agent.report", "node", node.id, None, after=swept),),
     )
 
 
-def mark_unreachable(context: Context, nodes: Sequence[Node]) -> Decision[tuple[Node, ...]]:
+def mark_unreachable(context: DecisionContext, nodes: Sequence[Node]) -> Decision[tuple[Node, ...]]:
     """These were not heard of for too long."""
     return _marked(nodes, EventType.NODE_UNREACHABLE)
 
 
-def mark_reachable(context: Context, nodes: Sequence[Node]) -> Decision[tuple[Node, ...]]:
+def mark_reachable(context: DecisionContext, nodes: Sequence[Node]) -> Decision[tuple[Node, ...]]:
     """These are heard of again."""
     return _marked(nodes, EventType.NODE_REACHABLE)
 
@@ -240,55 +240,64 @@ def _marked(nodes: Sequence[Node], event: EventType) -> Decision[tuple[Node, ...
     return Decision(
         result=marked,
         writes=tuple(
-            Change("node", node.id, node.revision - 1, {"unreachable_since": node.unreachable_since}) for node in marked
+            Update("node", node.id, node.revision - 1, {"unreachable_since": node.unreachable_since}) for node in marked
         ),
         events=tuple(_happened(node, event, data) for node, data in zip(nodes, told, strict=True)),
-        audits=tuple(Audited("node.watch", "node", node.id, None, after={"reachable": reachable}) for node in nodes),
+        audits=tuple(
+            AuditRecord("node.watch", "node", node.id, None, after={"reachable": reachable}) for node in nodes
+        ),
     )
 
 
-def _move(context: Context, node: Node, trigger: NodeTrigger, action: str) -> Decision[Node]:
+def _move(context: DecisionContext, node: Node, trigger: NodeTrigger, action: str) -> Decision[Node]:
     edge = NODE.step(NodeState(node.status), trigger)
     return Decision(
         result=replace(node, status=edge.target.value, generation=node.generation + 1),
-        writes=(Move("node", node.id, NODE, edge, node.generation, None),),
+        writes=(StateChange("node", node.id, NODE, edge, node.generation, None),),
         events=(_happened(node, EventType.NODE_CHANGED, {"change": _CHANGE[trigger], "status": edge.target.value}),),
         audits=(
-            Audited(action, "node", node.id, None, before={"status": node.status}, after={"status": edge.target.value}),
+            AuditRecord(
+                action, "node", node.id, None, before={"status": node.status}, after={"status": edge.target.value}
+            ),
         ),
     )
 
 
 def _retired(
-    context: Context,
+    context: DecisionContext,
     node: Node,
     slots: Sequence[Slot],
-    how: tuple[Edge[NodeState, NodeTrigger], str, str | None],
+    how: tuple[Transition[NodeState, NodeTrigger], str, str | None],
 ) -> Decision[Node]:
     edge, reason, may_be_left = how
     written_off_at = None if may_be_left is None else context.now
     columns: dict[str, Any] = {
-        "retired_at": context.now, "retirement_reason": reason, "written_off_at": written_off_at,
-        "may_be_left": may_be_left, "sweep_due": False,
-    }  # fmt: skip
+        "retired_at": context.now,
+        "retirement_reason": reason,
+        "written_off_at": written_off_at,
+        "may_be_left": may_be_left,
+        "sweep_due": False,
+    }
     told = {
-        "written_off": may_be_left is not None, "reason": reason, "may_be_left": may_be_left,
+        "written_off": may_be_left is not None,
+        "reason": reason,
+        "may_be_left": may_be_left,
         "slots_quarantined": len(slots),
-    }  # fmt: skip
+    }
     action = "node.retire" if may_be_left is None else "teardown.write_off"
     return Decision(
         result=replace(node, status=edge.target.value, generation=node.generation + 1, **columns),
         writes=(
-            Move("node", node.id, NODE, edge, node.generation, None, columns),
+            StateChange("node", node.id, NODE, edge, node.generation, None, columns),
             *quarantine_slots(slots),
         ),
         events=(_happened(node, EventType.NODE_RETIRED, told),),
-        audits=(Audited(action, "node", node.id, None, before={"status": node.status}, after=told, reason=reason),),
+        audits=(AuditRecord(action, "node", node.id, None, before={"status": node.status}, after=told, reason=reason),),
     )
 
 
-def _happened(node: Node, event: EventType, data: Mapping[str, object]) -> Happened:
-    return Happened(event, "node", node.id, None, data={"name": node.name, **data})
+def _happened(node: Node, event: EventType, data: Mapping[str, object]) -> EventRecord:
+    return EventRecord(event, "node", node.id, None, data={"name": node.name, **data})
 
 
 def _text(moment: datetime | None) -> str | None:

@@ -5,11 +5,11 @@ one where the slots lie in the fewest NUMA domains; of those, one that is in use
 the one on which the least is left over; and of equals the first by id. A group whose allocations share a network is
 placed as one: all on one machine, or not at all.
 
-Nothing here is a scan. A `Board` is the snapshot with an index: machines are filed by region, GPU model and, within
-those, by how many slots are free in each NUMA domain. There are few such figures, however many machines there are, so
-one decision looks at figures and takes the first machine of the best one. What was decided is taken off the board at
-once, so that a thousand requests are decided on one snapshot. The board only proposes: that nobody else has taken a
-slot meanwhile is said by the database, and who loses is placed again on a newer board.
+Nothing here is a scan. A `PlacementBoard` is the snapshot with an index: machines are filed by region, GPU model and,
+within those, by how many slots are free in each NUMA domain. There are few such figures, however many machines there
+are, so one decision looks at figures and takes the first machine of the best one. What was decided is taken off the
+board at once, so that a thousand requests are decided on one snapshot. The board only proposes: that nobody else has
+taken a slot meanwhile is said by the database, and who loses is placed again on a newer board.
 """
 
 import heapq
@@ -25,7 +25,7 @@ NO_FACTS: Final[Mapping[str, Fact]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class SlotSeen:
+class SlotSnapshot:
     """A GPU of a machine, and whether it could be claimed when the snapshot was taken."""
 
     id: str
@@ -39,12 +39,12 @@ class SlotSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSeen:
+class NodeSnapshot:
     """A machine as the snapshot has it."""
 
     id: str
     region: str
-    slots: tuple[SlotSeen, ...] = ()
+    slots: tuple[SlotSnapshot, ...] = ()
     refuses: str = ""  # why it takes nothing new; empty where it does
     facts: Mapping[str, Fact] = field(default_factory=dict)
     projects: frozenset[str] = frozenset()  # whose allocations stand on it
@@ -53,7 +53,7 @@ class NodeSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PlacementRequest:
     """What one allocation asks for. No regions: any. A named node: there or nowhere."""
 
     id: str
@@ -67,15 +67,15 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
+class PlacementPick:
     """Where one allocation goes."""
 
-    request: Request
+    request: PlacementRequest
     node_id: str
-    slots: tuple[SlotSeen, ...]
+    slots: tuple[SlotSnapshot, ...]
 
 
-Plan = tuple[Pick, ...]
+Plan = tuple[PlacementPick, ...]
 Figure = tuple[bool, tuple[int, ...]]
 """How a machine stands: whether it is idle, and its free slots by NUMA domain, the most first."""
 
@@ -123,11 +123,11 @@ class _Shelf:
 
 
 @dataclass(slots=True)
-class Standing:
+class BoardNode:
     """A machine on the board: what of it is still free after all that was decided so far."""
 
-    node: NodeSeen
-    free: dict[str, dict[int, list[SlotSeen]]]  # by model and NUMA domain, in the order of their index
+    node: NodeSnapshot
+    free: dict[str, dict[int, list[SlotSnapshot]]]  # by model and NUMA domain, in the order of their index
     projects: frozenset[str]
     exclusive: bool
     kind: tuple[Fact | None, ...] = ()
@@ -161,13 +161,13 @@ class Standing:
         return not self.node.refuses and not self.exclusive and self.owner() in (None, project_id)
 
 
-class Board:
+class PlacementBoard:
     """The snapshot with its index. It changes by `claim` alone; two boards of one snapshot decide alike."""
 
-    def __init__(self, nodes: Iterable[NodeSeen], facts: Sequence[str] = ()) -> None:
+    def __init__(self, nodes: Iterable[NodeSnapshot], facts: Sequence[str] = ()) -> None:
         """`facts` names what the requests ask about: machines that agree in those are of one kind."""
         self._facts = tuple(sorted(set(facts)))
-        self._standing: dict[str, Standing] = {}
+        self._standing: dict[str, BoardNode] = {}
         self._shelves: dict[tuple[str, str, str | None], dict[tuple[Fact | None, ...], _Shelf]] = {}
         self._regions: set[str] = set()
         for node in sorted(nodes, key=lambda each: each.id):
@@ -176,14 +176,14 @@ class Board:
             self._regions.add(node.region)
             self._file(standing)
 
-    def __iter__(self) -> Iterator[Standing]:
+    def __iter__(self) -> Iterator[BoardNode]:
         return iter(self._standing.values())
 
-    def get(self, node_id: str) -> Standing | None:
+    def get(self, node_id: str) -> BoardNode | None:
         """One machine as it stands now."""
         return self._standing.get(node_id)
 
-    def place(self, requests: Sequence[Request]) -> Plan | None:
+    def place(self, requests: Sequence[PlacementRequest]) -> Plan | None:
         """Where one allocation goes, or a group that has to be on one machine; none where there is no room."""
         first = requests[0]
         if first.shape is CapacityShape.BAREMETAL:
@@ -207,7 +207,7 @@ class Board:
         for node_id in sorted({pick.node_id for pick in plan}):
             self._file(self._standing[node_id])
 
-    def _place_whole(self, request: Request) -> Plan | None:
+    def _place_whole(self, request: PlacementRequest) -> Plan | None:
         best: str | None = None
         if request.node_id is not None:
             standing = self._standing.get(request.node_id)
@@ -219,9 +219,11 @@ class Board:
                 best = found
         if best is None:
             return None
-        return (Pick(request, best, tuple(sorted(self._standing[best].node.slots, key=lambda slot: slot.index))),)
+        return (
+            PlacementPick(request, best, tuple(sorted(self._standing[best].node.slots, key=lambda slot: slot.index))),
+        )
 
-    def _best_slice(self, requests: tuple[Request, ...]) -> str | None:
+    def _best_slice(self, requests: tuple[PlacementRequest, ...]) -> str | None:
         first = requests[0]
         alike = all(
             (each.gpu_model, each.project_id, each.regions, each.needs, each.node_id)
@@ -242,7 +244,7 @@ class Board:
                     best = score, found
         return None if best is None else best[1]
 
-    def _best_of_some(self, requests: tuple[Request, ...]) -> str | None:
+    def _best_of_some(self, requests: tuple[PlacementRequest, ...]) -> str | None:
         """The machine of a group whose members ask for different things, or of one that is bound to its node."""
         bound = {each.node_id for each in requests if each.node_id is not None}
         if len(bound) > 1:
@@ -255,21 +257,21 @@ class Board:
                 best = score, standing.node.id
         return None if best is None else best[1]
 
-    def _picks(self, standing: Standing, requests: Sequence[Request]) -> Plan:
+    def _picks(self, standing: BoardNode, requests: Sequence[PlacementRequest]) -> Plan:
         """The slots of each, the largest first, so that the largest lies best."""
         free = {model: {numa: list(slots) for numa, slots in each.items()} for model, each in standing.free.items()}
-        picks: dict[str, Pick] = {}
+        picks: dict[str, PlacementPick] = {}
         for request in sorted(requests, key=lambda each: (-each.gpu_count, each.id)):
             domains = free[request.gpu_model]
-            chosen: list[SlotSeen] = []
+            chosen: list[SlotSnapshot] = []
             for numa, count in _take({numa: len(slots) for numa, slots in domains.items()}, request.gpu_count).items():
                 chosen += domains[numa][:count]
                 del domains[numa][:count]
             slots = tuple(sorted(chosen, key=lambda slot: slot.index))
-            picks[request.id] = Pick(request, standing.node.id, slots)
+            picks[request.id] = PlacementPick(request, standing.node.id, slots)
         return tuple(picks[request.id] for request in requests)
 
-    def _file(self, standing: Standing) -> None:
+    def _file(self, standing: BoardNode) -> None:
         """Put a machine where it is found. Where it lay before it is no longer valid, and goes when it is met."""
         node = standing.node
         if node.refuses or standing.exclusive:
@@ -282,11 +284,11 @@ class Board:
         if model_whole is not None:
             heapq.heappush(self._shelf(standing, model_whole).whole.setdefault(len(node.slots), []), node.id)
 
-    def _shelf(self, standing: Standing, model: str) -> _Shelf:
+    def _shelf(self, standing: BoardNode, model: str) -> _Shelf:
         kinds = self._shelves.setdefault((standing.node.region, model, standing.owner()), {})
         return kinds.setdefault(standing.kind, _Shelf())
 
-    def _shelves_for(self, request: Request) -> Iterator[_Shelf]:
+    def _shelves_for(self, request: PlacementRequest) -> Iterator[_Shelf]:
         regions = sorted(self._regions) if request.regions is None else request.regions
         for region in regions:
             for owner in (None, request.project_id):
@@ -312,7 +314,7 @@ class Board:
         return None
 
 
-def takes_whole(standing: Standing, request: Request) -> bool:
+def takes_whole(standing: BoardNode, request: PlacementRequest) -> bool:
     """Whether the machine can be given whole to this request."""
     return (
         standing.takes(request.project_id)
@@ -322,14 +324,14 @@ def takes_whole(standing: Standing, request: Request) -> bool:
     )
 
 
-def suits(node: NodeSeen, request: Request) -> bool:
+def suits(node: NodeSnapshot, request: PlacementRequest) -> bool:
     """Whether region and facts are what the request asks for."""
     if request.regions is not None and node.region not in request.regions:
         return False
     return all(need.met_by(node.facts) for need in request.needs)
 
 
-def _score_of_some(standing: Standing, requests: tuple[Request, ...]) -> tuple[int, bool, int, int] | None:
+def _score_of_some(standing: BoardNode, requests: tuple[PlacementRequest, ...]) -> tuple[int, bool, int, int] | None:
     if not all(standing.takes(each.project_id) and suits(standing.node, each) for each in requests):
         return None
     total = (0, standing.idle, 0, 0)
@@ -342,10 +344,10 @@ def _score_of_some(standing: Standing, requests: tuple[Request, ...]) -> tuple[i
     return total
 
 
-def _stand(node: NodeSeen, facts: tuple[str, ...]) -> Standing:
-    free: dict[str, dict[int, list[SlotSeen]]] = {}
+def _stand(node: NodeSnapshot, facts: tuple[str, ...]) -> BoardNode:
+    free: dict[str, dict[int, list[SlotSnapshot]]] = {}
     for slot in sorted(node.slots, key=lambda each: each.index):
         if slot.free:
             free.setdefault(slot.gpu_model, {}).setdefault(slot.numa, []).append(slot)
     kind = tuple(node.facts.get(name) for name in facts)
-    return Standing(node, free, node.projects, node.exclusive, kind)
+    return BoardNode(node, free, node.projects, node.exclusive, kind)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mooring.core.catalog.compatibility import CapacityShape
-from mooring.core.fleet.placement import Board, Request, Standing, suits
+from mooring.core.fleet.placement import BoardNode, PlacementBoard, PlacementRequest, suits
 
 CLASSES_MAX: Final = 50
 
@@ -28,7 +28,7 @@ class CandidateClass:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class PlacementExplanation:
     """Whether it fits now; if not, why, class by class, and the smallest change."""
 
     fits: bool
@@ -38,39 +38,41 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class AllowedChoices:
     """What the caller could ask for instead: regions that are allowed to him, counts that the SKU is offered in."""
 
     regions: tuple[str, ...] = ()
     gpu_counts: tuple[int, ...] = ()
 
 
-def explain(board: Board, requests: Sequence[Request], choices: Choices) -> Explanation:
+def explain(
+    board: PlacementBoard, requests: Sequence[PlacementRequest], choices: AllowedChoices
+) -> PlacementExplanation:
     """The answer for one allocation, or for a group that has to be on one machine."""
     if _contradicts(requests):
         because = "whole machines do not share one machine"
-        return Explanation(False, because, "a group without same_node")
+        return PlacementExplanation(False, because, "a group without same_node")
     if board.place(requests) is not None:
-        return Explanation(True, "it fits now")
+        return PlacementExplanation(True, "it fits now")
     first = requests[0]
     classes = tuple(_classes(board, requests))
     because = "; ".join(f"{each.region}: {each.because}" for each in classes)
     if not classes:
         because = f"no machine with {_kind(first)} is there"
-    return Explanation(False, because, _smallest(board, requests, choices, classes), classes[:CLASSES_MAX])
+    return PlacementExplanation(False, because, _smallest(board, requests, choices, classes), classes[:CLASSES_MAX])
 
 
-def _contradicts(requests: Sequence[Request]) -> bool:
+def _contradicts(requests: Sequence[PlacementRequest]) -> bool:
     return len(requests) > 1 and any(each.shape is CapacityShape.BAREMETAL for each in requests)
 
 
-def _kind(request: Request) -> str:
+def _kind(request: PlacementRequest) -> str:
     return request.gpu_model or "no GPU"
 
 
-def _classes(board: Board, requests: Sequence[Request]) -> Iterator[CandidateClass]:
+def _classes(board: PlacementBoard, requests: Sequence[PlacementRequest]) -> Iterator[CandidateClass]:
     first = requests[0]
-    by_region: dict[str, list[Standing]] = {}
+    by_region: dict[str, list[BoardNode]] = {}
     for standing in board:
         models = {slot.gpu_model for slot in standing.node.slots} or {""}
         asked = first.node_id is None or first.node_id == standing.node.id
@@ -81,7 +83,7 @@ def _classes(board: Board, requests: Sequence[Request]) -> Iterator[CandidateCla
         yield CandidateClass(region, len(machines), because, change)
 
 
-def _nearest(machines: list[Standing], requests: Sequence[Request]) -> tuple[str, str]:
+def _nearest(machines: list[BoardNode], requests: Sequence[PlacementRequest]) -> tuple[str, str]:
     """Why none of these machines does, and what would have to change at the one that comes nearest."""
     first = requests[0]
     open_, closed = [], Counter[str]()
@@ -106,7 +108,7 @@ def _nearest(machines: list[Standing], requests: Sequence[Request]) -> tuple[str
     return because + beside, f"{missing} more GPU{'' if missing == 1 else 's'} on one machine"
 
 
-def _whole_because(machines: list[Standing], request: Request, beside: str) -> tuple[str, str]:
+def _whole_because(machines: list[BoardNode], request: PlacementRequest, beside: str) -> tuple[str, str]:
     fitting = [each for each in machines if len(each.node.slots) == request.gpu_count]
     if not fitting:
         sizes = sorted({len(each.node.slots) for each in machines})
@@ -120,7 +122,7 @@ def _whole_because(machines: list[Standing], request: Request, beside: str) -> t
     return because + beside, "an idle machine"
 
 
-def _closed_because(standing: Standing, request: Request) -> str:
+def _closed_because(standing: BoardNode, request: PlacementRequest) -> str:
     """Why a machine is no candidate, whatever is free on it; empty where it is one."""
     if standing.node.refuses:
         return standing.node.refuses
@@ -144,7 +146,12 @@ def _reopened(closed: Counter[str]) -> str:
     return f"a machine that is not {reason}"
 
 
-def _smallest(board: Board, requests: Sequence[Request], choices: Choices, classes: tuple[CandidateClass, ...]) -> str:
+def _smallest(
+    board: PlacementBoard,
+    requests: Sequence[PlacementRequest],
+    choices: AllowedChoices,
+    classes: tuple[CandidateClass, ...],
+) -> str:
     """What was seen to fit comes first: another region, then fewer GPUs; then what would have to become free."""
     first = requests[0]
     if first.node_id is None and first.regions is not None:
@@ -164,7 +171,7 @@ def _smallest(board: Board, requests: Sequence[Request], choices: Choices, class
     return next((each.change for each in classes if each.change), f"a machine with {_kind(first)}")
 
 
-def _free_in(board: Board, region: str, request: Request) -> str:
+def _free_in(board: PlacementBoard, region: str, request: PlacementRequest) -> str:
     there = [each for each in board if each.node.region == region and each.takes(request.project_id)]
     if request.shape is CapacityShape.BAREMETAL:
         idle = sum(1 for each in there if each.whole_of() == request.gpu_model)

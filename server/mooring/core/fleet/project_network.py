@@ -14,7 +14,7 @@ from datetime import datetime
 from ipaddress import IPv4Network
 from typing import Final
 
-from mooring.core.kernel.decision import Change, Context, Insert
+from mooring.core.kernel.decision import DecisionContext, Insert, Update
 from mooring.core.kernel.ids import Prefix
 
 POOL: Final = "10.64.0.0/10"
@@ -41,7 +41,7 @@ class ProjectNetwork:
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class NodeNeighbour:
     """Something that stands on the node."""
 
     allocation_id: str
@@ -51,11 +51,11 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True)
-class Networks:
+class NodeNetworks:
     """All networks of a node, and who is in them."""
 
     networks: tuple[ProjectNetwork, ...] = ()
-    neighbours: tuple[Neighbour, ...] = ()
+    neighbours: tuple[NodeNeighbour, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class NetworkPlan:
 
     subnet: str
     addresses: tuple[str, ...]
-    peers: tuple[Neighbour, ...]
-    write: Insert | Change
+    peers: tuple[NodeNeighbour, ...]
+    write: Insert | Update
 
 
 def pool_of(label: str | None) -> IPv4Network:
@@ -79,7 +79,13 @@ def pool_of(label: str | None) -> IPv4Network:
 
 
 def plan_network(
-    context: Context, home: tuple[str, str, str], seen: Networks, pool: IPv4Network, count: int, *, single: bool
+    context: DecisionContext,
+    home: tuple[str, str, str],
+    seen: NodeNetworks,
+    pool: IPv4Network,
+    count: int,
+    *,
+    single: bool,
 ) -> NetworkPlan | None:
     """Where `count` new sandboxes of a project go on a node; none where there is no room.
 
@@ -89,18 +95,23 @@ def plan_network(
     own = next((each for each in seen.networks if each.project_id == project_id), None)
     if own is not None:
         subnet: str | None = own.subnet
-        write: Insert | Change = Change("project_network", own.id, own.revision, {})
+        write: Insert | Update = Update("project_network", own.id, own.revision, {})
     else:
         subnet = _fresh(seen, pool, single=single)
         row = {
-            "id": context.mint(Prefix.PROJECT_NETWORK), "node_id": node_id, "tenant_id": tenant_id,
-            "project_id": project_id, "subnet": subnet, "revision": 0, "created_at": context.now,
-        }  # fmt: skip
+            "id": context.mint(Prefix.PROJECT_NETWORK),
+            "node_id": node_id,
+            "tenant_id": tenant_id,
+            "project_id": project_id,
+            "subnet": subnet,
+            "revision": 0,
+            "created_at": context.now,
+        }
         write = Insert("project_network", row)
         if subnet is None and (left := _left(seen)) is not None:
             subnet = left.subnet
             heir = {"tenant_id": tenant_id, "project_id": project_id}
-            write = Change("project_network", left.id, left.revision, heir)
+            write = Update("project_network", left.id, left.revision, heir)
     if subnet is None:
         return None
     addresses = _addresses(subnet, seen.neighbours, count)
@@ -108,7 +119,7 @@ def plan_network(
     return None if addresses is None else NetworkPlan(subnet, addresses, peers, write)
 
 
-def _fresh(seen: Networks, pool: IPv4Network, *, single: bool) -> str | None:
+def _fresh(seen: NodeNetworks, pool: IPv4Network, *, single: bool) -> str | None:
     """The first subnet that nobody ever had here."""
     taken = {each.subnet for each in seen.networks}
     most = 1 if single else min(NETWORK_SUBNETS_MAX, 1 << (SUBNET_BITS - pool.prefixlen))
@@ -120,13 +131,13 @@ def _fresh(seen: Networks, pool: IPv4Network, *, single: bool) -> str | None:
     return None
 
 
-def _left(seen: Networks) -> ProjectNetwork | None:
+def _left(seen: NodeNetworks) -> ProjectNetwork | None:
     """The network that has been empty the longest, as far as its id says."""
     used = {each.project_id for each in seen.neighbours}
     return min((each for each in seen.networks if each.project_id not in used), key=lambda each: each.id, default=None)
 
 
-def _addresses(subnet: str, neighbours: Sequence[Neighbour], count: int) -> tuple[str, ...] | None:
+def _addresses(subnet: str, neighbours: Sequence[NodeNeighbour], count: int) -> tuple[str, ...] | None:
     taken = {each.address for each in neighbours}
     base = IPv4Network(subnet).network_address
     free = (str(base + host) for host in range(FIRST_HOST, LAST_HOST + 1) if str(base + host) not in taken)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from mooring.core.fleet.task import Task
 from mooring.core.fleet.task_family import CLOSING
-from mooring.core.kernel.decision import Context, Insert
+from mooring.core.kernel.decision import DecisionContext, Insert
 from mooring.core.kernel.finding import bounded
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.json_schema import depth_exceeds, findings_of
@@ -131,7 +131,7 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ReceiptChainLink:
     """A place in a node's chain: the receipt that stands there, by its hash."""
 
     sequence: int
@@ -173,17 +173,22 @@ def read_body(body: bytes) -> dict[str, Any]:
 def check_subject(document: Mapping[str, Any], task: Task) -> None:
     """A receipt is about the task that it came with."""
     wanted = {
-        "task_id": task.id, "task_type": task.type, "node_id": task.node_id, "tenant_id": task.tenant_id,
-        "project_id": task.project_id, "allocation_id": task.allocation_id, "owner": task.owner,
-    }  # fmt: skip
+        "task_id": task.id,
+        "task_type": task.type,
+        "node_id": task.node_id,
+        "tenant_id": task.tenant_id,
+        "project_id": task.project_id,
+        "allocation_id": task.allocation_id,
+        "owner": task.owner,
+    }
     wrong = sorted(name for name, value in wanted.items() if document[name] != value)
     if wrong:
         raise ReceiptRefused(ReceiptFault.OTHER_TASK, f"its {wrong[0]} is not that of the task")
 
 
-def check_place(document: Mapping[str, Any], last: Link | None) -> None:
+def check_place(document: Mapping[str, Any], last: ReceiptChainLink | None) -> None:
     """A receipt is the next of its node's chain."""
-    expected = Link(0, FIRST_PREVIOUS) if last is None else last
+    expected = ReceiptChainLink(0, FIRST_PREVIOUS) if last is None else last
     sequence, previous = document["sequence"], document["previous"]
     if sequence > expected.sequence + 1:
         raise ReceiptRefused(
@@ -194,7 +199,7 @@ def check_place(document: Mapping[str, Any], last: Link | None) -> None:
 
 
 def receipt_of(
-    context: Context, task: Task, document: Mapping[str, Any], signed: tuple[bytes, bytes], *, late: bool
+    context: DecisionContext, task: Task, document: Mapping[str, Any], signed: tuple[bytes, bytes], *, late: bool
 ) -> Receipt:
     """The receipt as it is kept; `signed` are its bytes and the signature over them."""
     body, signature = signed

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from mooring.core.fleet.task_schema import NAME_PATTERN, REPOSITORY_PATTERN
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Insert, Write
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, Insert, Update, Write
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.secret import Sealed
@@ -70,7 +70,7 @@ class RuntimeSecret:
 
 
 @dataclass(frozen=True, slots=True)
-class SecretWish:
+class RuntimeSecretSpec:
     """A secret to be kept: whose, for what, and its value sealed."""
 
     tenant_id: str
@@ -83,7 +83,7 @@ class SecretWish:
 
 
 @dataclass(frozen=True, slots=True)
-class GrantWish:
+class SecretGrantRequest:
     """A secret that a task gets under a name: a stored one, or a token for one repository that is made at the claim."""
 
     name: str
@@ -100,23 +100,23 @@ def read_purpose(text: str, path: str = "purpose") -> SecretPurpose:
         raise invalid(path, f"one of {', '.join(SecretPurpose)}") from None
 
 
-def keep_secret(context: Context, wish: SecretWish, present: int) -> Decision[RuntimeSecret]:
+def store_secret(context: DecisionContext, spec: RuntimeSecretSpec, present: int) -> Decision[RuntimeSecret]:
     """Keep a secret for an instance or an allocation, of which `present` are there already."""
-    if (wish.instance_id is None) == (wish.allocation_id is None):
+    if (spec.instance_id is None) == (spec.allocation_id is None):
         raise invalid("instance_id", "a secret belongs to one instance, or to one allocation")
-    if not _NAME.fullmatch(wish.name):
+    if not _NAME.fullmatch(spec.name):
         raise invalid("name", f"a name of the form {NAME_PATTERN}")
     if present >= SECRETS_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"there are {SECRETS_MAX} secrets already", {"limit": SECRETS_MAX})
     secret = RuntimeSecret(
         id=context.mint(Prefix.RUNTIME_SECRET),
-        tenant_id=wish.tenant_id,
-        project_id=wish.project_id,
-        instance_id=wish.instance_id,
-        allocation_id=wish.allocation_id,
-        name=wish.name,
-        purpose=read_purpose(wish.purpose).value,
-        secret_id=wish.sealed.id,
+        tenant_id=spec.tenant_id,
+        project_id=spec.project_id,
+        instance_id=spec.instance_id,
+        allocation_id=spec.allocation_id,
+        name=spec.name,
+        purpose=read_purpose(spec.purpose).value,
+        secret_id=spec.sealed.id,
         revision=0,
         created_at=context.now,
     )
@@ -124,35 +124,47 @@ def keep_secret(context: Context, wish: SecretWish, present: int) -> Decision[Ru
     told = {"name": secret.name, "purpose": secret.purpose, "belongs_to": secret.instance_id or secret.allocation_id}
     return Decision(
         result=secret,
-        writes=(Insert("secret", wish.sealed.row(context.now)), Insert("runtime_secret", row)),
+        writes=(Insert("secret", spec.sealed.row(context.now)), Insert("runtime_secret", row)),
         audits=(
-            Audited(
-                "secret.create", "runtime_secret", secret.id, secret.tenant_id, secret.project_id, after=told,
+            AuditRecord(
+                "secret.create",
+                "runtime_secret",
+                secret.id,
+                secret.tenant_id,
+                secret.project_id,
+                after=told,
                 app_instance_id=secret.instance_id,
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def destroy_secrets(
-    context: Context, secrets: Iterable[RuntimeSecret]
-) -> tuple[tuple[Write, ...], tuple[Audited, ...]]:
+    context: DecisionContext, secrets: Iterable[RuntimeSecret]
+) -> tuple[tuple[Write, ...], tuple[AuditRecord, ...]]:
     """What destroys these secrets, to be put into the decision that ends what they belong to."""
     writes: list[Write] = []
-    audits: list[Audited] = []
+    audits: list[AuditRecord] = []
     for each in secrets:
         if each.destroyed_at is not None:
             continue
         gone = {"secret_id": None, "destroyed_at": context.now}
-        writes.append(Change("runtime_secret", each.id, each.revision, gone))
+        writes.append(Update("runtime_secret", each.id, each.revision, gone))
         audits.append(
-            Audited("secret.destroy", "runtime_secret", each.id, each.tenant_id, each.project_id,
-                    before={"name": each.name, "purpose": each.purpose}, app_instance_id=each.instance_id)
-        )  # fmt: skip
+            AuditRecord(
+                "secret.destroy",
+                "runtime_secret",
+                each.id,
+                each.tenant_id,
+                each.project_id,
+                before={"name": each.name, "purpose": each.purpose},
+                app_instance_id=each.instance_id,
+            )
+        )
     return tuple(writes), tuple(audits)
 
 
-def destroy_all(context: Context, secrets: Sequence[RuntimeSecret]) -> Decision[tuple[RuntimeSecret, ...]]:
+def destroy_all(context: DecisionContext, secrets: Sequence[RuntimeSecret]) -> Decision[tuple[RuntimeSecret, ...]]:
     """Destroy these secrets, whatever becomes of what they belong to."""
     writes, audits = destroy_secrets(context, secrets)
     after = tuple(
@@ -161,19 +173,19 @@ def destroy_all(context: Context, secrets: Sequence[RuntimeSecret]) -> Decision[
     return Decision(result=after, writes=writes, audits=audits)
 
 
-def check_grant(wish: GrantWish, instance_id: str | None, allocation_id: str, path: str) -> None:
+def check_grant(request: SecretGrantRequest, instance_id: str | None, allocation_id: str, path: str) -> None:
     """A task gets what belongs to its own instance or allocation, for the purpose that it was kept for."""
-    if not _NAME.fullmatch(wish.name):
+    if not _NAME.fullmatch(request.name):
         raise invalid(f"{path}/name", f"a name of the form {NAME_PATTERN}")
-    purpose = read_purpose(wish.purpose, f"{path}/purpose")
-    if (wish.stored is None) == (wish.repository is None):
+    purpose = read_purpose(request.purpose, f"{path}/purpose")
+    if (request.stored is None) == (request.repository is None):
         raise invalid(path, "either a stored secret or a repository")
-    if wish.repository is not None:
+    if request.repository is not None:
         if purpose is not SecretPurpose.ARTIFACT_PULL:
             raise invalid(f"{path}/purpose", f"a repository is read for {SecretPurpose.ARTIFACT_PULL}")
-        if len(wish.repository) > 255 or not _REPOSITORY.fullmatch(wish.repository):
+        if len(request.repository) > 255 or not _REPOSITORY.fullmatch(request.repository):
             raise invalid(f"{path}/repository", "a repository such as team/app")
-    stored = wish.stored
+    stored = request.stored
     if stored is None:
         return
     own = stored.instance_id == instance_id if stored.instance_id else stored.allocation_id == allocation_id
@@ -185,15 +197,23 @@ def check_grant(wish: GrantWish, instance_id: str | None, allocation_id: str, pa
         raise invalid(f"{path}/purpose", f"the secret was kept for {stored.purpose}")
 
 
-def grant_row(context: Context, wish: GrantWish, task: tuple[str, str, str], until: datetime) -> Insert:
+def grant_row(
+    context: DecisionContext, request: SecretGrantRequest, task: tuple[str, str, str], until: datetime
+) -> Insert:
     """The row of a grant; `task` names tenant, project and task."""
     tenant_id, project_id, task_id = task
     return Insert(
         "secret_grant",
         {
-            "id": context.mint(Prefix.SECRET_GRANT), "tenant_id": tenant_id, "project_id": project_id,
-            "task_id": task_id, "name": wish.name, "purpose": wish.purpose,
-            "runtime_secret_id": None if wish.stored is None else wish.stored.id, "repository": wish.repository,
-            "expires_at": min(until, context.now + GRANT_LIFETIME_MAX), "created_at": context.now,
+            "id": context.mint(Prefix.SECRET_GRANT),
+            "tenant_id": tenant_id,
+            "project_id": project_id,
+            "task_id": task_id,
+            "name": request.name,
+            "purpose": request.purpose,
+            "runtime_secret_id": None if request.stored is None else request.stored.id,
+            "repository": request.repository,
+            "expires_at": min(until, context.now + GRANT_LIFETIME_MAX),
+            "created_at": context.now,
         },
-    )  # fmt: skip
+    )

@@ -15,7 +15,7 @@ from typing import Final
 
 from mooring.core.catalog.compatibility import CapacityShape
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
@@ -71,7 +71,7 @@ class SkuPrice:
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class SkuPriceSpec:
     """What a GPU costs for an hour."""
 
     minor_per_gpu_hour: int
@@ -79,7 +79,7 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
-class SkuWish:
+class SkuSpec:
     """A SKU that somebody asks for."""
 
     slug: str
@@ -88,7 +88,7 @@ class SkuWish:
     gpu_model: str
     regions: tuple[str, ...]
     allowed_gpu_counts: tuple[int, ...]
-    price: Price
+    price: SkuPriceSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +104,19 @@ class SkuChange:
     reason: str = ""
 
 
-def create_sku(context: Context, wish: SkuWish, skus_there: int) -> Decision[Sku]:
+def create_sku(context: DecisionContext, spec: SkuSpec, skus_there: int) -> Decision[Sku]:
     """Offer a kind of capacity."""
     if skus_there >= SKUS_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"there are at most {SKUS_MAX} SKUs", {"limit": SKUS_MAX})
-    price = _price(wish.price)
+    price = _price(spec.price)
     sku = Sku(
         id=context.mint(Prefix.SKU),
-        slug=validation.slug(wish.slug),
-        display_name=validation.display_name(wish.display_name),
-        shape=wish.shape.value,
-        gpu_model=validation.display_name(wish.gpu_model, "gpu_model", GPU_MODEL_MAX),
-        regions=_regions(wish.regions),
-        allowed_gpu_counts=_counts(wish.allowed_gpu_counts),
+        slug=validation.slug(spec.slug),
+        display_name=validation.display_name(spec.display_name),
+        shape=spec.shape.value,
+        gpu_model=validation.display_name(spec.gpu_model, "gpu_model", GPU_MODEL_MAX),
+        regions=_regions(spec.regions),
+        allowed_gpu_counts=_counts(spec.allowed_gpu_counts),
         price_minor_per_gpu_hour=price.minor_per_gpu_hour,
         currency=price.currency,
         price_revision=1,
@@ -129,11 +129,11 @@ def create_sku(context: Context, wish: SkuWish, skus_there: int) -> Decision[Sku
         result=sku,
         writes=(Insert("sku", asdict(sku)), _line(context, sku, "the first price")),
         events=(_happened(sku, {"change": "created", **told}),),
-        audits=(Audited("sku.update", "sku", sku.id, None, after=told),),
+        audits=(AuditRecord("sku.update", "sku", sku.id, None, after=told),),
     )
 
 
-def update_sku(context: Context, sku: Sku, change: SkuChange, revision_seen: int | None) -> Decision[Sku]:
+def update_sku(context: DecisionContext, sku: Sku, change: SkuChange, revision_seen: int | None) -> Decision[Sku]:
     """Change what is offered, or what it costs from now on; a change of nothing is no change."""
     if revision_seen is not None and revision_seen != sku.revision:
         raise Refusal(
@@ -152,16 +152,16 @@ def update_sku(context: Context, sku: Sku, change: SkuChange, revision_seen: int
     what = "repriced" if repriced else "updated" if changed.status == sku.status else changed.status
     return Decision(
         result=replace(changed, revision=sku.revision + 1),
-        writes=(*line, Change("sku", sku.id, sku.revision, columns)),
+        writes=(*line, Update("sku", sku.id, sku.revision, columns)),
         events=(_happened(sku, {"change": what, **after}),),
-        audits=(Audited("sku.update", "sku", sku.id, None, before=before, after=after, reason=reason or None),),
+        audits=(AuditRecord("sku.update", "sku", sku.id, None, before=before, after=after, reason=reason or None),),
     )
 
 
 def _changed(sku: Sku, change: SkuChange) -> Sku:
     amount, currency = change.price_minor_per_gpu_hour, change.currency
     price = _price(
-        Price(
+        SkuPriceSpec(
             sku.price_minor_per_gpu_hour if amount is None else amount,
             sku.currency if currency is None else currency,
         )
@@ -180,7 +180,7 @@ def _changed(sku: Sku, change: SkuChange) -> Sku:
     )
 
 
-def _line(context: Context, sku: Sku, reason: str) -> Insert:
+def _line(context: DecisionContext, sku: Sku, reason: str) -> Insert:
     line = SkuPrice(
         id=context.mint(Prefix.SKU_PRICE),
         sku_id=sku.id,
@@ -194,7 +194,7 @@ def _line(context: Context, sku: Sku, reason: str) -> Insert:
     return Insert("sku_price", asdict(line))
 
 
-def _price(price: Price) -> Price:
+def _price(price: SkuPriceSpec) -> SkuPriceSpec:
     if not 0 <= price.minor_per_gpu_hour <= PRICE_MAX:
         raise validation.invalid("price_minor_per_gpu_hour", f"0 to {PRICE_MAX} minor units")
     if not _CURRENCY.fullmatch(price.currency):
@@ -221,5 +221,5 @@ def _told(sku: Sku) -> dict[str, object]:
     return {name: value for name, value in asdict(sku).items() if name not in kept}
 
 
-def _happened(sku: Sku, data: Mapping[str, object]) -> Happened:
-    return Happened(EventType.SKU_CHANGED, "sku", sku.id, None, data=data)
+def _happened(sku: Sku, data: Mapping[str, object]) -> EventRecord:
+    return EventRecord(EventType.SKU_CHANGED, "sku", sku.id, None, data=data)

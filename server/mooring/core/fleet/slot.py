@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from mooring.core.kernel.decision import Change
+from mooring.core.kernel.decision import Update
 from mooring.core.kernel.errors import Code, Refusal
 
 
@@ -60,17 +60,17 @@ class Slot:
         return self.status in (SlotStatus.CLAIMED, SlotStatus.CLEANUP_BLOCKED)
 
 
-def claim_slots(slots: Sequence[Slot], allocation_id: str) -> tuple[Change, ...]:
+def claim_slots(slots: Sequence[Slot], allocation_id: str) -> tuple[Update, ...]:
     """Free slots become an allocation's; whoever was slower finds another revision."""
     return _changed(slots, SlotStatus.CLAIMED, allocation_id)
 
 
-def free_slots(slots: Iterable[Slot]) -> tuple[Change, ...]:
+def free_slots(slots: Iterable[Slot]) -> tuple[Update, ...]:
     """Slots return to the pool; the caller has the clean receipt in his hands."""
     return _changed(slots, SlotStatus.FREE, None)
 
 
-def block_slots(slots: Iterable[Slot]) -> tuple[Change, ...]:
+def block_slots(slots: Iterable[Slot]) -> tuple[Update, ...]:
     """Slots whose teardown was not proven stay with their allocation."""
     claimed = [slot for slot in slots if slot.status != SlotStatus.CLEANUP_BLOCKED]
     return tuple(
@@ -78,13 +78,13 @@ def block_slots(slots: Iterable[Slot]) -> tuple[Change, ...]:
     )
 
 
-def quarantine_slots(slots: Iterable[Slot]) -> tuple[Change, ...]:
+def quarantine_slots(slots: Iterable[Slot]) -> tuple[Update, ...]:
     """Slots of a node that goes for ever; whose they were stays readable."""
     left = [slot for slot in slots if slot.status != SlotStatus.QUARANTINED]
     return tuple(change for slot in left for change in _changed([slot], SlotStatus.QUARANTINED, slot.allocation_id))
 
 
-def _changed(slots: Iterable[Slot], status: SlotStatus, allocation_id: str | None) -> tuple[Change, ...]:
+def _changed(slots: Iterable[Slot], status: SlotStatus, allocation_id: str | None) -> tuple[Update, ...]:
     changes = []
     for slot in slots:
         if status not in _LEGAL[SlotStatus(slot.status)]:
@@ -93,5 +93,5 @@ def _changed(slots: Iterable[Slot], status: SlotStatus, allocation_id: str | Non
                 f"slot {slot.index} is {slot.status}: it does not become {status}",
                 {"slot_id": slot.id, "state": slot.status, "allowed": sorted(_LEGAL[SlotStatus(slot.status)])},
             )
-        changes.append(Change("slot", slot.id, slot.revision, {"status": status.value, "allocation_id": allocation_id}))
+        changes.append(Update("slot", slot.id, slot.revision, {"status": status.value, "allocation_id": allocation_id}))
     return tuple(changes)

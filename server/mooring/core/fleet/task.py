@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from mooring.core.fleet.task_log_read import LOG_READ
-from mooring.core.kernel.lifecycle import Edge, Machine, Who
+from mooring.core.kernel.lifecycle import Lifecycle, Transition, Who
 
 
 class TaskState(StrEnum):
@@ -37,7 +37,7 @@ class TaskTrigger(StrEnum):
 
 S, T = TaskState, TaskTrigger
 
-TASK = Machine(
+TASK = Lifecycle(
     name="task",
     about="One typed, signed, expiring piece of work for a node agent.",
     states=TaskState,
@@ -53,18 +53,18 @@ TASK = Machine(
         S.EXPIRED: "its time is over; if it was claimed, the owner is verified before anything else",
     },
     edges=(
-        Edge(S.QUEUED, T.CLAIM, S.CLAIMED, Who.AGENT, "The node's agent takes it under a lease."),
-        Edge(S.QUEUED, T.CANCEL, S.CANCELLED, Who.SYSTEM, "What wanted it has ended, and nobody has begun it."),
-        Edge(S.QUEUED, T.EXPIRE, S.EXPIRED, Who.WORKER, "Its time is over before any agent came for it."),
-        Edge(S.CLAIMED, T.SUCCEED, S.SUCCEEDED, Who.AGENT, "The receipt shows that it is done."),
-        Edge(S.CLAIMED, T.FAIL, S.FAILED, Who.AGENT, "The receipt shows that it could not be done."),
-        Edge(S.CLAIMED, T.LOSE_LEASE, S.QUEUED, Who.WORKER, "The agent fell silent, so it is offered again."),
-        Edge(S.CLAIMED, T.CANCEL, S.CANCELLING, Who.SYSTEM, "What wanted it has ended, but it is begun."),
-        Edge(S.CLAIMED, T.EXPIRE, S.EXPIRED, Who.WORKER, "Its time is over; nobody knows what was done."),
-        Edge(S.CANCELLING, T.FINISH_CANCEL, S.CANCELLED, Who.AGENT, "The receipt shows that it ended early."),
-        Edge(S.CANCELLING, T.SUCCEED, S.SUCCEEDED, Who.AGENT, "It was done before the agent heard of it."),
-        Edge(S.CANCELLING, T.FAIL, S.FAILED, Who.AGENT, "It came to an error before it had ended early."),
-        Edge(S.CANCELLING, T.EXPIRE, S.EXPIRED, Who.WORKER, "Its time is over, and the agent is silent."),
+        Transition(S.QUEUED, T.CLAIM, S.CLAIMED, Who.AGENT, "The node's agent takes it under a lease."),
+        Transition(S.QUEUED, T.CANCEL, S.CANCELLED, Who.SYSTEM, "What wanted it has ended, and nobody has begun it."),
+        Transition(S.QUEUED, T.EXPIRE, S.EXPIRED, Who.WORKER, "Its time is over before any agent came for it."),
+        Transition(S.CLAIMED, T.SUCCEED, S.SUCCEEDED, Who.AGENT, "The receipt shows that it is done."),
+        Transition(S.CLAIMED, T.FAIL, S.FAILED, Who.AGENT, "The receipt shows that it could not be done."),
+        Transition(S.CLAIMED, T.LOSE_LEASE, S.QUEUED, Who.WORKER, "The agent fell silent, so it is offered again."),
+        Transition(S.CLAIMED, T.CANCEL, S.CANCELLING, Who.SYSTEM, "What wanted it has ended, but it is begun."),
+        Transition(S.CLAIMED, T.EXPIRE, S.EXPIRED, Who.WORKER, "Its time is over; nobody knows what was done."),
+        Transition(S.CANCELLING, T.FINISH_CANCEL, S.CANCELLED, Who.AGENT, "The receipt shows that it ended early."),
+        Transition(S.CANCELLING, T.SUCCEED, S.SUCCEEDED, Who.AGENT, "It was done before the agent heard of it."),
+        Transition(S.CANCELLING, T.FAIL, S.FAILED, Who.AGENT, "It came to an error before it had ended early."),
+        Transition(S.CANCELLING, T.EXPIRE, S.EXPIRED, Who.WORKER, "Its time is over, and the agent is silent."),
     ),
     requires={
         S.CLAIMED: frozenset({"lease_expires_at"}),

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from mooring.core.fleet.runtime_secret import GrantWish, check_grant, grant_row
+from mooring.core.fleet.runtime_secret import SecretGrantRequest, check_grant, grant_row
 from mooring.core.fleet.task import SYSTEM_MAKER, TASK, Task, TaskState, owner_name
 from mooring.core.fleet.task_family import FAMILIES, WHOLE_ALLOCATION, TaskFamily, argument_findings, secret_names
 from mooring.core.fleet.task_schema import ARGUMENTS_BYTES_MAX
-from mooring.core.kernel.decision import Audited, Context, Happened, Insert, Write
+from mooring.core.kernel.decision import AuditRecord, DecisionContext, EventRecord, Insert, Write
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
@@ -44,7 +44,7 @@ UNWRITTEN: Final = frozenset({"status", "generation", "log_bytes", "log_truncate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskWish:
+class TaskRequest:
     """A task that somebody wants done."""
 
     tenant_id: str
@@ -59,7 +59,7 @@ class TaskWish:
     member_id: str | None = None
     operation_id: str | None = None
     lifetime: timedelta = LIFETIME
-    grants: tuple[GrantWish, ...] = ()
+    grants: tuple[SecretGrantRequest, ...] = ()
     maker: str = SYSTEM_MAKER  # or the service account that asks for it
 
 
@@ -69,30 +69,30 @@ class NewTask:
 
     task: Task
     writes: tuple[Write, ...]
-    events: tuple[Happened, ...]
-    audits: tuple[Audited, ...]
+    events: tuple[EventRecord, ...]
+    audits: tuple[AuditRecord, ...]
 
 
-def make_task(context: Context, wish: TaskWish) -> NewTask:
+def make_task(context: DecisionContext, request: TaskRequest) -> NewTask:
     """The rows of a new task; a refusal where a node would not take it."""
-    family = _family(wish)
-    _check_form(wish)
-    _check_arguments(family, wish.arguments)
-    _check_grants(wish)
+    family = _family(request)
+    _check_form(request)
+    _check_arguments(family, request.arguments)
+    _check_grants(request)
     task = Task(
         id=context.mint(Prefix.TASK),
-        tenant_id=wish.tenant_id,
-        project_id=wish.project_id,
-        allocation_id=wish.allocation_id,
-        node_id=wish.node_id,
-        owner=owner_name(wish.allocation_id, wish.label),
-        instance_id=wish.instance_id,
-        member_id=wish.member_id,
-        operation_id=wish.operation_id,
-        step=wish.step,
+        tenant_id=request.tenant_id,
+        project_id=request.project_id,
+        allocation_id=request.allocation_id,
+        node_id=request.node_id,
+        owner=owner_name(request.allocation_id, request.label),
+        instance_id=request.instance_id,
+        member_id=request.member_id,
+        operation_id=request.operation_id,
+        step=request.step,
         type=family.type,
-        arguments=dict(wish.arguments),
-        maker=wish.maker,
+        arguments=dict(request.arguments),
+        maker=request.maker,
         status=TaskState.QUEUED.value,
         generation=0,
         revision=0,
@@ -100,64 +100,80 @@ def make_task(context: Context, wish: TaskWish) -> NewTask:
         correlation_id=context.correlation_id,
         trace_id=context.trace_id,
         created_at=context.now,
-        expires_at=context.now + wish.lifetime,
+        expires_at=context.now + request.lifetime,
     )
     row = {name: getattr(task, name) for name in Task.__slots__ if name not in UNWRITTEN}
     named = (task.tenant_id, task.project_id, task.id)
-    grants = [grant_row(context, each, named, task.expires_at) for each in wish.grants]
+    grants = [grant_row(context, each, named, task.expires_at) for each in request.grants]
     writes = (Insert("task", row, (TASK,)), *grants)
-    return NewTask(task, writes, () if task.is_quiet else (queued(task),), () if task.is_quiet else _audits(task, wish))
+    return NewTask(
+        task, writes, () if task.is_quiet else (queued(task),), () if task.is_quiet else _audits(task, request)
+    )
 
 
-def queued(task: Task) -> Happened:
+def queued(task: Task) -> EventRecord:
     """The event that wakes the node's poll, in whichever process it waits."""
-    return Happened(
-        EventType.TASK_QUEUED, "task", task.id, task.tenant_id, task.project_id,
-        {"type": task.type, "owner": task.owner, "step": task.step}, app_instance_id=task.instance_id,
-    )  # fmt: skip
+    return EventRecord(
+        EventType.TASK_QUEUED,
+        "task",
+        task.id,
+        task.tenant_id,
+        task.project_id,
+        {"type": task.type, "owner": task.owner, "step": task.step},
+        app_instance_id=task.instance_id,
+    )
 
 
-def _audits(task: Task, wish: TaskWish) -> tuple[Audited, ...]:
+def _audits(task: Task, request: TaskRequest) -> tuple[AuditRecord, ...]:
     told = {
-        "type": task.type, "owner": task.owner, "step": task.step, "maker": task.maker,
+        "type": task.type,
+        "owner": task.owner,
+        "step": task.step,
+        "maker": task.maker,
         "expires_at": task.expires_at.isoformat(),
-    }  # fmt: skip
-    made = Audited(
+    }
+    made = AuditRecord(
         "task.create", "task", task.id, task.tenant_id, task.project_id, after=told, app_instance_id=task.instance_id
     )
     granted = tuple(
-        Audited(
-            "secret.grant", "task", task.id, task.tenant_id, task.project_id,
+        AuditRecord(
+            "secret.grant",
+            "task",
+            task.id,
+            task.tenant_id,
+            task.project_id,
             after={
-                "name": each.name, "purpose": each.purpose, "repository": each.repository,
+                "name": each.name,
+                "purpose": each.purpose,
+                "repository": each.repository,
                 "runtime_secret_id": None if each.stored is None else each.stored.id,
             },
             app_instance_id=task.instance_id,
         )
-        for each in wish.grants
-    )  # fmt: skip
+        for each in request.grants
+    )
     return (made, *granted)
 
 
-def _family(wish: TaskWish) -> TaskFamily:
-    family = FAMILIES.get(wish.type)
+def _family(request: TaskRequest) -> TaskFamily:
+    family = FAMILIES.get(request.type)
     if family is None:
         raise invalid("type", f"one of {', '.join(FAMILIES)}")
-    if wish.maker != SYSTEM_MAKER and family.type in PLATFORM_ONLY:
+    if request.maker != SYSTEM_MAKER and family.type in PLATFORM_ONLY:
         raise Refusal(Code.PERMISSION_DENIED, f"{family.type} is asked for by the platform alone")
     return family
 
 
-def _check_form(wish: TaskWish) -> None:
-    if not _STEP.fullmatch(wish.step):
+def _check_form(request: TaskRequest) -> None:
+    if not _STEP.fullmatch(request.step):
         raise invalid("step", f"a name of the form {STEP_PATTERN}")
-    if wish.maker != SYSTEM_MAKER and wish.step.partition("/")[0] in PLATFORM_STEPS:
+    if request.maker != SYSTEM_MAKER and request.step.partition("/")[0] in PLATFORM_STEPS:
         raise invalid("step", "another name: the platform's own steps begin so")
-    if wish.label and not _LABEL.fullmatch(wish.label):
+    if request.label and not _LABEL.fullmatch(request.label):
         raise invalid("label", f"a label of the form {LABEL_PATTERN}")
-    if wish.label and wish.type in WHOLE_ALLOCATION:
-        raise invalid("label", f"{wish.type} concerns the whole allocation")
-    if not LIFETIME_MIN <= wish.lifetime <= LIFETIME_MAX:
+    if request.label and request.type in WHOLE_ALLOCATION:
+        raise invalid("label", f"{request.type} concerns the whole allocation")
+    if not LIFETIME_MIN <= request.lifetime <= LIFETIME_MAX:
         least, most = int(LIFETIME_MIN.total_seconds()), int(LIFETIME_MAX.total_seconds())
         raise invalid("lifetime_seconds", f"{least} to {most} seconds")
 
@@ -175,12 +191,12 @@ def _check_arguments(family: TaskFamily, arguments: Mapping[str, Any]) -> None:
         raise invalid("arguments", f"at most {ARGUMENTS_BYTES_MAX} bytes")
 
 
-def _check_grants(wish: TaskWish) -> None:
-    if len(wish.grants) > GRANTS_MAX:
+def _check_grants(request: TaskRequest) -> None:
+    if len(request.grants) > GRANTS_MAX:
         raise invalid("grants", f"at most {GRANTS_MAX}")
-    for index, each in enumerate(wish.grants):
-        check_grant(each, wish.instance_id, wish.allocation_id, f"grants/{index}")
-    granted, named = [each.name for each in wish.grants], secret_names(wish.arguments)
+    for index, each in enumerate(request.grants):
+        check_grant(each, request.instance_id, request.allocation_id, f"grants/{index}")
+    granted, named = [each.name for each in request.grants], secret_names(request.arguments)
     if len(set(granted)) != len(granted):
         raise invalid("grants", "one name is granted twice")
     if missing := sorted(named - set(granted)):

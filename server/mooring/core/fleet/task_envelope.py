@@ -30,13 +30,16 @@ class SealedSecret:
     def told(self) -> dict[str, str]:
         """As it stands in the payload."""
         return {
-            "name": self.name, "purpose": self.purpose, "ephemeral_key": encode(self.ephemeral_key),
-            "nonce": encode(self.nonce), "ciphertext": encode(self.ciphertext),
-        }  # fmt: skip
+            "name": self.name,
+            "purpose": self.purpose,
+            "ephemeral_key": encode(self.ephemeral_key),
+            "nonce": encode(self.nonce),
+            "ciphertext": encode(self.ciphertext),
+        }
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
+class TaskEnvelope:
     """A signed payload as it goes to an agent."""
 
     payload: str

@@ -15,7 +15,7 @@ from mooring.core.fleet.task import Task, TaskState
 from mooring.core.fleet.task_family import CLOSING, DEPTH_MAX, FAMILIES, FailureCode, RefusalReason, result_findings
 from mooring.core.fleet.task_log_read import CONTENT, LOG_READ
 from mooring.core.fleet.task_schema import LOG_BYTES_MAX, RESULT_BYTES_MAX
-from mooring.core.fleet.task_transitions import Ended, Outcome
+from mooring.core.fleet.task_transitions import TaskEnd, TaskOutcome
 from mooring.core.kernel.finding import Finding
 from mooring.core.kernel.json_schema import depth_exceeds
 
@@ -42,7 +42,7 @@ class ReportCode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TaskReportVerdict:
     """What the platform says to one report."""
 
     accepted: bool
@@ -50,11 +50,11 @@ class Verdict:
     detail: str | None = None
 
 
-ACCEPTED: Final = Verdict(True)
+ACCEPTED: Final = TaskReportVerdict(True)
 
 
 @dataclass(frozen=True, slots=True)
-class Progressed:
+class TaskProgressReport:
     """How far a task is."""
 
     task_id: str
@@ -63,7 +63,7 @@ class Progressed:
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class TaskLogReport:
     """Bytes of a task's output, from an offset."""
 
     task_id: str
@@ -73,17 +73,17 @@ class Logged:
 
 
 @dataclass(frozen=True, slots=True)
-class Resulted:
+class TaskResultReport:
     """How a task ended; with the body and the signature of a receipt, where there is one."""
 
     task_id: str
     fence: int
-    ended: Ended
+    ended: TaskEnd
     receipt: tuple[bytes, bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class TaskRejected:
     """A task that the agent did not take."""
 
     task_id: str | None
@@ -92,45 +92,45 @@ class Turned:
 
 
 @dataclass(frozen=True, slots=True)
-class Strayed:
+class TaskStrayReport:
     """What a sweep found on the node that the platform does not know of."""
 
     what: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class MalformedReport:
     """A report that is none."""
 
     detail: str
 
 
-Report = Progressed | Logged | Resulted | Turned | Strayed | Unreadable
+Report = TaskProgressReport | TaskLogReport | TaskResultReport | TaskRejected | TaskStrayReport | MalformedReport
 
 
-def refused(code: ReportCode, detail: str) -> Verdict:
+def refused(code: ReportCode, detail: str) -> TaskReportVerdict:
     """The answer to a report that is not taken."""
-    return Verdict(False, code, detail)
+    return TaskReportVerdict(False, code, detail)
 
 
-def why_not_held(task: Task, fence: int) -> Verdict | None:
+def why_not_held(task: Task, fence: int) -> TaskReportVerdict | None:
     """Why this fence does not hold the task now; none where it does."""
     if fence != task.fence or task.status == TaskState.QUEUED:
         return refused(ReportCode.LEASE_LOST, f"fence {fence} does not hold the task any more")
     return None
 
 
-def why_no_result(task: Task, resulted: Resulted) -> Verdict | None:
+def why_no_result(task: Task, resulted: TaskResultReport) -> TaskReportVerdict | None:
     """What is wrong with a result, before anything of it is believed."""
     ended = resulted.ended
-    if ended.outcome is Outcome.FAILED and ended.failure_code not in tuple(FailureCode):
+    if ended.outcome is TaskOutcome.FAILED and ended.failure_code not in tuple(FailureCode):
         return refused(ReportCode.VALIDATION_FAILED, f"failure.code is one of {', '.join(FailureCode)}")
     if depth_exceeds(ended.result, DEPTH_MAX) or _has_zero(ended.result):
         return refused(ReportCode.VALIDATION_FAILED, "the result is nested too deeply, or holds U+0000")
     if wrong := _why_no_output(task, ended.result or {}) or _why_no_content(task, ended.result or {}):
         return wrong
     family = FAMILIES.get(task.type)
-    if ended.outcome is Outcome.SUCCEEDED and family is not None:
+    if ended.outcome is TaskOutcome.SUCCEEDED and family is not None:
         findings = result_findings(family, ended.result or {})
         if findings:
             return refused(ReportCode.VALIDATION_FAILED, _told(findings[0]))
@@ -141,7 +141,7 @@ def why_no_result(task: Task, resulted: Resulted) -> Verdict | None:
     return None
 
 
-def _why_no_output(task: Task, result: Mapping[str, Any]) -> Verdict | None:
+def _why_no_output(task: Task, result: Mapping[str, Any]) -> TaskReportVerdict | None:
     """A program's output is in a result as far as the task asked for it, however the task ended."""
     if "output" not in result:
         return None
@@ -151,7 +151,7 @@ def _why_no_output(task: Task, result: Mapping[str, Any]) -> Verdict | None:
     return None
 
 
-def _why_no_content(task: Task, result: Mapping[str, Any]) -> Verdict | None:
+def _why_no_content(task: Task, result: Mapping[str, Any]) -> TaskReportVerdict | None:
     """What was read of a log is in the result of a read that succeeded, as far as it was asked for."""
     if CONTENT not in result:
         return None
@@ -166,7 +166,7 @@ def counted(result: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return {name: value for name, value in (result or {}).items() if name not in ("output", CONTENT)}
 
 
-def why_too_large(size: int) -> Verdict | None:
+def why_too_large(size: int) -> TaskReportVerdict | None:
     """Whether a result's document is larger than what is kept."""
     if size > RESULT_BYTES_MAX:
         return refused(ReportCode.VALIDATION_FAILED, f"the result is larger than {RESULT_BYTES_MAX} bytes")
@@ -174,7 +174,7 @@ def why_too_large(size: int) -> Verdict | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class LogAppend:
     """What of a chunk is new, where it goes, and whether something had to be left out."""
 
     offset: int
@@ -182,13 +182,13 @@ class Append:
     truncated: bool
 
 
-def fit_chunk(log_bytes: int, logged: Logged, limit: int) -> Append | Verdict:
+def fit_chunk(log_bytes: int, logged: TaskLogReport, limit: int) -> LogAppend | TaskReportVerdict:
     """What of a chunk is to be kept, after what is there already and within the limit."""
     if logged.offset > log_bytes:
         return refused(ReportCode.LOG_GAP, f"the output is known up to {log_bytes}")
     fresh = logged.chunk[log_bytes - logged.offset :]
     room = max(0, limit - log_bytes)
-    return Append(log_bytes, fresh[:room], truncated=len(fresh) > room)
+    return LogAppend(log_bytes, fresh[:room], truncated=len(fresh) > room)
 
 
 def _has_zero(value: Any) -> bool:

@@ -80,8 +80,11 @@ def _or_null(node: Node) -> Node:
 def _object(properties: Node, required: str = "", description: str = "") -> Node:
     """A closed object; `required` lists the properties that must be there, separated by blanks."""
     node: Node = {
-        "type": "object", "properties": properties, "required": required.split(), "additionalProperties": False,
-    }  # fmt: skip
+        "type": "object",
+        "properties": properties,
+        "required": required.split(),
+        "additionalProperties": False,
+    }
     return node | {"description": description} if description else node
 
 
@@ -91,9 +94,12 @@ def _path(description: str) -> Node:
 
 def _map(description: str, values: Node) -> Node:
     return {
-        "type": "object", "description": description, "maxProperties": 200, "additionalProperties": values,
+        "type": "object",
+        "description": description,
+        "maxProperties": 200,
+        "additionalProperties": values,
         "propertyNames": {"type": "string", "pattern": ENVIRONMENT_PATTERN, "maxLength": 128},
-    }  # fmt: skip
+    }
 
 
 NAME: Final = _text("a name of small letters, digits, points, hyphens and underscores", NAME_PATTERN, 63)

@@ -1,7 +1,7 @@
 """What becomes of a task: it is cancelled, its lease is lost, its time is over, or its agent tells how it ended.
 
-Claiming stands in `storage/fleet/task_claim.py`, one statement for many nodes. Everything here is decided one task at a time
-and guarded by the generation that was seen.
+Claiming stands in `storage/fleet/task_claim.py`, one statement for many nodes. Everything here is decided one task at
+a time and guarded by the generation that was seen.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,10 +14,10 @@ from mooring.core.fleet.receipt import Receipt
 from mooring.core.fleet.task import TASK, Task, TaskState, TaskTrigger
 from mooring.core.fleet.task_creation import queued
 from mooring.core.fleet.task_family import FailureCode, RefusalReason
-from mooring.core.kernel.decision import Audited, Context, Decision, Happened, Move, Write
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, StateChange, Write
 from mooring.core.kernel.event_types import EventType
 
-Told = TypeVar("Told", Happened, Audited)
+Told = TypeVar("Told", EventRecord, AuditRecord)
 DETAIL_LENGTH_MAX: Final = 2_000
 AWAITED: Final = frozenset({"tunnel.open"})
 """Tasks at whose other end somebody waits: what nobody came for in time is over."""
@@ -36,7 +36,7 @@ The others say that somebody showed the node something that is not its task; the
 """
 
 
-class Outcome(StrEnum):
+class TaskOutcome(StrEnum):
     """How a task ended, as its agent says."""
 
     SUCCEEDED = "succeeded"
@@ -45,10 +45,10 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class TaskEnd:
     """What an agent tells of a task that is over."""
 
-    outcome: Outcome
+    outcome: TaskOutcome
     failure_code: str | None = None
     failure_detail: str | None = None
     exit_code: int | None = None
@@ -57,16 +57,16 @@ class Ended:
 
 
 _TRIGGER: Final = {
-    Outcome.SUCCEEDED: TaskTrigger.SUCCEED,
-    Outcome.FAILED: TaskTrigger.FAIL,
-    Outcome.CANCELLED: TaskTrigger.FINISH_CANCEL,
+    TaskOutcome.SUCCEEDED: TaskTrigger.SUCCEED,
+    TaskOutcome.FAILED: TaskTrigger.FAIL,
+    TaskOutcome.CANCELLED: TaskTrigger.FINISH_CANCEL,
 }
 
 
-def finish(context: Context, task: Task, ended: Ended, receipt: Receipt | None = None) -> Decision[Task]:
+def finish(context: DecisionContext, task: Task, ended: TaskEnd, receipt: Receipt | None = None) -> Decision[Task]:
     """The task is over; with its receipt, where there is one."""
     trigger = _TRIGGER[ended.outcome]
-    if ended.outcome is Outcome.CANCELLED and task.status == TaskState.CLAIMED:
+    if ended.outcome is TaskOutcome.CANCELLED and task.status == TaskState.CLAIMED:
         trigger = TaskTrigger.FAIL  # nobody asked the platform for it: the agent ended it for a reason of its own
     failed = trigger is not TaskTrigger.SUCCEED
     columns = {
@@ -88,7 +88,7 @@ def finish(context: Context, task: Task, ended: Ended, receipt: Receipt | None =
     )
 
 
-def refuse(context: Context, task: Task, reason: RefusalReason, detail: str) -> Decision[Task]:
+def refuse(context: DecisionContext, task: Task, reason: RefusalReason, detail: str) -> Decision[Task]:
     """The node did not take the task, and will not: it failed without an effect."""
     columns = {
         "finished_at": context.now,
@@ -102,7 +102,7 @@ def refuse(context: Context, task: Task, reason: RefusalReason, detail: str) -> 
     return Decision(after, writes, told, _heard(task, audit), traceless=task.is_quiet)
 
 
-def cancel(context: Context, task: Task) -> Decision[Task]:
+def cancel(context: DecisionContext, task: Task) -> Decision[Task]:
     """Ask for the early end of a task: at once where nobody has begun it, else its agent is asked."""
     if task.status == TaskState.CANCELLING:
         return Decision(task)
@@ -112,19 +112,24 @@ def cancel(context: Context, task: Task) -> Decision[Task]:
         audits = _heard(task, _audited("task.cancel", task, after, None))
         return Decision(after, writes, _heard(task, event), audits, traceless=task.is_quiet)
     after = replace(task, status=edge.target.value, generation=task.generation + 1)
-    told = Happened(
-        EventType.TASK_CANCELLING, "task", task.id, task.tenant_id, task.project_id,
-        {"type": task.type, "owner": task.owner}, app_instance_id=task.instance_id,
-    )  # fmt: skip
+    told = EventRecord(
+        EventType.TASK_CANCELLING,
+        "task",
+        task.id,
+        task.tenant_id,
+        task.project_id,
+        {"type": task.type, "owner": task.owner},
+        app_instance_id=task.instance_id,
+    )
     audits = _heard(task, _audited("task.cancel", task, after, None))
     writes = (_move(task, TaskTrigger.CANCEL, {}),)
     return Decision(after, writes, _heard(task, told), audits, traceless=task.is_quiet)
 
 
-def cancel_all(context: Context, tasks: Iterable[Task]) -> tuple[tuple[Write, ...], tuple[Happened, ...]]:
+def cancel_all(context: DecisionContext, tasks: Iterable[Task]) -> tuple[tuple[Write, ...], tuple[EventRecord, ...]]:
     """What cancels those of the tasks that are not over, to be put into the decision that ends what wanted them."""
     writes: list[Write] = []
-    events: list[Happened] = []
+    events: list[EventRecord] = []
     for task in tasks:
         if not task.is_over:
             decided = cancel(context, task)
@@ -140,15 +145,15 @@ def last_claim_at(task: Task) -> datetime:
     return min(task.expires_at, task.created_at + AWAITED_FOR)
 
 
-def lapse(context: Context, tasks: Iterable[Task], *, forsaken: bool = False) -> Decision[tuple[Task, ...]]:
+def lapse(context: DecisionContext, tasks: Iterable[Task], *, forsaken: bool = False) -> Decision[tuple[Task, ...]]:
     """Tasks whose time is over end; those whose lease is lost are offered again, under a higher fence.
 
     `forsaken` ones have a lease that nobody holds: their agent began anew and does not know of them.
     """
     after: list[Task] = []
     writes: list[Write] = []
-    events: list[Happened] = []
-    audits: list[Audited] = []
+    events: list[EventRecord] = []
+    audits: list[AuditRecord] = []
     for task in tasks:
         if last_claim_at(task) <= context.now:
             columns = {"finished_at": context.now, "lease_expires_at": None}
@@ -167,28 +172,40 @@ def lapse(context: Context, tasks: Iterable[Task], *, forsaken: bool = False) ->
     return Decision(tuple(after), tuple(writes), tuple(events), tuple(audits), traceless=quiet)
 
 
-def add_receipt(context: Context, task: Task, receipt: Receipt) -> Decision[Receipt]:
+def add_receipt(context: DecisionContext, task: Task, receipt: Receipt) -> Decision[Receipt]:
     """A receipt that came when its task had been given up: it is added to the record, and changes nothing else."""
     told = {"receipt_id": receipt.id, "clean": receipt.clean, "task_id": task.id, "owner": task.owner}
     return Decision(
         result=receipt,
         writes=(receipt.insert(),),
         events=(
-            Happened(
-                EventType.RECEIPT_ADDED, "receipt", receipt.id, task.tenant_id, task.project_id, told,
-                app_instance_id=task.instance_id, under=(task.correlation_id, task.trace_id),
+            EventRecord(
+                EventType.RECEIPT_ADDED,
+                "receipt",
+                receipt.id,
+                task.tenant_id,
+                task.project_id,
+                told,
+                app_instance_id=task.instance_id,
+                under=(task.correlation_id, task.trace_id),
             ),
         ),
         audits=(
-            Audited(
-                "agent.report", "receipt", receipt.id, task.tenant_id, task.project_id, after=told,
-                app_instance_id=task.instance_id, under=(task.correlation_id, task.trace_id),
+            AuditRecord(
+                "agent.report",
+                "receipt",
+                receipt.id,
+                task.tenant_id,
+                task.project_id,
+                after=told,
+                app_instance_id=task.instance_id,
+                under=(task.correlation_id, task.trace_id),
             ),
         ),
-    )  # fmt: skip
+    )
 
 
-def _exit_code(ended: Ended) -> int | None:
+def _exit_code(ended: TaskEnd) -> int | None:
     """How the program ended: a failure says it, and so does the result of one that succeeded."""
     told = None if ended.result is None else ended.result.get("exit_code")
     return told if ended.exit_code is None and isinstance(told, int) else ended.exit_code
@@ -200,36 +217,50 @@ def may_renew(task: Task, now: datetime) -> bool:
 
 
 def _end(
-    context: Context, task: Task, trigger: TaskTrigger, columns: Mapping[str, Any], receipt: Receipt | None
-) -> tuple[tuple[Write, ...], Happened, Task]:
+    context: DecisionContext, task: Task, trigger: TaskTrigger, columns: Mapping[str, Any], receipt: Receipt | None
+) -> tuple[tuple[Write, ...], EventRecord, Task]:
     move = _move(task, trigger, columns)
     after = replace(task, status=move.edge.target.value, generation=task.generation + 1, **dict(columns))
     told: dict[str, object] = {
-        "status": after.status, "type": task.type, "owner": task.owner, "step": task.step,
+        "status": after.status,
+        "type": task.type,
+        "owner": task.owner,
+        "step": task.step,
         "failure_code": after.failure_code,
-    }  # fmt: skip
+    }
     if receipt is not None:
         told |= {"receipt_id": receipt.id, "clean": receipt.clean}
-    event = Happened(
-        EventType.TASK_FINISHED, "task", task.id, task.tenant_id, task.project_id, told,
+    event = EventRecord(
+        EventType.TASK_FINISHED,
+        "task",
+        task.id,
+        task.tenant_id,
+        task.project_id,
+        told,
         app_instance_id=task.instance_id,
-    )  # fmt: skip
+    )
     return (move,), event, after
 
 
-def _move(task: Task, trigger: TaskTrigger, columns: Mapping[str, Any]) -> Move:
+def _move(task: Task, trigger: TaskTrigger, columns: Mapping[str, Any]) -> StateChange:
     edge = TASK.step(TaskState(task.status), trigger)
-    return Move("task", task.id, TASK, edge, task.generation, task.tenant_id, set=dict(columns))
+    return StateChange("task", task.id, TASK, edge, task.generation, task.tenant_id, set=dict(columns))
 
 
-def _audited(action: str, before: Task, after: Task, receipt: Receipt | None) -> Audited:
+def _audited(action: str, before: Task, after: Task, receipt: Receipt | None) -> AuditRecord:
     told: dict[str, object] = {"status": after.status, "fence": after.fence, "failure_code": after.failure_code}
     if receipt is not None:
         told |= {"receipt_id": receipt.id, "clean": receipt.clean}
-    return Audited(
-        action, "task", before.id, before.tenant_id, before.project_id, before={"status": before.status}, after=told,
+    return AuditRecord(
+        action,
+        "task",
+        before.id,
+        before.tenant_id,
+        before.project_id,
+        before={"status": before.status},
+        after=told,
         app_instance_id=before.instance_id,
-    )  # fmt: skip
+    )
 
 
 def _heard(task: Task, told: Told) -> tuple[Told, ...]:

@@ -10,7 +10,7 @@ from typing import Final
 
 from mooring.core.identity.token import BREAK_GLASS_LIFETIME, FreshToken, Token, break_glass_token, issue
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Context, Decision, Happened, Insert
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import Role
@@ -33,7 +33,7 @@ class BreakGlass:
 
 
 @dataclass(frozen=True, slots=True)
-class Entered:
+class BreakGlassEntry:
     """An entry and the token for it."""
 
     entry: BreakGlass
@@ -41,14 +41,14 @@ class Entered:
 
 
 def open_break_glass(
-    context: Context,
+    context: DecisionContext,
     tenant_id: str,
     role: Role,
     reason: str,
     fresh: FreshToken,
     *,
     limit: frozenset[str] | None = None,
-) -> Decision[Entered]:
+) -> Decision[BreakGlassEntry]:
     """Enter: the row, the token, and the tenant's own record of it, all at once.
 
     `limit` is what the token that asks for it was narrowed to: a narrow token makes no wider one.
@@ -69,8 +69,8 @@ def open_break_glass(
     issued = issue(token, fresh, action="break_glass.open")
     told = {"user_id": entry.user_id, "role": entry.role, "reason": entry.reason}
     return Decision(
-        result=Entered(entry, token),
+        result=BreakGlassEntry(entry, token),
         writes=(Insert("break_glass", asdict(entry)), *issued.writes),
-        events=(Happened(EventType.BREAK_GLASS_OPENED, "break_glass", entry.id, tenant_id, data=told),),
-        audits=(Audited("break_glass.open", "break_glass", entry.id, tenant_id, after=told, reason=entry.reason),),
+        events=(EventRecord(EventType.BREAK_GLASS_OPENED, "break_glass", entry.id, tenant_id, data=told),),
+        audits=(AuditRecord("break_glass.open", "break_glass", entry.id, tenant_id, after=told, reason=entry.reason),),
     )

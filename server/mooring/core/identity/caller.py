@@ -10,8 +10,8 @@ from mooring.core.kernel.permissions import (
     NODE_ACTIONS,
     ROLE_ACTIONS,
     Authority,
-    Binding,
     Role,
+    RoleBinding,
     Scope,
     authority_of,
     on_an_account,
@@ -85,7 +85,7 @@ def caller_of(facts: TokenFacts, now: datetime) -> Caller | None:
     if facts.service_account_id is not None:
         if facts.account_status != "active" or not facts.key_counts or facts.account_project_id is None:
             return None
-        bindings = [Binding(Scope.PROJECT, on_an_account(facts.account_actions or ()), facts.account_project_id)]
+        bindings = [RoleBinding(Scope.PROJECT, on_an_account(facts.account_actions or ()), facts.account_project_id)]
         actor = Actor(PrincipalKind.SERVICE_ACCOUNT, facts.service_account_id, facts.token_id)
         return _caller(facts, actor, bindings, limit, ())
     if facts.user_id is None or facts.user_disabled:
@@ -95,7 +95,7 @@ def caller_of(facts: TokenFacts, now: datetime) -> Caller | None:
         if not any("break_glass.open" in binding.actions for binding in bindings_of(facts.roles)):
             return None  # whoever may no longer enter is outside again
         role = Role(str(facts.break_glass_role))
-        held = [Binding(Scope.TENANT, _within_an_entry(ROLE_ACTIONS[role]))]
+        held = [RoleBinding(Scope.TENANT, _within_an_entry(ROLE_ACTIONS[role]))]
         return _caller(facts, actor, held, limit, ((role.value, None),))
     roles = tuple((role, project) for role, project in facts.roles)
     return _caller(facts, actor, bindings_of(roles), limit, roles)
@@ -112,24 +112,24 @@ def _within_an_entry(actions: frozenset[str]) -> frozenset[str]:
     return frozenset(key for key in actions if key.endswith(".read") or key in ENDS_OR_MENDS)
 
 
-def bindings_of(roles: Sequence[tuple[str, str | None]]) -> list[Binding]:
+def bindings_of(roles: Sequence[tuple[str, str | None]]) -> list[RoleBinding]:
     """What a user's roles give, and what every user may do with his own things."""
-    bindings = [Binding(Scope.SELF, _OWN_THINGS)]
+    bindings = [RoleBinding(Scope.SELF, _OWN_THINGS)]
     for name, project_id in roles:
         role = Role(name)
         actions = ROLE_ACTIONS[role]
         if project_id is not None:
-            bindings.append(Binding(Scope.PROJECT, actions, project_id))
+            bindings.append(RoleBinding(Scope.PROJECT, actions, project_id))
         else:
             scope = Scope.PLATFORM if role in (Role.PLATFORM_ADMIN, Role.PLATFORM_OPERATOR) else Scope.TENANT
-            bindings.append(Binding(scope, actions))
+            bindings.append(RoleBinding(scope, actions))
     return bindings
 
 
 def _caller(
     facts: TokenFacts,
     actor: Actor,
-    bindings: list[Binding],
+    bindings: list[RoleBinding],
     limit: frozenset[str] | None,
     roles: tuple[tuple[str, str | None], ...],
 ) -> Caller:

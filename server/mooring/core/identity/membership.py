@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from mooring.core.kernel.decision import Audited, Context, Decision, Happened, Insert, Remove
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Remove
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
@@ -40,7 +40,7 @@ def place_of(tenant_id: str | None, project_id: str | None) -> Place:
 
 
 def create_membership(
-    context: Context, giver: Authority, place: Place, user_id: str, role: Role
+    context: DecisionContext, giver: Authority, place: Place, user_id: str, role: Role
 ) -> Decision[Membership]:
     """Nobody gives a role with keys that he does not hold in that place."""
     if ROLE_SCOPE[role] is not place.scope:
@@ -66,7 +66,7 @@ def create_membership(
 
 
 def delete_membership(
-    context: Context, taker: Authority, membership: Membership, admins_left: int
+    context: DecisionContext, taker: Authority, membership: Membership, admins_left: int
 ) -> Decision[Membership]:
     """Nobody takes a role that he could not give, and no place loses its last admin."""
     role = Role(membership.role)
@@ -93,8 +93,8 @@ def require_ceiling(giver: Authority, place: Place, role: Role) -> None:
         )
 
 
-def _happened(type_: EventType, membership: Membership, data: Mapping[str, object]) -> Happened:
-    return Happened(type_, "membership", membership.id, membership.tenant_id, membership.project_id, data=data)
+def _happened(type_: EventType, membership: Membership, data: Mapping[str, object]) -> EventRecord:
+    return EventRecord(type_, "membership", membership.id, membership.tenant_id, membership.project_id, data=data)
 
 
 def _audited(
@@ -103,8 +103,8 @@ def _audited(
     *,
     before: Mapping[str, object] | None = None,
     after: Mapping[str, object] | None = None,
-) -> Audited:
-    return Audited(
+) -> AuditRecord:
+    return AuditRecord(
         action,
         "membership",
         membership.id,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.secret import Sealed
@@ -59,24 +59,31 @@ def audience_of(first_key_id: str) -> str:
     return f"mooring:{first_key_id}"
 
 
-def rotate_key(context: Context, current: PlatformKey, following: NextKey, keys_there: int) -> Decision[PlatformKey]:
+def rotate_key(
+    context: DecisionContext, current: PlatformKey, following: NextKey, keys_there: int
+) -> Decision[PlatformKey]:
     """Tasks are signed by the next key from now on."""
     if keys_there >= KEYS_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"there are at most {KEYS_MAX} keys in a chain", {"limit": KEYS_MAX})
     made = PlatformKey(following.id, following.public_key, current.id, following.signature, 0, context.now)
     row = {
-        "id": made.id, "purpose": TASK_SIGNING, "algorithm": ALGORITHM, "public_key": made.public_key,
-        "secret_id": following.sealed.id, "signed_by": current.id, "signature": following.signature,
+        "id": made.id,
+        "purpose": TASK_SIGNING,
+        "algorithm": ALGORITHM,
+        "public_key": made.public_key,
+        "secret_id": following.sealed.id,
+        "signed_by": current.id,
+        "signature": following.signature,
         "created_at": context.now,
-    }  # fmt: skip
+    }
     told = {"key_id": made.id, "signed_by": current.id}
     return Decision(
         result=made,
         writes=(
-            Change("platform_key", current.id, current.revision, {"retired_at": context.now}),
+            Update("platform_key", current.id, current.revision, {"retired_at": context.now}),
             Insert("secret", following.sealed.row(context.now)),
             Insert("platform_key", row),
         ),
-        events=(Happened(EventType.PLATFORM_KEY_ROTATED, "platform_key", made.id, None, data=told),),
-        audits=(Audited("platform_key.rotate", "platform_key", made.id, None, after=told),),
+        events=(EventRecord(EventType.PLATFORM_KEY_ROTATED, "platform_key", made.id, None, data=told),),
+        audits=(AuditRecord("platform_key.rotate", "platform_key", made.id, None, after=told),),
     )

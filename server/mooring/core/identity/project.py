@@ -6,7 +6,7 @@ from datetime import datetime
 
 from mooring.core.identity.tenant import require_revision
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
@@ -32,7 +32,7 @@ class ProjectContents:
     counts: tuple[tuple[str, int], ...]
 
 
-def create_project(context: Context, tenant_id: str, slug: str, display_name: str) -> Decision[Project]:
+def create_project(context: DecisionContext, tenant_id: str, slug: str, display_name: str) -> Decision[Project]:
     """A new, empty project."""
     project = Project(
         id=context.mint(Prefix.PROJECT),
@@ -47,13 +47,13 @@ def create_project(context: Context, tenant_id: str, slug: str, display_name: st
     return Decision(
         result=project,
         writes=(Insert("project", asdict(project)),),
-        events=(Happened(EventType.PROJECT_CREATED, "project", project.id, tenant_id, project.id, data=named),),
-        audits=(Audited("project.create", "project", project.id, tenant_id, project.id, after=named),),
+        events=(EventRecord(EventType.PROJECT_CREATED, "project", project.id, tenant_id, project.id, data=named),),
+        audits=(AuditRecord("project.create", "project", project.id, tenant_id, project.id, after=named),),
     )
 
 
 def update_project(
-    context: Context, project: Project, display_name: str, revision_seen: int | None
+    context: DecisionContext, project: Project, display_name: str, revision_seen: int | None
 ) -> Decision[Project]:
     """Only the display name changes: slug and id are in other people's scripts."""
     require_revision(project.revision, revision_seen)
@@ -61,18 +61,23 @@ def update_project(
     named = {"display_name": name}
     return Decision(
         result=replace(project, display_name=name, revision=project.revision + 1),
-        writes=(Change("project", project.id, project.revision, named),),
+        writes=(Update("project", project.id, project.revision, named),),
         events=(_happened(EventType.PROJECT_UPDATED, project, named),),
         audits=(
-            Audited(
-                "project.update", "project", project.id, project.tenant_id, project.id,
-                before={"display_name": project.display_name}, after=named,
+            AuditRecord(
+                "project.update",
+                "project",
+                project.id,
+                project.tenant_id,
+                project.id,
+                before={"display_name": project.display_name},
+                after=named,
             ),
         ),
-    )  # fmt: skip
+    )
 
 
-def delete_project(context: Context, project: Project, contents: ProjectContents) -> Decision[Project]:
+def delete_project(context: DecisionContext, project: Project, contents: ProjectContents) -> Decision[Project]:
     """Only an empty project goes; its row stays as a tombstone, and its slug is free again."""
     held = {noun: count for noun, count in contents.counts if count}
     if held:
@@ -80,10 +85,10 @@ def delete_project(context: Context, project: Project, contents: ProjectContents
         raise Refusal(Code.NOT_EMPTY, f"the project still holds {listed}", {"held": held})
     return Decision(
         result=replace(project, deleted_at=context.now, revision=project.revision + 1),
-        writes=(Change("project", project.id, project.revision, {"deleted_at": context.now}),),
+        writes=(Update("project", project.id, project.revision, {"deleted_at": context.now}),),
         events=(_happened(EventType.PROJECT_DELETED, project, {"slug": project.slug}),),
         audits=(
-            Audited(
+            AuditRecord(
                 "project.delete",
                 "project",
                 project.id,
@@ -95,5 +100,5 @@ def delete_project(context: Context, project: Project, contents: ProjectContents
     )
 
 
-def _happened(type_: EventType, project: Project, data: Mapping[str, object]) -> Happened:
-    return Happened(type_, "project", project.id, project.tenant_id, project.id, data=data)
+def _happened(type_: EventType, project: Project, data: Mapping[str, object]) -> EventRecord:
+    return EventRecord(type_, "project", project.id, project.tenant_id, project.id, data=data)

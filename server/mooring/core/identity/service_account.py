@@ -13,11 +13,20 @@ from typing import Final
 from mooring.core.identity.tenant import require_revision
 from mooring.core.identity.token import check_actions
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert, Move, Write
+from mooring.core.kernel.decision import (
+    AuditRecord,
+    Decision,
+    DecisionContext,
+    EventRecord,
+    Insert,
+    StateChange,
+    Update,
+    Write,
+)
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
-from mooring.core.kernel.lifecycle import Edge, Machine, Who
+from mooring.core.kernel.lifecycle import Lifecycle, Transition, Who
 from mooring.core.kernel.permissions import (
     SERVICE_ACCOUNT_CEILING,
     Authority,
@@ -42,7 +51,7 @@ class ServiceAccountTrigger(StrEnum):
 
 S, T = ServiceAccountState, ServiceAccountTrigger
 
-SERVICE_ACCOUNT = Machine(
+SERVICE_ACCOUNT = Lifecycle(
     name="service_account",
     about="A principal of exactly one project, for automation and adapters.",
     states=ServiceAccountState,
@@ -54,10 +63,10 @@ SERVICE_ACCOUNT = Machine(
         S.DELETED: "gone for ever; its row stays for what once named it",
     },
     edges=(
-        Edge(S.ACTIVE, T.DISABLE, S.DISABLED, Who.USER, "An admin of the project stops its use for now."),
-        Edge(S.ACTIVE, T.DELETE, S.DELETED, Who.USER, "Its use is over for ever."),
-        Edge(S.DISABLED, T.ENABLE, S.ACTIVE, Who.USER, "An admin of the project lets it be used again."),
-        Edge(S.DISABLED, T.DELETE, S.DELETED, Who.USER, "It was stopped, was not missed, and goes for ever."),
+        Transition(S.ACTIVE, T.DISABLE, S.DISABLED, Who.USER, "An admin of the project stops its use for now."),
+        Transition(S.ACTIVE, T.DELETE, S.DELETED, Who.USER, "Its use is over for ever."),
+        Transition(S.DISABLED, T.ENABLE, S.ACTIVE, Who.USER, "An admin of the project lets it be used again."),
+        Transition(S.DISABLED, T.DELETE, S.DELETED, Who.USER, "It was stopped, was not missed, and goes for ever."),
     ),
     requires={S.DISABLED: frozenset({"disabled_at"}), S.DELETED: frozenset({"deleted_at"})},
 )
@@ -110,7 +119,7 @@ class ServiceAccountKey:
 
 
 @dataclass(frozen=True, slots=True)
-class AccountWish:
+class ServiceAccountSpec:
     """What the caller asks for."""
 
     name: str
@@ -120,7 +129,7 @@ class AccountWish:
 
 
 def create_service_account(
-    context: Context, giver: Authority, place: Place, wish: AccountWish, accounts_there: int
+    context: DecisionContext, giver: Authority, place: Place, spec: ServiceAccountSpec, accounts_there: int
 ) -> Decision[ServiceAccount]:
     """A new account, with at most what its maker holds in this project, and a first key where one was given."""
     if accounts_there >= ACCOUNTS_MAX:
@@ -133,9 +142,9 @@ def create_service_account(
         id=context.mint(Prefix.SERVICE_ACCOUNT),
         tenant_id=str(place.tenant_id),
         project_id=str(place.project_id),
-        name=validation.slug(wish.name, "name"),
-        description=validation.remark(wish.description, "description"),
-        actions=_allowed_actions(giver, place, wish.actions),
+        name=validation.slug(spec.name, "name"),
+        description=validation.remark(spec.description, "description"),
+        actions=_allowed_actions(giver, place, spec.actions),
         status=SERVICE_ACCOUNT.initial.value,
         generation=0,
         revision=0,
@@ -143,8 +152,8 @@ def create_service_account(
     )
     writes: list[Write] = [Insert("service_account", asdict(account), born=(SERVICE_ACCOUNT,))]
     events = [_happened(EventType.SERVICE_ACCOUNT_CREATED, account, {"name": account.name, "actions": account.actions})]
-    if wish.public_key is not None:
-        key = _key(context, account, wish.public_key, None)
+    if spec.public_key is not None:
+        key = _key(context, account, spec.public_key, None)
         writes.append(Insert("service_account_key", asdict(key)))
         events.append(_happened(EventType.SERVICE_ACCOUNT_KEY_ADDED, account, {"key_id": key.id}))
     return Decision(
@@ -156,28 +165,32 @@ def create_service_account(
 
 
 def update_service_account(
-    context: Context, giver: Authority, account: ServiceAccount, wish: AccountWish, revision_seen: int | None
+    context: DecisionContext,
+    giver: Authority,
+    account: ServiceAccount,
+    spec: ServiceAccountSpec,
+    revision_seen: int | None,
 ) -> Decision[ServiceAccount]:
     """Another list or description; the giver holds every key that is new on the list."""
     require_revision(account.revision, revision_seen)
     if account.status == S.DELETED:
         raise Refusal(Code.NOT_FOUND, "the service account is deleted")
     place = Place(Scope.PROJECT, account.tenant_id, account.project_id)
-    _allowed_actions(giver, place, tuple(set(wish.actions) - set(account.actions)))
-    wanted = sorted(check_actions(wish.actions))
-    description = validation.remark(wish.description, "description")
+    _allowed_actions(giver, place, tuple(set(spec.actions) - set(account.actions)))
+    wanted = sorted(check_actions(spec.actions))
+    description = validation.remark(spec.description, "description")
     after = replace(account, actions=wanted, description=description, revision=account.revision + 1)
     changed: dict[str, object] = {"actions": wanted, "description": description}
     return Decision(
         result=after,
-        writes=(Change("service_account", account.id, account.revision, changed, account.generation),),
+        writes=(Update("service_account", account.id, account.revision, changed, account.generation),),
         events=(_happened(EventType.SERVICE_ACCOUNT_UPDATED, after, changed),),
         audits=(_audited("service_account.update", account, before={"actions": account.actions}, after=changed),),
     )
 
 
 def move_service_account(
-    context: Context, account: ServiceAccount, trigger: ServiceAccountTrigger
+    context: DecisionContext, account: ServiceAccount, trigger: ServiceAccountTrigger
 ) -> Decision[ServiceAccount]:
     """Disable, enable or delete."""
     edge = SERVICE_ACCOUNT.step(S(account.status), trigger)
@@ -188,7 +201,7 @@ def move_service_account(
     }
     moved: dict[str, object] = {"status": edge.target.value}
     after = replace(account, status=edge.target.value, generation=account.generation + 1, **dates[trigger])  # type: ignore[arg-type]
-    move = Move(
+    move = StateChange(
         "service_account",
         account.id,
         SERVICE_ACCOUNT,
@@ -206,7 +219,7 @@ def move_service_account(
 
 
 def add_key(
-    context: Context,
+    context: DecisionContext,
     account: ServiceAccount,
     live_keys: int,
     public_key: bytes,
@@ -237,13 +250,15 @@ def add_key(
     )
 
 
-def revoke_key(context: Context, account: ServiceAccount, key: ServiceAccountKey) -> Decision[ServiceAccountKey]:
+def revoke_key(
+    context: DecisionContext, account: ServiceAccount, key: ServiceAccountKey
+) -> Decision[ServiceAccountKey]:
     """The key counts no more, nor do the tokens that were made with it; revoking again changes nothing."""
     if key.revoked_at is not None:
         return Decision(result=key)
     return Decision(
         result=replace(key, revoked_at=context.now, revision=key.revision + 1),
-        writes=(Change("service_account_key", key.id, key.revision, {"revoked_at": context.now}),),
+        writes=(Update("service_account_key", key.id, key.revision, {"revoked_at": context.now}),),
         events=(_happened(EventType.SERVICE_ACCOUNT_KEY_REVOKED, account, {"key_id": key.id}),),
         audits=(_audited("service_account.key.revoke", account, before={"key_id": key.id}),),
     )
@@ -268,7 +283,7 @@ def _app_key_is_held(key: str, giver: Authority, place: Place) -> bool:
 
 
 def _key(
-    context: Context, account: ServiceAccount, public_key: bytes, expires_at: datetime | None
+    context: DecisionContext, account: ServiceAccount, public_key: bytes, expires_at: datetime | None
 ) -> ServiceAccountKey:
     if len(public_key) != ED25519_KEY_BYTES:
         raise validation.invalid("public_key", f"the {ED25519_KEY_BYTES} bytes of an Ed25519 public key, in base64")
@@ -285,8 +300,8 @@ def _key(
     )
 
 
-def _happened(type_: EventType, account: ServiceAccount, data: Mapping[str, object]) -> Happened:
-    return Happened(type_, "service_account", account.id, account.tenant_id, account.project_id, data=data)
+def _happened(type_: EventType, account: ServiceAccount, data: Mapping[str, object]) -> EventRecord:
+    return EventRecord(type_, "service_account", account.id, account.tenant_id, account.project_id, data=data)
 
 
 def _audited(
@@ -295,8 +310,8 @@ def _audited(
     *,
     before: Mapping[str, object] | None = None,
     after: Mapping[str, object] | None = None,
-) -> Audited:
-    return Audited(
+) -> AuditRecord:
+    return AuditRecord(
         action,
         "service_account",
         account.id,

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from mooring.core.identity.user import OneTime, User, new_user
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
@@ -24,7 +24,7 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True)
-class TenantMade:
+class CreatedTenant:
     """A new tenant with its first admin and that user's one-time sign-in."""
 
     tenant: Tenant
@@ -40,8 +40,8 @@ class FirstAdmin:
 
 
 def create_tenant(
-    context: Context, slug: str, display_name: str, first_admin: FirstAdmin, one_time: OneTime
-) -> Decision[TenantMade]:
+    context: DecisionContext, slug: str, display_name: str, first_admin: FirstAdmin, one_time: OneTime
+) -> Decision[CreatedTenant]:
     """A tenant is never without an admin: both are made together."""
     tenant = Tenant(
         id=context.mint(Prefix.TENANT),
@@ -53,43 +53,56 @@ def create_tenant(
     made = new_user(context, tenant.id, (first_admin.email, first_admin.display_name), one_time, path="first_admin")
     membership_id = context.mint(Prefix.MEMBERSHIP)
     membership = {
-        "id": membership_id, "tenant_id": tenant.id, "project_id": None, "user_id": made.user.id,
-        "role": Role.TENANT_ADMIN.value, "created_at": context.now,
-    }  # fmt: skip
+        "id": membership_id,
+        "tenant_id": tenant.id,
+        "project_id": None,
+        "user_id": made.user.id,
+        "role": Role.TENANT_ADMIN.value,
+        "created_at": context.now,
+    }
     role = {"user_id": made.user.id, "role": Role.TENANT_ADMIN.value}
     return Decision(
-        result=TenantMade(tenant, made.user),
+        result=CreatedTenant(tenant, made.user),
         writes=(Insert("tenant", asdict(tenant)), made.insert, Insert("membership", membership)),
         events=(
-            Happened(EventType.TENANT_CREATED, "tenant", tenant.id, tenant.id, data={"slug": tenant.slug}),
-            Happened(EventType.USER_CREATED, "user", made.user.id, tenant.id),
-            Happened(EventType.MEMBERSHIP_CREATED, "membership", membership_id, tenant.id, data=role),
+            EventRecord(EventType.TENANT_CREATED, "tenant", tenant.id, tenant.id, data={"slug": tenant.slug}),
+            EventRecord(EventType.USER_CREATED, "user", made.user.id, tenant.id),
+            EventRecord(EventType.MEMBERSHIP_CREATED, "membership", membership_id, tenant.id, data=role),
         ),
         audits=(
-            Audited(
-                "tenant.create", "tenant", tenant.id, tenant.id,
+            AuditRecord(
+                "tenant.create",
+                "tenant",
+                tenant.id,
+                tenant.id,
                 after={"slug": tenant.slug, "display_name": tenant.display_name, "first_admin": made.user.id},
             ),
         ),
-    )  # fmt: skip
+    )
 
 
-def update_tenant(context: Context, tenant: Tenant, display_name: str, revision_seen: int | None) -> Decision[Tenant]:
+def update_tenant(
+    context: DecisionContext, tenant: Tenant, display_name: str, revision_seen: int | None
+) -> Decision[Tenant]:
     """Only the display name changes: slug and id are in other people's scripts."""
     require_revision(tenant.revision, revision_seen)
     name = validation.display_name(display_name)
     after = replace(tenant, display_name=name, revision=tenant.revision + 1)
     return Decision(
         result=after,
-        writes=(Change("tenant", tenant.id, tenant.revision, {"display_name": name}),),
-        events=(Happened(EventType.TENANT_UPDATED, "tenant", tenant.id, tenant.id, data={"display_name": name}),),
+        writes=(Update("tenant", tenant.id, tenant.revision, {"display_name": name}),),
+        events=(EventRecord(EventType.TENANT_UPDATED, "tenant", tenant.id, tenant.id, data={"display_name": name}),),
         audits=(
-            Audited(
-                "tenant.update", "tenant", tenant.id, tenant.id,
-                before={"display_name": tenant.display_name}, after={"display_name": name},
+            AuditRecord(
+                "tenant.update",
+                "tenant",
+                tenant.id,
+                tenant.id,
+                before={"display_name": tenant.display_name},
+                after={"display_name": name},
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def require_revision(revision: int, revision_seen: int | None) -> None:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.permissions import ACTIONS, beyond_ceiling, is_app_action
@@ -76,13 +76,13 @@ class FreshToken:
     hash: bytes
 
 
-def session_token(context: Context, fresh: FreshToken, user_id: str, tenant_id: str | None) -> Token:
+def session_token(context: DecisionContext, fresh: FreshToken, user_id: str, tenant_id: str | None) -> Token:
     """The token of a person who signed in."""
     return _token(context, fresh, TokenKind.SESSION, SESSION_LIFETIME, tenant_id=tenant_id, user_id=user_id)
 
 
 def personal_token(
-    context: Context,
+    context: DecisionContext,
     fresh: FreshToken,
     holder: tuple[str, str | None],
     wanted: tuple[str, timedelta, list[str] | None],
@@ -110,7 +110,7 @@ def personal_token(
 
 
 def _token(
-    context: Context,
+    context: DecisionContext,
     fresh: FreshToken,
     kind: TokenKind,
     lifetime: timedelta,
@@ -141,26 +141,38 @@ def _token(
 
 
 def service_account_token(
-    context: Context, fresh: FreshToken, tenant_id: str, service_account_id: str, key_id: str
+    context: DecisionContext, fresh: FreshToken, tenant_id: str, service_account_id: str, key_id: str
 ) -> Token:
     """The token that a signed assertion is exchanged for."""
     return _token(
-        context, fresh, TokenKind.SERVICE_ACCOUNT, SERVICE_ACCOUNT_LIFETIME,
-        tenant_id=tenant_id, service_account_id=service_account_id, key_id=key_id,
-    )  # fmt: skip
+        context,
+        fresh,
+        TokenKind.SERVICE_ACCOUNT,
+        SERVICE_ACCOUNT_LIFETIME,
+        tenant_id=tenant_id,
+        service_account_id=service_account_id,
+        key_id=key_id,
+    )
 
 
-def node_token(context: Context, fresh: FreshToken, node_id: str) -> Token:
+def node_token(context: DecisionContext, fresh: FreshToken, node_id: str) -> Token:
     """The token of a node's agent. It needs none of its own revoked: with the node's retirement it counts no more."""
     return _token(context, fresh, TokenKind.NODE, NODE_LIFETIME, tenant_id=None, node_id=node_id)
 
 
-def break_glass_token(context: Context, fresh: FreshToken, tenant_id: str, user_id: str, entry_id: str) -> Token:
+def break_glass_token(
+    context: DecisionContext, fresh: FreshToken, tenant_id: str, user_id: str, entry_id: str
+) -> Token:
     """The token of a platform admin inside a tenant."""
     return _token(
-        context, fresh, TokenKind.BREAK_GLASS, BREAK_GLASS_LIFETIME,
-        tenant_id=tenant_id, user_id=user_id, break_glass_id=entry_id,
-    )  # fmt: skip
+        context,
+        fresh,
+        TokenKind.BREAK_GLASS,
+        BREAK_GLASS_LIFETIME,
+        tenant_id=tenant_id,
+        user_id=user_id,
+        break_glass_id=entry_id,
+    )
 
 
 def issue(token: Token, fresh: FreshToken, *, action: str, project_id: str | None = None) -> Decision[Token]:
@@ -171,20 +183,20 @@ def issue(token: Token, fresh: FreshToken, *, action: str, project_id: str | Non
     return Decision(
         result=token,
         writes=(Insert("token", row),),
-        events=(Happened(EventType.TOKEN_ISSUED, "token", token.id, token.tenant_id, project_id, data=told),),
-        audits=(Audited(action, "token", token.id, token.tenant_id, project_id, after=told),),
+        events=(EventRecord(EventType.TOKEN_ISSUED, "token", token.id, token.tenant_id, project_id, data=told),),
+        audits=(AuditRecord(action, "token", token.id, token.tenant_id, project_id, after=told),),
     )
 
 
-def revoke_token(context: Context, token: Token, *, action: str = "token.revoke") -> Decision[Token]:
+def revoke_token(context: DecisionContext, token: Token, *, action: str = "token.revoke") -> Decision[Token]:
     """A token stops being valid; revoking it again changes nothing and is no error."""
     if token.revoked_at is not None:
         return Decision(result=token)
     return Decision(
         result=replace(token, revoked_at=context.now, revision=token.revision + 1),
-        writes=(Change("token", token.id, token.revision, {"revoked_at": context.now}),),
-        events=(Happened(EventType.TOKEN_REVOKED, "token", token.id, token.tenant_id, data={"kind": token.kind}),),
-        audits=(Audited(action, "token", token.id, token.tenant_id, before={"kind": token.kind}),),
+        writes=(Update("token", token.id, token.revision, {"revoked_at": context.now}),),
+        events=(EventRecord(EventType.TOKEN_REVOKED, "token", token.id, token.tenant_id, data={"kind": token.kind}),),
+        audits=(AuditRecord(action, "token", token.id, token.tenant_id, before={"kind": token.kind}),),
     )
 
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
@@ -65,7 +65,7 @@ class UserChange(StrEnum):
 
 
 def new_user(
-    context: Context, tenant_id: str | None, who: tuple[str, str], one_time: OneTime, path: str = ""
+    context: DecisionContext, tenant_id: str | None, who: tuple[str, str], one_time: OneTime, path: str = ""
 ) -> NewUser:
     """The row of a new user; `who` is e-mail address and display name."""
     prefix = f"{path}." if path else ""
@@ -85,19 +85,21 @@ def new_user(
     return NewUser(user, Insert("user", row))
 
 
-def create_user(context: Context, tenant_id: str | None, who: tuple[str, str], one_time: OneTime) -> Decision[User]:
+def create_user(
+    context: DecisionContext, tenant_id: str | None, who: tuple[str, str], one_time: OneTime
+) -> Decision[User]:
     """A user without a role: a membership gives it something to do."""
     made = new_user(context, tenant_id, who, one_time)
     user = made.user
     return Decision(
         result=user,
         writes=(made.insert,),
-        events=(Happened(EventType.USER_CREATED, "user", user.id, tenant_id),),
-        audits=(Audited("user.create", "user", user.id, tenant_id, after={"email": user.email}),),
+        events=(EventRecord(EventType.USER_CREATED, "user", user.id, tenant_id),),
+        audits=(AuditRecord("user.create", "user", user.id, tenant_id, after={"email": user.email}),),
     )
 
 
-def change_user(context: Context, user: User, change: UserChange, one_time: OneTime | None) -> Decision[User]:
+def change_user(context: DecisionContext, user: User, change: UserChange, one_time: OneTime | None) -> Decision[User]:
     """Disable, enable, or give a new one-time code in place of the password and of every token."""
     if user.id == context.actor.id and change is not UserChange.RESET:
         raise Refusal(Code.LAST_ADMIN, "nobody disables himself", {"user_id": user.id})
@@ -132,7 +134,7 @@ def require_reach(giver: Authority, roles: Iterable[str]) -> None:
         )
 
 
-def set_password(context: Context, user: User, password_hash: str) -> Decision[User]:
+def set_password(context: DecisionContext, user: User, password_hash: str) -> Decision[User]:
     """The user's own new password; a one-time code, and every older token but the one in use, no longer count."""
     after = replace(
         user,
@@ -160,12 +162,16 @@ def _changed(user: User, after: User, *, action: str, change: str) -> Decision[U
     disabled = {"disabled": after.disabled_at is not None}
     return Decision(
         result=replace(after, revision=user.revision + 1),
-        writes=(Change("user", user.id, user.revision, changed),),
-        events=(Happened(EventType.USER_UPDATED, "user", user.id, user.tenant_id, data={"change": change}),),
+        writes=(Update("user", user.id, user.revision, changed),),
+        events=(EventRecord(EventType.USER_UPDATED, "user", user.id, user.tenant_id, data={"change": change}),),
         audits=(
-            Audited(
-                action, "user", user.id, user.tenant_id,
-                before={"disabled": user.disabled_at is not None}, after={"change": change, **disabled},
+            AuditRecord(
+                action,
+                "user",
+                user.id,
+                user.tenant_id,
+                before={"disabled": user.disabled_at is not None},
+                after={"change": change, **disabled},
             ),
         ),
-    )  # fmt: skip
+    )

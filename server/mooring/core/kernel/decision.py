@@ -1,9 +1,9 @@
 """What must become true together: the one thing that the core hands to the storage.
 
 A command loads a snapshot, a pure function of the core looks at it and returns a `Decision`, and
-`storage/kernel/unit_of_work.py` applies it in one transaction or not at all. A decision names every row it writes, and each
-change of a row names what it saw: a transition the `generation`, every other change the `revision`. The writer that
-saw something older loses and decides again.
+`storage/kernel/unit_of_work.py` applies it in one transaction or not at all. A decision names every row it writes, and
+each change of a row names what it saw: a transition the `generation`, every other change the `revision`. The writer
+that saw something older loses and decides again.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Minter
-from mooring.core.kernel.lifecycle import Edge, Machine
+from mooring.core.kernel.lifecycle import Lifecycle, Transition
 
 Result = TypeVar("Result", covariant=True)
 Row = Mapping[str, object]
@@ -41,7 +41,7 @@ class Actor:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class DecisionContext:
     """What every decision takes from the edge: who, when, under which correlation, and where ids come from."""
 
     actor: Actor
@@ -57,11 +57,11 @@ class Insert:
 
     noun: str
     row: Row
-    born: tuple[Machine[Any, Any], ...] = ()
+    born: tuple[Lifecycle[Any, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Update:
     """A change that is no transition, guarded by the revision that was seen (and the generation, where it mattered)."""
 
     noun: str
@@ -72,13 +72,13 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class StateChange:
     """A transition along one edge of a lifecycle, guarded by the generation that was seen."""
 
     noun: str
     id: str
-    machine: Machine[Any, Any]
-    edge: Edge[Any, Any]
+    machine: Lifecycle[Any, Any]
+    edge: Transition[Any, Any]
     generation_expected: int
     tenant_id: str | None
     set: Row = field(default_factory=dict)
@@ -94,18 +94,18 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class RowGuard:
     """A row that is not changed and must still be so, to the end of the statement, for the rest to become true."""
 
     noun: str
     seen: Row
 
 
-Write = Insert | Change | Move | Remove | Guard
+Write = Insert | Update | StateChange | Remove | RowGuard
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class EventRecord:
     """An event to be written: what became true, of what, and for whom."""
 
     type: EventType
@@ -121,7 +121,7 @@ class Happened:
 
 
 @dataclass(frozen=True, slots=True)
-class Audited:
+class AuditRecord:
     """An audit row to be written: the action, its subject, and what it changed."""
 
     action: str
@@ -142,8 +142,8 @@ class Decision(Generic[Result]):
 
     result: Result
     writes: tuple[Write, ...] = ()
-    events: tuple[Happened, ...] = ()
-    audits: tuple[Audited, ...] = ()
+    events: tuple[EventRecord, ...] = ()
+    audits: tuple[AuditRecord, ...] = ()
     """One row for each privileged effect; a decision with writes has at least one."""
     traceless: bool = False
     """It only reads, as some app actions do: its rows leave no audit row and no event, and are soon deleted."""

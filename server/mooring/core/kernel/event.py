@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from mooring.core.kernel.errors import Code, Refusal
 
 
-class Position(NamedTuple):
+class StreamPosition(NamedTuple):
     """A place in the stream."""
 
     epoch: int
@@ -25,11 +25,11 @@ class Position(NamedTuple):
         return base64.urlsafe_b64encode(f"e1.{self.epoch}.{self.tx}.{self.seq}".encode()).decode().rstrip("=")
 
 
-BEGINNING: Final = Position(0, 0, 0)
+BEGINNING: Final = StreamPosition(0, 0, 0)
 _LARGEST: Final = (2**31 - 1, 2**63 - 1, 2**63 - 1)
 
 
-def read_cursor(text: str) -> Position:
+def read_cursor(text: str) -> StreamPosition:
     """The place that a cursor names."""
     try:
         plain = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("ascii")
@@ -37,7 +37,7 @@ def read_cursor(text: str) -> Position:
         epoch, tx, seq = (int(number) for number in numbers if number.isdigit())
     except (ValueError, binascii.Error, UnicodeError) as error:
         raise _not_ours() from error
-    position = Position(epoch, tx, seq)
+    position = StreamPosition(epoch, tx, seq)
     if (
         form != "e1"
         or position.cursor() != text
@@ -55,7 +55,7 @@ def _not_ours() -> Refusal:
 class Event:
     """Something that became true."""
 
-    position: Position
+    position: StreamPosition
     id: str
     type: str
     noun: str

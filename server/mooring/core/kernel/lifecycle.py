@@ -1,8 +1,8 @@
 """Lifecycles as tables: one table, many readers.
 
 A lifecycle is a table of edges. Whatever has to agree about it (the diagram, the database's constraints,
-the 409 body, the console's buttons, the tests) reads the table; nothing says it a second time. A `Machine`
-is that table with its vocabulary, and `Machine.step` is the one function that answers "may this state take
+the 409 body, the console's buttons, the tests) reads the table; nothing says it a second time. A `Lifecycle`
+is that table with its vocabulary, and `Lifecycle.step` is the one function that answers "may this state take
 this trigger, and what comes of it?".
 
 A table is checked when it is made, which is when its module is imported, so that a wrong one stops the
@@ -50,7 +50,7 @@ WHO_MEANING: Mapping[Who, str] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Edge(Generic[State, Trigger]):
+class Transition(Generic[State, Trigger]):
     """One legal transition: in `source`, `trigger` leads to `target`."""
 
     source: State
@@ -119,7 +119,7 @@ class BrokenTable(Exception):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Machine(Generic[State, Trigger]):
+class Lifecycle(Generic[State, Trigger]):
     """A lifecycle's table. Two machines are equal only when they are the same one."""
 
     name: str
@@ -128,11 +128,11 @@ class Machine(Generic[State, Trigger]):
     triggers: type[Trigger]
     initial: State
     meaning: Mapping[State, str]
-    edges: tuple[Edge[State, Trigger], ...]
+    edges: tuple[Transition[State, Trigger], ...]
     requires: Mapping[State, frozenset[str]] = field(default_factory=dict)  # columns set in the state
     needs_closing_records: frozenset[State] = frozenset()  # states refused without a record of each member
     final: frozenset[State] = field(init=False)
-    _edge_of_cell: Mapping[tuple[State, Trigger], Edge[State, Trigger]] = field(init=False, repr=False)
+    _edge_of_cell: Mapping[tuple[State, Trigger], Transition[State, Trigger]] = field(init=False, repr=False)
     _allowed_in: Mapping[State, tuple[Trigger, ...]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -147,7 +147,7 @@ class Machine(Generic[State, Trigger]):
         self._fix("_edge_of_cell", {(edge.source, edge.trigger): edge for edge in self.edges})
         self._fix("_allowed_in", allowed)
 
-    def step(self, state: State, trigger: Trigger) -> Edge[State, Trigger]:
+    def step(self, state: State, trigger: Trigger) -> Transition[State, Trigger]:
         """The edge that `trigger` takes in `state`; `IllegalTransition` where there is none."""
         edge = self._edge_of_cell.get((state, trigger))
         if edge is None:
@@ -177,10 +177,10 @@ class Machine(Generic[State, Trigger]):
         object.__setattr__(self, name, value)
 
 
-AnyMachine: TypeAlias = Machine[Any, Any]
+AnyLifecycle: TypeAlias = Lifecycle[Any, Any]
 
 
-def _bad_names(machine: AnyMachine) -> Iterator[str]:
+def _bad_names(machine: AnyLifecycle) -> Iterator[str]:
     # Names go into SQL, URLs and file names as they are.
     columns = {column for columns in machine.requires.values() for column in columns}
     words = [machine.name, *columns]
@@ -191,7 +191,7 @@ def _bad_names(machine: AnyMachine) -> Iterator[str]:
             yield f"{word!r} is not a lower-case identifier"
 
 
-def _unknown_states(machine: AnyMachine) -> Iterator[str]:
+def _unknown_states(machine: AnyLifecycle) -> Iterator[str]:
     words: list[tuple[str, object]] = [("initial", machine.initial)]
     words += [(f"edge {edge.trigger}", edge.source) for edge in machine.edges]
     words += [(f"edge {edge.trigger}", edge.target) for edge in machine.edges]
@@ -203,32 +203,32 @@ def _unknown_states(machine: AnyMachine) -> Iterator[str]:
             yield f"{state} in {place} is not of {machine.states.__name__}"
 
 
-def _unknown_triggers(machine: AnyMachine) -> Iterator[str]:
+def _unknown_triggers(machine: AnyLifecycle) -> Iterator[str]:
     for edge in machine.edges:
         if not isinstance(edge.trigger, machine.triggers):
             yield f"{edge.trigger} in {edge.source} is not of {machine.triggers.__name__}"
 
 
-def _states_without_meaning(machine: AnyMachine) -> Iterator[str]:
+def _states_without_meaning(machine: AnyLifecycle) -> Iterator[str]:
     for state in machine.states:
         if not machine.meaning.get(state, "").strip():
             yield f"{state}"
 
 
-def _edges_without_reason(machine: AnyMachine) -> Iterator[str]:
+def _edges_without_reason(machine: AnyLifecycle) -> Iterator[str]:
     for edge in machine.edges:
         if not edge.why.strip():
             yield f"{edge.source} {edge.trigger}"
 
 
-def _edges_without_change(machine: AnyMachine) -> Iterator[str]:
+def _edges_without_change(machine: AnyLifecycle) -> Iterator[str]:
     # `generation` counts transitions, and the database knows a transition by the change of the state.
     for edge in machine.edges:
         if edge.source == edge.target:
             yield f"{edge.source} {edge.trigger}"
 
 
-def _doubled_cells(machine: AnyMachine) -> Iterator[str]:
+def _doubled_cells(machine: AnyLifecycle) -> Iterator[str]:
     seen: set[tuple[str, str]] = set()
     for edge in machine.edges:
         if (edge.source, edge.trigger) in seen:
@@ -236,21 +236,21 @@ def _doubled_cells(machine: AnyMachine) -> Iterator[str]:
         seen.add((edge.source, edge.trigger))
 
 
-def _unused_triggers(machine: AnyMachine) -> Iterator[str]:
+def _unused_triggers(machine: AnyLifecycle) -> Iterator[str]:
     used = {edge.trigger for edge in machine.edges}
     for trigger in machine.triggers:
         if trigger not in used:
             yield f"{trigger}"
 
 
-def _unreachable_states(machine: AnyMachine) -> Iterator[str]:
+def _unreachable_states(machine: AnyLifecycle) -> Iterator[str]:
     reached = _reach(machine, machine.initial)
     for state in machine.states:
         if state not in reached:
             yield f"{state}"
 
 
-def _states_without_end(machine: AnyMachine) -> Iterator[str]:
+def _states_without_end(machine: AnyLifecycle) -> Iterator[str]:
     sources = {edge.source for edge in machine.edges}
     final = {state for state in machine.states if state not in sources}
     for state in machine.states:
@@ -258,7 +258,7 @@ def _states_without_end(machine: AnyMachine) -> Iterator[str]:
             yield f"{state}"
 
 
-def _reach(machine: AnyMachine, state: StrEnum) -> set[StrEnum]:
+def _reach(machine: AnyLifecycle, state: StrEnum) -> set[StrEnum]:
     seen, todo = {state}, [state]
     while todo:
         here = todo.pop()
@@ -268,7 +268,7 @@ def _reach(machine: AnyMachine, state: StrEnum) -> set[StrEnum]:
     return seen
 
 
-_FINDERS: Mapping[TableRule, Callable[[AnyMachine], Iterator[str]]] = MappingProxyType(
+_FINDERS: Mapping[TableRule, Callable[[AnyLifecycle], Iterator[str]]] = MappingProxyType(
     {
         TableRule.NAMES_ARE_IDENTIFIERS: _bad_names,
         TableRule.STATES_ARE_KNOWN: _unknown_states,

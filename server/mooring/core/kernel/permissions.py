@@ -60,7 +60,7 @@ _LEADS_PROJECT = (_TA, _JA)
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class ActionSpec:
     """One thing that can be allowed."""
 
     key: str
@@ -72,132 +72,132 @@ class Action:
 
 _TABLE: Final = (
     # identity
-    Action("tenant.create", "make a tenant with its first admin", (_PA,)),
-    Action("tenant.read", "read a tenant", _EVERYONE),
-    Action("tenant.update", "change a tenant's display name", (_PA, _TA)),
-    Action("project.create", "make a project in a tenant", (_TA,)),
-    Action("project.read", "read a project", _IN_PROJECT),
-    Action("project.update", "change a project's display name", _LEADS_PROJECT),
-    Action("project.delete", "delete an empty project", (_TA,)),
-    Action("user.create", "make a user with a one-time sign-in", (_PA, _TA), human_only=True),
-    Action("user.read", "read users", (_PA, _PO, _TA)),
-    Action("user.update", "disable, enable or reset a user", (_PA, _TA), human_only=True),
-    Action("membership.create", "give a user a role", (_PA, _TA, _JA), human_only=True),
-    Action("membership.read", "read who has which role", (_PA, _PO, _TA, _JA, _JM, _JV)),
-    Action("membership.delete", "take a role away", (_PA, _TA, _JA), human_only=True),
-    Action("service_account.create", "make a service account", _LEADS_PROJECT, human_only=True),
-    Action("service_account.read", "read service accounts and their public keys", _IN_PROJECT),
-    Action(
+    ActionSpec("tenant.create", "make a tenant with its first admin", (_PA,)),
+    ActionSpec("tenant.read", "read a tenant", _EVERYONE),
+    ActionSpec("tenant.update", "change a tenant's display name", (_PA, _TA)),
+    ActionSpec("project.create", "make a project in a tenant", (_TA,)),
+    ActionSpec("project.read", "read a project", _IN_PROJECT),
+    ActionSpec("project.update", "change a project's display name", _LEADS_PROJECT),
+    ActionSpec("project.delete", "delete an empty project", (_TA,)),
+    ActionSpec("user.create", "make a user with a one-time sign-in", (_PA, _TA), human_only=True),
+    ActionSpec("user.read", "read users", (_PA, _PO, _TA)),
+    ActionSpec("user.update", "disable, enable or reset a user", (_PA, _TA), human_only=True),
+    ActionSpec("membership.create", "give a user a role", (_PA, _TA, _JA), human_only=True),
+    ActionSpec("membership.read", "read who has which role", (_PA, _PO, _TA, _JA, _JM, _JV)),
+    ActionSpec("membership.delete", "take a role away", (_PA, _TA, _JA), human_only=True),
+    ActionSpec("service_account.create", "make a service account", _LEADS_PROJECT, human_only=True),
+    ActionSpec("service_account.read", "read service accounts and their public keys", _IN_PROJECT),
+    ActionSpec(
         "service_account.update",
         "change a service account's list of actions",
         _LEADS_PROJECT,
         human_only=True,
     ),
-    Action("service_account.disable", "switch a service account off", _LEADS_PROJECT),
-    Action("service_account.enable", "switch a service account on again", _LEADS_PROJECT, human_only=True),
-    Action("service_account.delete", "delete a service account for ever", _LEADS_PROJECT),
-    Action("service_account.key.create", "add a public key to a service account", _LEADS_PROJECT),
-    Action("service_account.key.revoke", "revoke a key of a service account", _LEADS_PROJECT),
-    Action("token.create", "make a personal access token", _EVERYONE, human_only=True),
-    Action("token.read", "read one's own tokens, never their secret", _EVERYONE),
-    Action("token.revoke", "revoke one's own token", _EVERYONE),
-    Action("self.read", "read who one is and what one may do", _EVERYONE),
-    Action("self.update", "change one's own password", _EVERYONE, human_only=True),
-    Action("break_glass.open", "enter a tenant for a bounded time with a stated reason", (_PA,), human_only=True),
-    Action("break_glass.read", "read who entered which tenant, when and why", (_PA, _PO, _TA)),
+    ActionSpec("service_account.disable", "switch a service account off", _LEADS_PROJECT),
+    ActionSpec("service_account.enable", "switch a service account on again", _LEADS_PROJECT, human_only=True),
+    ActionSpec("service_account.delete", "delete a service account for ever", _LEADS_PROJECT),
+    ActionSpec("service_account.key.create", "add a public key to a service account", _LEADS_PROJECT),
+    ActionSpec("service_account.key.revoke", "revoke a key of a service account", _LEADS_PROJECT),
+    ActionSpec("token.create", "make a personal access token", _EVERYONE, human_only=True),
+    ActionSpec("token.read", "read one's own tokens, never their secret", _EVERYONE),
+    ActionSpec("token.revoke", "revoke one's own token", _EVERYONE),
+    ActionSpec("self.read", "read who one is and what one may do", _EVERYONE),
+    ActionSpec("self.update", "change one's own password", _EVERYONE, human_only=True),
+    ActionSpec("break_glass.open", "enter a tenant for a bounded time with a stated reason", (_PA,), human_only=True),
+    ActionSpec("break_glass.read", "read who entered which tenant, when and why", (_PA, _PO, _TA)),
     # contract
-    Action("event.read", "read and follow events", _EVERYONE),
-    Action("audit.read", "read the audit trail", (_PA, _PO, _TA, _JA)),
-    Action("webhook.create", "send events to an address", (_PA, _TA, _JA)),
-    Action("webhook.read", "read webhooks, never their key", (_PA, _PO, _TA, _JA)),
-    Action("webhook.update", "change, pause or re-key a webhook", (_PA, _TA, _JA)),
-    Action("webhook.delete", "delete a webhook", (_PA, _TA, _JA)),
-    Action("outbox.read", "read deliveries and dead letters", (_PA, _PO, _TA, _JA)),
-    Action("outbox.replay", "send a delivery again", (_PA, _PO, _TA, _JA)),
+    ActionSpec("event.read", "read and follow events", _EVERYONE),
+    ActionSpec("audit.read", "read the audit trail", (_PA, _PO, _TA, _JA)),
+    ActionSpec("webhook.create", "send events to an address", (_PA, _TA, _JA)),
+    ActionSpec("webhook.read", "read webhooks, never their key", (_PA, _PO, _TA, _JA)),
+    ActionSpec("webhook.update", "change, pause or re-key a webhook", (_PA, _TA, _JA)),
+    ActionSpec("webhook.delete", "delete a webhook", (_PA, _TA, _JA)),
+    ActionSpec("outbox.read", "read deliveries and dead letters", (_PA, _PO, _TA, _JA)),
+    ActionSpec("outbox.replay", "send a delivery again", (_PA, _PO, _TA, _JA)),
     # catalog
-    Action("catalog.read", "browse apps and their versions", _EVERYONE),
-    Action("app.create", "register an app", (_PA, _TA)),
-    Action("app.update", "change an app's card", (_PA, _TA)),
-    Action("app_version.create", "publish a version with its manifest", (_PA, _TA, _JA)),
-    Action("app_version.read", "read versions and manifests", _EVERYONE),
-    Action("app_version.promote", "move a version through its promotion", (_PA, _TA)),
-    Action("artifact.create", "publish an artifact", (_PA, _TA, _JA)),
-    Action("artifact.read", "read artifacts, evidence and history", _EVERYONE),
-    Action("artifact.verify", "verify an artifact's evidence", (_PA, _PO, _TA, _JA)),
-    Action("artifact.promote", "move an artifact through its promotion", (_PA, _TA)),
-    Action("artifact.revoke", "revoke an artifact for ever", (_PA, _TA)),
-    Action("artifact_source.read", "read the allowed sources", _EVERYONE),
-    Action("artifact_source.update", "change the allowed sources", (_PA, _TA), human_only=True),
-    Action("signer_key.read", "read trusted signer keys", (_PA, _PO, _TA, _JA)),
-    Action("signer_key.update", "add, rotate or remove trusted signer keys", (_PA, _TA), human_only=True),
-    Action("policy.read", "read and explain policy", _EVERYONE),
-    Action("policy.update", "change a policy layer", (_PA, _TA, _JA), human_only=True),
-    Action("entitlement.read", "read which apps a project may launch", _EVERYONE),
-    Action("entitlement.update", "allow or forbid a project an app", (_PA, _TA), human_only=True),
+    ActionSpec("catalog.read", "browse apps and their versions", _EVERYONE),
+    ActionSpec("app.create", "register an app", (_PA, _TA)),
+    ActionSpec("app.update", "change an app's card", (_PA, _TA)),
+    ActionSpec("app_version.create", "publish a version with its manifest", (_PA, _TA, _JA)),
+    ActionSpec("app_version.read", "read versions and manifests", _EVERYONE),
+    ActionSpec("app_version.promote", "move a version through its promotion", (_PA, _TA)),
+    ActionSpec("artifact.create", "publish an artifact", (_PA, _TA, _JA)),
+    ActionSpec("artifact.read", "read artifacts, evidence and history", _EVERYONE),
+    ActionSpec("artifact.verify", "verify an artifact's evidence", (_PA, _PO, _TA, _JA)),
+    ActionSpec("artifact.promote", "move an artifact through its promotion", (_PA, _TA)),
+    ActionSpec("artifact.revoke", "revoke an artifact for ever", (_PA, _TA)),
+    ActionSpec("artifact_source.read", "read the allowed sources", _EVERYONE),
+    ActionSpec("artifact_source.update", "change the allowed sources", (_PA, _TA), human_only=True),
+    ActionSpec("signer_key.read", "read trusted signer keys", (_PA, _PO, _TA, _JA)),
+    ActionSpec("signer_key.update", "add, rotate or remove trusted signer keys", (_PA, _TA), human_only=True),
+    ActionSpec("policy.read", "read and explain policy", _EVERYONE),
+    ActionSpec("policy.update", "change a policy layer", (_PA, _TA, _JA), human_only=True),
+    ActionSpec("entitlement.read", "read which apps a project may launch", _EVERYONE),
+    ActionSpec("entitlement.update", "allow or forbid a project an app", (_PA, _TA), human_only=True),
     # capacity
-    Action("node.enrol", "let a machine join", (_PA,), human_only=True),
-    Action("node.read", "read nodes, slots and their health", _PLATFORM),
-    Action("node.drain", "drain a node, or take it back", _PLATFORM),
-    Action("node.retire", "retire a node for ever", (_PA,), human_only=True),
-    Action("sku.read", "read SKUs and prices", _EVERYONE),
-    Action("sku.update", "change SKUs and prices", (_PA,), human_only=True),
-    Action("allocation.create", "request capacity", _WORKS_IN_PROJECT),
-    Action("allocation.read", "read allocations", _IN_PROJECT),
-    Action("allocation.release", "release an allocation", _WORKS_IN_PROJECT),
-    Action("receipt.read", "read and verify receipts", (_PA, _PO, *_IN_PROJECT)),
-    Action("teardown.write_off", "write off what a lost node held", (_PA,), human_only=True),
-    Action("platform_key.read", "read the keys that sign tasks, never their private half", _PLATFORM),
-    Action("platform_key.rotate", "put the next key that signs tasks into use", (_PA,), human_only=True),
+    ActionSpec("node.enrol", "let a machine join", (_PA,), human_only=True),
+    ActionSpec("node.read", "read nodes, slots and their health", _PLATFORM),
+    ActionSpec("node.drain", "drain a node, or take it back", _PLATFORM),
+    ActionSpec("node.retire", "retire a node for ever", (_PA,), human_only=True),
+    ActionSpec("sku.read", "read SKUs and prices", _EVERYONE),
+    ActionSpec("sku.update", "change SKUs and prices", (_PA,), human_only=True),
+    ActionSpec("allocation.create", "request capacity", _WORKS_IN_PROJECT),
+    ActionSpec("allocation.read", "read allocations", _IN_PROJECT),
+    ActionSpec("allocation.release", "release an allocation", _WORKS_IN_PROJECT),
+    ActionSpec("receipt.read", "read and verify receipts", (_PA, _PO, *_IN_PROJECT)),
+    ActionSpec("teardown.write_off", "write off what a lost node held", (_PA,), human_only=True),
+    ActionSpec("platform_key.read", "read the keys that sign tasks, never their private half", _PLATFORM),
+    ActionSpec("platform_key.rotate", "put the next key that signs tasks into use", (_PA,), human_only=True),
     # agents
-    Action("agent.claim", "claim the tasks of one's own node, and read what it is to trust", (), node_only=True),
-    Action("agent.report", "report what one's own node has and did", (), node_only=True),
+    ActionSpec("agent.claim", "claim the tasks of one's own node, and read what it is to trust", (), node_only=True),
+    ActionSpec("agent.report", "report what one's own node has and did", (), node_only=True),
     # instances
-    Action("instance.create", "launch any app", _WORKS_IN_PROJECT),
-    Action("instance.read", "read instances", _IN_PROJECT),
-    Action("instance.update", "upgrade, roll back, reconcile, repair or restart", _WORKS_IN_PROJECT),
-    Action("instance.delete", "stop and decommission an instance", _WORKS_IN_PROJECT),
-    Action("instance.connect", "open an endpoint of an instance", _WORKS_IN_PROJECT),
-    Action("instance.exec", "run an interactive command in a sandbox", _LEADS_PROJECT),
-    Action("member.read", "read members", _IN_PROJECT),
-    Action("member.add", "add members", _WORKS_IN_PROJECT),
-    Action("member.drain", "drain a member, or take it back", _WORKS_IN_PROJECT),
-    Action("member.remove", "remove a member", _WORKS_IN_PROJECT),
-    Action("member.replace", "replace a member", _WORKS_IN_PROJECT),
-    Action("operation.read", "read operations", _IN_PROJECT),
-    Action("operation.cancel", "cancel an operation", _WORKS_IN_PROJECT),
-    Action("attachment.create", "attach a project to a shared instance", (_TA,), human_only=True),
-    Action("attachment.read", "read attachments", _IN_PROJECT),
-    Action("attachment.delete", "detach a project", (_TA,), human_only=True),
+    ActionSpec("instance.create", "launch any app", _WORKS_IN_PROJECT),
+    ActionSpec("instance.read", "read instances", _IN_PROJECT),
+    ActionSpec("instance.update", "upgrade, roll back, reconcile, repair or restart", _WORKS_IN_PROJECT),
+    ActionSpec("instance.delete", "stop and decommission an instance", _WORKS_IN_PROJECT),
+    ActionSpec("instance.connect", "open an endpoint of an instance", _WORKS_IN_PROJECT),
+    ActionSpec("instance.exec", "run an interactive command in a sandbox", _LEADS_PROJECT),
+    ActionSpec("member.read", "read members", _IN_PROJECT),
+    ActionSpec("member.add", "add members", _WORKS_IN_PROJECT),
+    ActionSpec("member.drain", "drain a member, or take it back", _WORKS_IN_PROJECT),
+    ActionSpec("member.remove", "remove a member", _WORKS_IN_PROJECT),
+    ActionSpec("member.replace", "replace a member", _WORKS_IN_PROJECT),
+    ActionSpec("operation.read", "read operations", _IN_PROJECT),
+    ActionSpec("operation.cancel", "cancel an operation", _WORKS_IN_PROJECT),
+    ActionSpec("attachment.create", "attach a project to a shared instance", (_TA,), human_only=True),
+    ActionSpec("attachment.read", "read attachments", _IN_PROJECT),
+    ActionSpec("attachment.delete", "detach a project", (_TA,), human_only=True),
     # adapters
-    Action("runtime.claim", "claim instances of an app as its adapter", _LEADS_PROJECT),
-    Action("runtime.report", "report steps, members, endpoints and health", _LEADS_PROJECT),
-    Action("task.create", "make tasks for the nodes of one's own members", _LEADS_PROJECT),
-    Action("task.read", "read tasks and their logs", _IN_PROJECT),
-    Action("task.cancel", "end a task early", _WORKS_IN_PROJECT),
-    Action("secret.create", "store a runtime secret", _LEADS_PROJECT),
-    Action("secret.read", "read what secrets there are, never their value", _LEADS_PROJECT),
-    Action("secret.grant", "hand a runtime secret to one task", _LEADS_PROJECT),
+    ActionSpec("runtime.claim", "claim instances of an app as its adapter", _LEADS_PROJECT),
+    ActionSpec("runtime.report", "report steps, members, endpoints and health", _LEADS_PROJECT),
+    ActionSpec("task.create", "make tasks for the nodes of one's own members", _LEADS_PROJECT),
+    ActionSpec("task.read", "read tasks and their logs", _IN_PROJECT),
+    ActionSpec("task.cancel", "end a task early", _WORKS_IN_PROJECT),
+    ActionSpec("secret.create", "store a runtime secret", _LEADS_PROJECT),
+    ActionSpec("secret.read", "read what secrets there are, never their value", _LEADS_PROJECT),
+    ActionSpec("secret.grant", "hand a runtime secret to one task", _LEADS_PROJECT),
     # money
-    Action("usage.read", "read usage records", (_PA, _PO, *_IN_PROJECT)),
-    Action("usage.report", "report usage of an app", _LEADS_PROJECT),
-    Action("ledger.read", "read ledger entries and balances", (_PA, _PO, _TA)),
-    Action("ledger.correct", "write a correction into the ledger", (_PA,), human_only=True),
-    Action("budget.read", "read budgets", _EVERYONE),
-    Action("budget.update", "change a budget", (_PA, _TA), human_only=True),
+    ActionSpec("usage.read", "read usage records", (_PA, _PO, *_IN_PROJECT)),
+    ActionSpec("usage.report", "report usage of an app", _LEADS_PROJECT),
+    ActionSpec("ledger.read", "read ledger entries and balances", (_PA, _PO, _TA)),
+    ActionSpec("ledger.correct", "write a correction into the ledger", (_PA,), human_only=True),
+    ActionSpec("budget.read", "read budgets", _EVERYONE),
+    ActionSpec("budget.update", "change a budget", (_PA, _TA), human_only=True),
     # the family of the category `scheduler`
-    Action("scheduler.catalog.read", "browse apps of this category", _IN_PROJECT),
-    Action("scheduler.instance.read", "read instances of this category", _IN_PROJECT),
-    Action("scheduler.instance.create", "launch apps of this category", _WORKS_IN_PROJECT),
-    Action("scheduler.instance.update", "change instances of this category", _WORKS_IN_PROJECT),
-    Action("scheduler.instance.delete", "decommission instances of this category", _WORKS_IN_PROJECT),
-    Action("scheduler.queue.submit", "submit to a queue", _WORKS_IN_PROJECT),
-    Action("scheduler.queue.read", "read a queue", _IN_PROJECT),
-    Action("scheduler.queue.cancel", "cancel what is queued or runs", _WORKS_IN_PROJECT),
-    Action("scheduler.node.read", "read a scheduler's nodes", _IN_PROJECT),
-    Action("scheduler.node.operate", "drain and resume a scheduler's nodes", _LEADS_PROJECT),
+    ActionSpec("scheduler.catalog.read", "browse apps of this category", _IN_PROJECT),
+    ActionSpec("scheduler.instance.read", "read instances of this category", _IN_PROJECT),
+    ActionSpec("scheduler.instance.create", "launch apps of this category", _WORKS_IN_PROJECT),
+    ActionSpec("scheduler.instance.update", "change instances of this category", _WORKS_IN_PROJECT),
+    ActionSpec("scheduler.instance.delete", "decommission instances of this category", _WORKS_IN_PROJECT),
+    ActionSpec("scheduler.queue.submit", "submit to a queue", _WORKS_IN_PROJECT),
+    ActionSpec("scheduler.queue.read", "read a queue", _IN_PROJECT),
+    ActionSpec("scheduler.queue.cancel", "cancel what is queued or runs", _WORKS_IN_PROJECT),
+    ActionSpec("scheduler.node.read", "read a scheduler's nodes", _IN_PROJECT),
+    ActionSpec("scheduler.node.operate", "drain and resume a scheduler's nodes", _LEADS_PROJECT),
 )
 
-ACTIONS: Final[Mapping[str, Action]] = {action.key: action for action in _TABLE}
+ACTIONS: Final[Mapping[str, ActionSpec]] = {action.key: action for action in _TABLE}
 if len(ACTIONS) != len(_TABLE):
     raise ValueError("an action key stands twice in the table")
 
@@ -222,7 +222,7 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 _TENANT_WIDE: Final = frozenset({"tenant.read"})
 
 
-class Access(StrEnum):
+class AccessDecision(StrEnum):
     """The answer to "may this caller do this here?"."""
 
     ALLOWED = "allowed"
@@ -241,7 +241,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class RoleBinding:
     """A role held somewhere, or a service account's list in its project."""
 
     scope: Scope
@@ -284,11 +284,11 @@ class Authority:
             return self.tenant | here if self.tenant else here
         return _NOTHING
 
-    def access(self, action: str, place: Place) -> Access:
+    def access(self, action: str, place: Place) -> AccessDecision:
         """Whether `action` is allowed here, denied, or not even to be seen."""
         if action in self.at(place):
-            return Access.ALLOWED
-        return Access.DENIED if self._belongs(place) else Access.HIDDEN
+            return AccessDecision.ALLOWED
+        return AccessDecision.DENIED if self._belongs(place) else AccessDecision.HIDDEN
 
     def _is_home(self, place: Place) -> bool:
         return self.tenant_id is not None and self.tenant_id == place.tenant_id
@@ -311,7 +311,9 @@ class Authority:
         return True  # that the platform's own collections exist is no secret
 
 
-def authority_of(tenant_id: str | None, bindings: Iterable[Binding], limit: frozenset[str] | None = None) -> Authority:
+def authority_of(
+    tenant_id: str | None, bindings: Iterable[RoleBinding], limit: frozenset[str] | None = None
+) -> Authority:
     """What a caller holds: its bindings, cut down to `limit` where its token has one."""
     held: dict[tuple[Scope, str | None], frozenset[str]] = {(Scope.SELF, None): SELF_ACTIONS}
     for binding in bindings:
@@ -354,9 +356,9 @@ def holds_family(authority: Authority, place: Place, action: str, category: str)
     return allowed is None or category in allowed
 
 
-def access_by_family(authority: Authority, action: str, place: Place) -> Access:
+def access_by_family(authority: Authority, action: str, place: Place) -> AccessDecision:
     """The access to something that the key of a category opens too."""
-    return Access.ALLOWED if categories_of(authority, place, action) else authority.access(action, place)
+    return AccessDecision.ALLOWED if categories_of(authority, place, action) else authority.access(action, place)
 
 
 def is_app_action(key: str) -> bool:

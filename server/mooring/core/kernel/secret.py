@@ -18,6 +18,12 @@ class Sealed:
     def row(self, now: datetime, expires_at: datetime | None = None) -> dict[str, object]:
         """The row of the table `secret`."""
         return {
-            "id": self.id, "tenant_id": self.tenant_id, "purpose": self.purpose, "master_key_id": self.master_key_id,
-            "wrapped_key": self.wrapped_key, "ciphertext": self.ciphertext, "expires_at": expires_at, "created_at": now,
-        }  # fmt: skip
+            "id": self.id,
+            "tenant_id": self.tenant_id,
+            "purpose": self.purpose,
+            "master_key_id": self.master_key_id,
+            "wrapped_key": self.wrapped_key,
+            "ciphertext": self.ciphertext,
+            "expires_at": expires_at,
+            "created_at": now,
+        }

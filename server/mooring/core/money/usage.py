@@ -13,11 +13,11 @@ from typing import Final
 
 from mooring.core.catalog.manifest import Manifest
 from mooring.core.catalog.operating_mode import ControlPlaneScope
-from mooring.core.kernel.decision import Audited, Context, Decision, Insert
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, Insert
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.validation import invalid
-from mooring.core.runtime.claim import Claim, guard_of
+from mooring.core.runtime.claim import InstanceClaim, guard_of
 from mooring.core.runtime.instance import Instance
 
 RECORDS_MAX: Final = 500
@@ -25,7 +25,7 @@ APP_RUNTIME: Final = "app_runtime"
 
 
 @dataclass(frozen=True, slots=True)
-class UsageTold:
+class UsageReport:
     """One interval of use."""
 
     record_id: str
@@ -58,25 +58,25 @@ class UsageRecord:
     covered_by_allocation: bool = False  # it shows who used what the allocation pays, and repeats no charge
 
     @property
-    def told(self) -> UsageTold:
+    def told(self) -> UsageReport:
         """What the adapter said."""
-        return UsageTold(
+        return UsageReport(
             self.record_id, self.unit, self.started_at, self.ended_at, self.quantity, self.attached_project_id
         )
 
 
 @dataclass(frozen=True, slots=True)
-class UsageSeen:
+class UsageContext:
     """What usage is held against."""
 
-    claim: Claim
+    claim: InstanceClaim
     instance: Instance
     manifest: Manifest
     stored: Mapping[str, UsageRecord]  # those of the ids that are there
     projects: frozenset[str]  # those of the projects that are, or were, attached to the instance
 
 
-def store_usage(context: Context, seen: UsageSeen, told: Sequence[UsageTold]) -> Decision[tuple[int, int]]:
+def store_usage(context: DecisionContext, seen: UsageContext, told: Sequence[UsageReport]) -> Decision[tuple[int, int]]:
     """The new records; how many are new, and how many were there."""
     if len({each.record_id for each in told}) != len(told):
         raise invalid("records", "each record_id once")
@@ -97,23 +97,29 @@ def store_usage(context: Context, seen: UsageSeen, told: Sequence[UsageTold]) ->
     if not fresh:
         return Decision((0, len(told)))
     instance = seen.instance
-    audit = Audited(
-        "usage.report", "instance", instance.id, *instance.place, after={"records": len(fresh)},
+    audit = AuditRecord(
+        "usage.report",
+        "instance",
+        instance.id,
+        *instance.place,
+        after={"records": len(fresh)},
         app_instance_id=instance.id,
-    )  # fmt: skip
+    )
     rows = tuple(Insert("usage_record", asdict(each)) for each in fresh)
     return Decision((len(fresh), len(told) - len(fresh)), (guard_of(seen.claim), *rows), (), (audit,))
 
 
-def _check(context: Context, seen: UsageSeen, told: UsageTold, units: Collection[str], path: str) -> None:
-    if told.unit not in units:
+def _check(
+    context: DecisionContext, seen: UsageContext, report: UsageReport, units: Collection[str], path: str
+) -> None:
+    if report.unit not in units:
         known = ", ".join(sorted(units)) or "none"
         raise invalid(f"{path}/unit", f"a unit of the pinned manifest: {known}")
-    if told.ended_at < told.started_at:
+    if report.ended_at < report.started_at:
         raise invalid(f"{path}/ended_at", "a time that is not before `started_at`")
-    if told.started_at < seen.instance.created_at or told.ended_at > context.now:
+    if report.started_at < seen.instance.created_at or report.ended_at > context.now:
         raise invalid(f"{path}/started_at", "an interval between the instance's creation and now")
-    attached = told.attached_project_id
+    attached = report.attached_project_id
     if attached is None or attached == seen.instance.project_id:
         return
     if seen.instance.control_plane_scope == ControlPlaneScope.PROJECT:
@@ -122,18 +128,18 @@ def _check(context: Context, seen: UsageSeen, told: UsageTold, units: Collection
         raise Refusal(Code.NOT_FOUND, f"{path}/attached_project_id: no such project is attached, or was")
 
 
-def _record(context: Context, instance: Instance, told: UsageTold, *, covered: bool) -> UsageRecord:
+def _record(context: DecisionContext, instance: Instance, report: UsageReport, *, covered: bool) -> UsageRecord:
     return UsageRecord(
         id=context.mint(Prefix.USAGE_RECORD),
         tenant_id=instance.tenant_id,
         project_id=instance.project_id,
         instance_id=instance.id,
-        record_id=told.record_id,
-        unit=told.unit,
-        started_at=told.started_at,
-        ended_at=told.ended_at,
-        quantity=told.quantity,
-        attached_project_id=told.attached_project_id,
+        record_id=report.record_id,
+        unit=report.unit,
+        started_at=report.started_at,
+        ended_at=report.ended_at,
+        quantity=report.quantity,
+        attached_project_id=report.attached_project_id,
         usage_source=APP_RUNTIME,
         app_slug=instance.app_slug,
         correlation_id=context.correlation_id,

@@ -18,7 +18,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix, is_id
@@ -66,7 +66,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class DeliveryMessage:
     """What is sent: its id stays the same over all attempts."""
 
     id: str
@@ -76,7 +76,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DeliveryOutcome:
     """What came of one attempt; without an error it was delivered."""
 
     seconds: float
@@ -106,7 +106,7 @@ def signature(keys: Sequence[bytes], message_id: str, timestamp: int, body: byte
     return " ".join(f"v1,{one}" for one in each)
 
 
-def message_headers(message: Message, keys: Sequence[bytes], now: datetime, span_id: str) -> dict[str, str]:
+def message_headers(message: DeliveryMessage, keys: Sequence[bytes], now: datetime, span_id: str) -> dict[str, str]:
     """The headers of one attempt, signed for its own moment."""
     timestamp = int(now.timestamp())
     headers = {
@@ -121,15 +121,15 @@ def message_headers(message: Message, keys: Sequence[bytes], now: datetime, span
     return headers
 
 
-def outcome_of(status: int, seconds: float, retry_after: str | None = None) -> Outcome:
+def outcome_of(status: int, seconds: float, retry_after: str | None = None) -> DeliveryOutcome:
     """What an answer means: only 2xx is a delivery."""
     if 200 <= status < 300:
-        return Outcome(seconds, status)
+        return DeliveryOutcome(seconds, status)
     wait = float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdigit() else None
     said = f"the receiver answered {status}"
     if 300 <= status < 400:
         said += "; redirects are not followed: give the webhook the address that it points to"
-    return Outcome(seconds, status, said, wait)
+    return DeliveryOutcome(seconds, status, said, wait)
 
 
 def retry_seconds(attempts: int, chance: float, asked_for: float | None = None) -> float:
@@ -144,7 +144,7 @@ def is_last(delivery: Delivery, attempts_max: int) -> bool:
     return delivery.attempts >= attempts_max
 
 
-def bury(context: Context, delivery: Delivery, outcome: Outcome) -> Decision[Delivery]:
+def bury(context: DecisionContext, delivery: Delivery, outcome: DeliveryOutcome) -> Decision[Delivery]:
     """The last attempt failed: a dead letter, of which somebody should hear."""
     after = replace(
         delivery,
@@ -158,13 +158,13 @@ def bury(context: Context, delivery: Delivery, outcome: Outcome) -> Decision[Del
     told = {**_about(delivery), "attempts": delivery.attempts, "error": after.last_error}
     return Decision(
         result=after,
-        writes=(Change("delivery", delivery.id, delivery.revision, _ended(after)),),
+        writes=(Update("delivery", delivery.id, delivery.revision, _ended(after)),),
         events=(_happened(EventType.DELIVERY_DEAD, delivery, told),),
         audits=(_audited("outbox.dead", delivery, after=told),),
     )
 
 
-def replay(context: Context, delivery: Delivery, *, event_is_kept: bool) -> Decision[Delivery]:
+def replay(context: DecisionContext, delivery: Delivery, *, event_is_kept: bool) -> Decision[Delivery]:
     """Send it again now, with all attempts before it."""
     if delivery.status == DeliveryStatus.CLAIMED:
         raise Refusal(
@@ -178,36 +178,38 @@ def replay(context: Context, delivery: Delivery, *, event_is_kept: bool) -> Deci
     before: dict[str, object] = {"status": delivery.status, "attempts": delivery.attempts}
     return Decision(
         result=after,
-        writes=(Change("delivery", delivery.id, delivery.revision, _ended(after)),),
+        writes=(Update("delivery", delivery.id, delivery.revision, _ended(after)),),
         events=(_happened(EventType.DELIVERY_REPLAYED, delivery, _about(delivery)),),
         audits=(_audited("outbox.replay", delivery, before=before, after={"status": after.status}),),
     )
 
 
-def replay_dead(context: Context, home: tuple[str | None, str | None], dead: Sequence[Delivery]) -> Decision[Replayed]:
+def replay_dead(
+    context: DecisionContext, home: tuple[str | None, str | None], dead: Sequence[Delivery]
+) -> Decision[Replayed]:
     """Send the dead letters of a place again, a batch at a time; one more than the batch says that there are more."""
     batch = dead[:REPLAY_BATCH]
     result = Replayed(len(batch), len(dead) > REPLAY_BATCH)
     if not batch:
         return Decision(result=result)
     listed = {"count": len(batch), "deliveries": [each.id for each in batch]}
-    writes = tuple(Change("delivery", each.id, each.revision, _ended(_queued_again(context, each))) for each in batch)
+    writes = tuple(Update("delivery", each.id, each.revision, _ended(_queued_again(context, each))) for each in batch)
     return Decision(
         result=result,
         writes=writes,
         events=tuple(_happened(EventType.DELIVERY_REPLAYED, each, _about(each)) for each in batch),
-        audits=(Audited("outbox.replay", "delivery", None, *home, after=listed),),
+        audits=(AuditRecord("outbox.replay", "delivery", None, *home, after=listed),),
     )
 
 
-def tested(context: Context, webhook: Webhook, outcome: Outcome) -> Decision[Outcome]:
+def tested(context: DecisionContext, webhook: Webhook, outcome: DeliveryOutcome) -> Decision[DeliveryOutcome]:
     """A message was sent to try the receiver; nothing changes, and the trail says who did it."""
     told = {"change": "tested", "status": outcome.status, "error": outcome.error}
-    audited = Audited("webhook.update", "webhook", webhook.id, webhook.tenant_id, webhook.project_id, after=told)
+    audited = AuditRecord("webhook.update", "webhook", webhook.id, webhook.tenant_id, webhook.project_id, after=told)
     return Decision(result=outcome, audits=(audited,))
 
 
-def _queued_again(context: Context, delivery: Delivery) -> Delivery:
+def _queued_again(context: DecisionContext, delivery: Delivery) -> Delivery:
     return replace(
         delivery,
         status=DeliveryStatus.QUEUED.value,
@@ -222,19 +224,26 @@ def _queued_again(context: Context, delivery: Delivery) -> Delivery:
 def _ended(after: Delivery) -> dict[str, object]:
     """The columns that a change of status sets."""
     return {
-        "status": after.status, "attempts": after.attempts, "due_at": after.due_at, "leased_until": after.leased_until,
-        "finished_at": after.finished_at, "last_error": after.last_error, "last_status": after.last_status,
-    }  # fmt: skip
+        "status": after.status,
+        "attempts": after.attempts,
+        "due_at": after.due_at,
+        "leased_until": after.leased_until,
+        "finished_at": after.finished_at,
+        "last_error": after.last_error,
+        "last_status": after.last_status,
+    }
 
 
 def _about(delivery: Delivery) -> dict[str, object]:
     return {
-        "webhook_id": delivery.webhook_id, "event_id": delivery.event_id, "event_type": delivery.event_type,
-    }  # fmt: skip
+        "webhook_id": delivery.webhook_id,
+        "event_id": delivery.event_id,
+        "event_type": delivery.event_type,
+    }
 
 
-def _happened(type_: EventType, delivery: Delivery, data: Mapping[str, object]) -> Happened:
-    return Happened(type_, "delivery", delivery.id, delivery.tenant_id, delivery.project_id, data=data)
+def _happened(type_: EventType, delivery: Delivery, data: Mapping[str, object]) -> EventRecord:
+    return EventRecord(type_, "delivery", delivery.id, delivery.tenant_id, delivery.project_id, data=data)
 
 
 def _audited(
@@ -243,5 +252,7 @@ def _audited(
     *,
     before: Mapping[str, object] | None = None,
     after: Mapping[str, object] | None = None,
-) -> Audited:
-    return Audited(action, "delivery", delivery.id, delivery.tenant_id, delivery.project_id, before=before, after=after)
+) -> AuditRecord:
+    return AuditRecord(
+        action, "delivery", delivery.id, delivery.tenant_id, delivery.project_id, before=before, after=after
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from mooring.core.kernel.event import Position
+from mooring.core.kernel.event import StreamPosition
 from mooring.core.kernel.event_types import EventType
 
 AUDIT: Final = "audit"
@@ -17,10 +17,10 @@ AUDIT: Final = "audit"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TimelineRow:
     """One line of the timeline."""
 
-    position: Position
+    position: StreamPosition
     id: str
     kind: str
     type: str
@@ -35,7 +35,7 @@ class Entry:
     data: dict[str, Any]
 
 
-def text_of(entry: Entry) -> str:
+def text_of(entry: TimelineRow) -> str:
     """An entry in one line."""
     told = entry.data
     if entry.kind == AUDIT:
@@ -60,7 +60,7 @@ def text_of(entry: Entry) -> str:
     return _sentence(entry.kind, entry.subject_id, entry.type.rpartition(".")[2])
 
 
-def _attachment(entry: Entry, told: Mapping[str, Any]) -> str:
+def _attachment(entry: TimelineRow, told: Mapping[str, Any]) -> str:
     if entry.type == EventType.ATTACHMENT_ACTION_CHANGED:
         return _sentence("action", told.get("action"), "is", told.get("status"), told.get("failure_code"))
     blocked = f"waits: {told['blocker']}" if told.get("blocker") else None

@@ -14,7 +14,7 @@ from typing import Final
 from mooring.core.identity.tenant import require_revision
 from mooring.core.kernel import validation
 from mooring.core.kernel.address import read_url
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert, Remove
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Remove, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
@@ -48,7 +48,7 @@ class Webhook:
 
 
 @dataclass(frozen=True, slots=True)
-class Keyed:
+class WebhookWithKey:
     """A webhook with a key that is told once."""
 
     webhook: Webhook
@@ -56,7 +56,7 @@ class Keyed:
 
 
 @dataclass(frozen=True, slots=True)
-class WebhookWish:
+class WebhookSpec:
     """What the caller asks for; in a change, what is not given stays."""
 
     url: str | None = None
@@ -66,7 +66,7 @@ class WebhookWish:
 
 
 @dataclass(frozen=True, slots=True)
-class NewKey:
+class NewWebhookKey:
     """A new key, as it is told and as it is kept."""
 
     told: str
@@ -74,8 +74,12 @@ class NewKey:
 
 
 def create_webhook(
-    context: Context, home: tuple[str | None, str | None], wish: WebhookWish, key: NewKey, webhooks_there: int
-) -> Decision[Keyed]:
+    context: DecisionContext,
+    home: tuple[str | None, str | None],
+    spec: WebhookSpec,
+    key: NewWebhookKey,
+    webhooks_there: int,
+) -> Decision[WebhookWithKey]:
     """A new webhook; `home` is its tenant and project, none of them for the platform."""
     if webhooks_there >= WEBHOOKS_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"a place has at most {WEBHOOKS_MAX} webhooks", {"limit": WEBHOOKS_MAX})
@@ -83,9 +87,9 @@ def create_webhook(
         id=context.mint(Prefix.WEBHOOK),
         tenant_id=home[0],
         project_id=home[1],
-        url=read_url(wish.url or "").url,
-        description=validation.remark(wish.description or "", "description"),
-        event_types=check_event_types(wish.event_types or ()),
+        url=read_url(spec.url or "").url,
+        description=validation.remark(spec.description or "", "description"),
+        event_types=check_event_types(spec.event_types or ()),
         enabled=True,
         secret_id=key.sealed.id,
         previous_secret_id=None,
@@ -94,7 +98,7 @@ def create_webhook(
     )
     told = _told(webhook)
     return Decision(
-        result=Keyed(webhook, key.told),
+        result=WebhookWithKey(webhook, key.told),
         writes=(Insert("secret", key.sealed.row(context.now)), Insert("webhook", asdict(webhook))),
         events=(_happened(EventType.WEBHOOK_CREATED, webhook, told),),
         audits=(_audited("webhook.create", webhook, after=told),),
@@ -102,19 +106,19 @@ def create_webhook(
 
 
 def update_webhook(
-    context: Context, webhook: Webhook, wish: WebhookWish, revision_seen: int | None
+    context: DecisionContext, webhook: Webhook, spec: WebhookSpec, revision_seen: int | None
 ) -> Decision[Webhook]:
     """Another address, list, description, or a pause; saying what is there already changes nothing."""
     require_revision(webhook.revision, revision_seen)
     wanted: dict[str, object] = {}
-    if wish.url is not None:
-        wanted["url"] = read_url(wish.url).url
-    if wish.event_types is not None:
-        wanted["event_types"] = check_event_types(wish.event_types)
-    if wish.description is not None:
-        wanted["description"] = validation.remark(wish.description, "description")
-    if wish.enabled is not None:
-        wanted["enabled"] = wish.enabled
+    if spec.url is not None:
+        wanted["url"] = read_url(spec.url).url
+    if spec.event_types is not None:
+        wanted["event_types"] = check_event_types(spec.event_types)
+    if spec.description is not None:
+        wanted["description"] = validation.remark(spec.description, "description")
+    if spec.enabled is not None:
+        wanted["enabled"] = spec.enabled
     changed = {name: value for name, value in wanted.items() if value != getattr(webhook, name)}
     if not changed:
         return Decision(result=webhook)
@@ -124,13 +128,15 @@ def update_webhook(
         change = "resumed" if after.enabled else "paused"
     return Decision(
         result=after,
-        writes=(Change("webhook", webhook.id, webhook.revision, changed),),
+        writes=(Update("webhook", webhook.id, webhook.revision, changed),),
         events=(_happened(EventType.WEBHOOK_UPDATED, after, {"change": change, **_told(after)}),),
         audits=(_audited("webhook.update", webhook, before=_told(webhook), after=_told(after)),),
     )
 
 
-def rotate_key(context: Context, webhook: Webhook, key: NewKey, old_key: Sealed) -> Decision[Keyed]:
+def rotate_key(
+    context: DecisionContext, webhook: Webhook, key: NewWebhookKey, old_key: Sealed
+) -> Decision[WebhookWithKey]:
     """A new key; `old_key` is the present one sealed anew, which signs beside it for a while.
 
     The rows of the keys that are no longer named go with the change, by a trigger of the database.
@@ -138,9 +144,9 @@ def rotate_key(context: Context, webhook: Webhook, key: NewKey, old_key: Sealed)
     changed: dict[str, object] = {"secret_id": key.sealed.id, "previous_secret_id": old_key.id}
     after = replace(webhook, revision=webhook.revision + 1, **changed)  # type: ignore[arg-type]
     return Decision(
-        result=Keyed(after, key.told),
+        result=WebhookWithKey(after, key.told),
         writes=(
-            Change("webhook", webhook.id, webhook.revision, changed),
+            Update("webhook", webhook.id, webhook.revision, changed),
             Insert("secret", key.sealed.row(context.now)),
             Insert("secret", old_key.row(context.now, context.now + KEY_OVERLAP)),
         ),
@@ -149,7 +155,7 @@ def rotate_key(context: Context, webhook: Webhook, key: NewKey, old_key: Sealed)
     )
 
 
-def delete_webhook(context: Context, webhook: Webhook) -> Decision[Webhook]:
+def delete_webhook(context: DecisionContext, webhook: Webhook) -> Decision[Webhook]:
     """It goes at once, with its keys and with what it had not delivered."""
     return Decision(
         result=webhook,
@@ -177,13 +183,15 @@ def check_event_types(wanted: Sequence[str]) -> list[str]:
 
 def _told(webhook: Webhook) -> dict[str, object]:
     return {
-        "host": read_url(webhook.url).host, "event_types": list(webhook.event_types), "enabled": webhook.enabled,
+        "host": read_url(webhook.url).host,
+        "event_types": list(webhook.event_types),
+        "enabled": webhook.enabled,
         "description": webhook.description,
-    }  # fmt: skip
+    }
 
 
-def _happened(type_: EventType, webhook: Webhook, data: Mapping[str, object]) -> Happened:
-    return Happened(type_, "webhook", webhook.id, webhook.tenant_id, webhook.project_id, data=data)
+def _happened(type_: EventType, webhook: Webhook, data: Mapping[str, object]) -> EventRecord:
+    return EventRecord(type_, "webhook", webhook.id, webhook.tenant_id, webhook.project_id, data=data)
 
 
 def _audited(
@@ -192,5 +200,5 @@ def _audited(
     *,
     before: Mapping[str, object] | None = None,
     after: Mapping[str, object] | None = None,
-) -> Audited:
-    return Audited(action, "webhook", webhook.id, webhook.tenant_id, webhook.project_id, before=before, after=after)
+) -> AuditRecord:
+    return AuditRecord(action, "webhook", webhook.id, webhook.tenant_id, webhook.project_id, before=before, after=after)

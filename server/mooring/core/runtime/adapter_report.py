@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from mooring.core.kernel.decision import Context, Decision
+from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.form_schema import plain_findings
 from mooring.core.kernel.validation import invalid
-from mooring.core.runtime.claim import Claim, guard_of
-from mooring.core.runtime.instance import Health, Instance, InstanceState, InstanceTrigger
+from mooring.core.runtime.claim import InstanceClaim, guard_of
+from mooring.core.runtime.instance import Instance, InstanceHealth, InstanceState, InstanceTrigger
 from mooring.core.runtime.instance_transitions import (
     change_instance,
     change_member,
@@ -57,30 +57,32 @@ class ReportableState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FailureTold:
+class FailureReport:
     """Why something failed."""
 
     code: OperationFailure
     detail: str = ""
     last_lines: tuple[str, ...] = ()
 
-    def columns(self, context: Context) -> dict[str, Any]:
+    def columns(self, context: DecisionContext) -> dict[str, Any]:
         """As it is stored with what failed."""
         return {
-            "failed_at": context.now, "failure_code": self.code.value, "failure_detail": self.detail or None,
+            "failed_at": context.now,
+            "failure_code": self.code.value,
+            "failure_detail": self.detail or None,
             "last_lines": list(self.last_lines) or None,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True)
-class Blocking:
+class BlockerReport:
     """What stands in an operation's way, by code and words; none: nothing does any more."""
 
     by: tuple[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
-class StepTold:
+class StepReport:
     """One step of an operation."""
 
     name: str
@@ -90,88 +92,88 @@ class StepTold:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldTold:
+class HoldReport:
     """Why the adapter wants no new work on a member."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberTold:
+class MemberReport:
     """What was observed of a member; what is none is not told. A text that may be cleared is told as a tuple."""
 
     id: str
     status: ReportableState | None = None
-    health: Health | None = None
+    health: InstanceHealth | None = None
     health_detail: tuple[str | None] | None = None
     detail: Mapping[str, Any] | None = None
     version: str | None = None
-    holds: tuple[HoldTold, ...] | None = None
-    failure: FailureTold | None = None
+    holds: tuple[HoldReport, ...] | None = None
+    failure: FailureReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointTold:
+class EndpointReport:
     """Where the app can be reached, in the form that is stored."""
 
     plain: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceTold:
+class InstanceReport:
     """What was observed of the whole."""
 
-    health: Health | None = None
+    health: InstanceHealth | None = None
     health_detail: tuple[str | None] | None = None
-    endpoints: tuple[EndpointTold, ...] | None = None
+    endpoints: tuple[EndpointReport, ...] | None = None
     detail: Mapping[str, Any] | None = None
     topology_mode: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class AdapterReport:
     """A report."""
 
     begin: bool = False
-    blocked: Blocking | None = None
-    steps: tuple[StepTold, ...] = ()
-    members: tuple[MemberTold, ...] = ()
-    instance: InstanceTold | None = None
+    blocked: BlockerReport | None = None
+    steps: tuple[StepReport, ...] = ()
+    members: tuple[MemberReport, ...] = ()
+    instance: InstanceReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReportContext:
     """What a report is held against: the instance and its claim, the operation that it names, the members."""
 
-    claim: Claim
+    claim: InstanceClaim
     instance: Instance
     members: Mapping[str, Member]
     operation: Operation | None = None
     unreachable: frozenset[str] = field(default=frozenset())  # members whose node does not answer
 
 
-def under(context: Context, seen: Seen) -> Context:
+def under(context: DecisionContext, seen: ReportContext) -> DecisionContext:
     """The context with the correlation of what is reported on: an adapter's request has one of its own."""
     subject = seen.operation or seen.instance
     return replace(context, correlation_id=subject.correlation_id, trace_id=subject.trace_id)
 
 
-def take_report(context: Context, seen: Seen, told: Told) -> Decision[Instance]:
+def take_report(context: DecisionContext, seen: ReportContext, report: AdapterReport) -> Decision[Instance]:
     """What becomes true by this report; the instance as it then is."""
     parts: list[Decision[Any]] = []
-    if told.begin or told.blocked is not None or told.steps:
-        parts += _operation(context, seen, told)
-    twice = {each.id for each in told.members}
-    if len(twice) != len(told.members):
+    if report.begin or report.blocked is not None or report.steps:
+        parts += _operation(context, seen, report)
+    twice = {each.id for each in report.members}
+    if len(twice) != len(report.members):
         raise invalid("members", "each member once")
-    for each in told.members:
+    for each in report.members:
         parts += _member(context, seen, each)
-    instance, written = _instance(context, seen, told)
+    instance, written = _instance(context, seen, report)
     parts += written
     return together(instance, *parts, *_guard(seen, parts))
 
 
-def _guard(seen: Seen, parts: list[Decision[Any]]) -> list[Decision[None]]:
+def _guard(seen: ReportContext, parts: list[Decision[Any]]) -> list[Decision[None]]:
     return [Decision(None, (guard_of(seen.claim),), traceless=True)] if parts else []
 
 
@@ -189,42 +191,47 @@ def require_turn(operation: Operation) -> None:
         )
 
 
-def _operation(context: Context, seen: Seen, told: Told) -> list[Decision[Any]]:
+def _operation(context: DecisionContext, seen: ReportContext, report: AdapterReport) -> list[Decision[Any]]:
     operation = seen.operation
     if operation is None:
         raise invalid("operation_id", "the operation that begins, is blocked, or has these steps")
-    columns = _progress(context, operation, told.steps)
-    if told.begin and operation.attempt_fence != seen.claim.fence:
+    columns = _progress(context, operation, report.steps)
+    if report.begin and operation.attempt_fence != seen.claim.fence:
         columns |= {"attempts": operation.attempts + 1, "attempt_fence": seen.claim.fence}
-    trigger = _trigger(operation, told)
-    if told.blocked is not None and told.blocked.by is not None and operation.status != OperationState.CANCELLING:
-        code, detail = told.blocked.by
+    trigger = _trigger(operation, report)
+    if report.blocked is not None and report.blocked.by is not None and operation.status != OperationState.CANCELLING:
+        code, detail = report.blocked.by
         if (operation.blocker_code, operation.blocker) != (code, detail):
             columns |= {"blocker_code": code, "blocker": detail}
     if trigger is None and not columns:
         return []
     require_turn(operation)
-    if operation.started_at is None and (told.begin or trigger is OperationTrigger.BLOCK):
+    if operation.started_at is None and (report.begin or trigger is OperationTrigger.BLOCK):
         columns |= {"started_at": context.now}
     if trigger is not None:
         return [move_operation(context, seen.instance.app_slug, operation, trigger, (ACTION, columns))]
     if operation.status == OperationState.ACCEPTED:
-        raise Refusal(Code.ILLEGAL_TRANSITION, "the operation has not begun: report `begin` with it", {
-            "operation_id": operation.id, "status": operation.status,
-        })  # fmt: skip
+        raise Refusal(
+            Code.ILLEGAL_TRANSITION,
+            "the operation has not begun: report `begin` with it",
+            {
+                "operation_id": operation.id,
+                "status": operation.status,
+            },
+        )
     return [change_operation(seen.instance.app_slug, operation, ACTION, **columns)]
 
 
-def _trigger(operation: Operation, told: Told) -> OperationTrigger | None:
-    status, blocked = operation.status, told.blocked
+def _trigger(operation: Operation, report: AdapterReport) -> OperationTrigger | None:
+    status, blocked = operation.status, report.blocked
     if blocked is not None and blocked.by is not None:
         return OperationTrigger.BLOCK if status in (OperationState.ACCEPTED, OperationState.RUNNING) else None
-    if status == OperationState.BLOCKED and (blocked is not None or told.begin):
+    if status == OperationState.BLOCKED and (blocked is not None or report.begin):
         return OperationTrigger.UNBLOCK
-    return OperationTrigger.START if told.begin and status == OperationState.ACCEPTED else None
+    return OperationTrigger.START if report.begin and status == OperationState.ACCEPTED else None
 
 
-def _progress(context: Context, operation: Operation, told: tuple[StepTold, ...]) -> dict[str, Any]:
+def _progress(context: DecisionContext, operation: Operation, told: tuple[StepReport, ...]) -> dict[str, Any]:
     """The steps with what was told of them, where that is anything new."""
     steps = {each["name"]: each for each in operation.steps}
     progress = operation.progress
@@ -239,46 +246,46 @@ def _progress(context: Context, operation: Operation, told: tuple[StepTold, ...]
     return changed if progress == operation.progress else {**changed, "progress": progress}
 
 
-def _step(context: Context, before: dict[str, Any] | None, told: StepTold) -> dict[str, Any]:
+def _step(context: DecisionContext, before: dict[str, Any] | None, report: StepReport) -> dict[str, Any]:
     now = context.now.isoformat()
-    step = dict(before or {"name": told.name, "status": StepState.PENDING.value, "attempts": 0})
-    if before is None or before["status"] != told.status:
-        if told.status is StepState.RUNNING:
+    step = dict(before or {"name": report.name, "status": StepState.PENDING.value, "attempts": 0})
+    if before is None or before["status"] != report.status:
+        if report.status is StepState.RUNNING:
             step |= {"attempts": step["attempts"] + 1, "started_at": now, "ended_at": None}
-        elif told.status in (StepState.DONE, StepState.FAILED, StepState.SKIPPED):
+        elif report.status in (StepState.DONE, StepState.FAILED, StepState.SKIPPED):
             step |= {"ended_at": now}
-        step |= {"status": told.status.value}
-    if told.detail is not None:
-        step["detail"] = told.detail
-    if told.progress is not None:
-        step["progress"] = told.progress
+        step |= {"status": report.status.value}
+    if report.detail is not None:
+        step["detail"] = report.detail
+    if report.progress is not None:
+        step["progress"] = report.progress
     return step
 
 
 # Members --------------------------------------------------------------------------------------------------------------
 
 
-def _member(context: Context, seen: Seen, told: MemberTold) -> list[Decision[Any]]:
-    member = seen.members.get(told.id)
+def _member(context: DecisionContext, seen: ReportContext, report: MemberReport) -> list[Decision[Any]]:
+    member = seen.members.get(report.id)
     if member is None:
-        raise Refusal(Code.NOT_FOUND, f"the instance has no member {told.id}")
-    columns = _observed(context, member, told)
-    columns |= _version(seen, member, told.version)
-    columns |= _holds(context, seen, member, told.holds)
+        raise Refusal(Code.NOT_FOUND, f"the instance has no member {report.id}")
+    columns = _observed(context, member, report)
+    columns |= _version(seen, member, report.version)
+    columns |= _holds(context, seen, member, report.holds)
     slug = seen.instance.app_slug
-    if told.status is None or told.status.value == member.status:
-        if told.failure is not None and member.status != MemberState.FAILED:
+    if report.status is None or report.status.value == member.status:
+        if report.failure is not None and member.status != MemberState.FAILED:
             raise invalid("members/failure", "a failure comes with the status `failed`")
         if not columns:
             return []
         if member.status in (MemberState.REMOVING, MemberState.REMOVED):
             MEMBER.step(MemberState(member.status), MemberTrigger.RECOVER)  # refuses: what is torn down is not observed
         return [change_member(slug, member, ACTION, **columns)]
-    trigger = _member_trigger(seen, member, told.status)
+    trigger = _member_trigger(seen, member, report.status)
     if trigger is MemberTrigger.FAIL:
-        if told.failure is None:
+        if report.failure is None:
             raise invalid("members/failure", "what fails says why")
-        columns |= told.failure.columns(context)
+        columns |= report.failure.columns(context)
     if trigger is MemberTrigger.FINISH_DRAIN and member.id in seen.unreachable:
         raise Refusal(
             Code.CONFLICT,
@@ -290,7 +297,7 @@ def _member(context: Context, seen: Seen, told: MemberTold) -> list[Decision[Any
     return [move_member(context, slug, member, trigger, (ACTION, columns))]
 
 
-def _member_trigger(seen: Seen, member: Member, wanted: ReportableState) -> MemberTrigger:
+def _member_trigger(seen: ReportContext, member: Member, wanted: ReportableState) -> MemberTrigger:
     status = MemberState(member.status)
     if wanted is ReportableState.JOINING:
         return MemberTrigger.REPAIR if status is MemberState.FAILED and _mends(seen, member) else MemberTrigger.JOIN
@@ -305,7 +312,7 @@ def _member_trigger(seen: Seen, member: Member, wanted: ReportableState) -> Memb
     }[wanted]
 
 
-def _mends(seen: Seen, member: Member) -> bool:
+def _mends(seen: ReportContext, member: Member) -> bool:
     """Whether somebody asked for this member to be built once more: an open operation of the whole, or of it."""
     operation = seen.operation
     if operation is None or operation.is_over or operation.phase != Phase.ADAPTER:
@@ -313,7 +320,7 @@ def _mends(seen: Seen, member: Member) -> bool:
     return operation.kind in WHOLE_KINDS or member.id in operation.member_ids
 
 
-def _resumes(seen: Seen, member: Member) -> bool:
+def _resumes(seen: ReportContext, member: Member) -> bool:
     """Whether the drain was taken back: an operation of the whole puts members back to work after it drained them."""
     operation = seen.operation
     if operation is None or operation.is_over:
@@ -322,18 +329,20 @@ def _resumes(seen: Seen, member: Member) -> bool:
     return whole or (operation.kind == OperationKind.DRAIN and operation.status == OperationState.CANCELLING)
 
 
-def _observed(context: Context, subject: Member | Instance, told: MemberTold | InstanceTold) -> dict[str, Any]:
+def _observed(
+    context: DecisionContext, subject: Member | Instance, report: MemberReport | InstanceReport
+) -> dict[str, Any]:
     columns: dict[str, Any] = {}
-    if told.health is not None and told.health.value != subject.health:
-        columns |= {"health": told.health.value, "health_at": context.now}
-    if told.health_detail is not None and told.health_detail[0] != subject.health_detail:
-        columns["health_detail"] = told.health_detail[0]
-    if told.detail is not None and dict(told.detail) != subject.adapter_detail:
-        columns["adapter_detail"] = bounded_detail(told.detail, "detail")
+    if report.health is not None and report.health.value != subject.health:
+        columns |= {"health": report.health.value, "health_at": context.now}
+    if report.health_detail is not None and report.health_detail[0] != subject.health_detail:
+        columns["health_detail"] = report.health_detail[0]
+    if report.detail is not None and dict(report.detail) != subject.adapter_detail:
+        columns["adapter_detail"] = bounded_detail(report.detail, "detail")
     return columns
 
 
-def _version(seen: Seen, member: Member, version: str | None) -> dict[str, Any]:
+def _version(seen: ReportContext, member: Member, version: str | None) -> dict[str, Any]:
     """The version that a member runs is the instance's, or the one that an operation leads to."""
     if version is None or version == member.version:
         return {}
@@ -347,7 +356,7 @@ def _version(seen: Seen, member: Member, version: str | None) -> dict[str, Any]:
 
 
 def _holds(
-    context: Context, seen: Seen, member: Member, told: tuple[HoldTold, ...] | None
+    context: DecisionContext, seen: ReportContext, member: Member, told: tuple[HoldReport, ...] | None
 ) -> dict[str, list[dict[str, Any]]]:
     """The adapter's own holds anew; whatever others want with the member stays."""
     if told is None:
@@ -364,11 +373,13 @@ def _holds(
 # The instance ---------------------------------------------------------------------------------------------------------
 
 
-def _instance(context: Context, seen: Seen, told: Told) -> tuple[Instance, list[Decision[Any]]]:
+def _instance(
+    context: DecisionContext, seen: ReportContext, report: AdapterReport
+) -> tuple[Instance, list[Decision[Any]]]:
     instance, operation = seen.instance, seen.operation
-    columns = {} if told.instance is None else _of_whole(context, seen, told.instance)
+    columns = {} if report.instance is None else _of_whole(context, seen, report.instance)
     begins = (
-        told.begin
+        report.begin
         and operation is not None
         and operation.kind == OperationKind.DEPLOY
         and instance.status == InstanceState.CREATED
@@ -380,26 +391,26 @@ def _instance(context: Context, seen: Seen, told: Told) -> tuple[Instance, list[
         return instance, []
     if instance.status == InstanceState.STOPPED:
         raise Refusal(Code.CONFLICT, "the instance is stopped: nothing more is observed of it")
-    healthy = columns.get("health") == Health.HEALTHY
+    healthy = columns.get("health") == InstanceHealth.HEALTHY
     event = EventType.INSTANCE_HEALTHY if healthy else EventType.INSTANCE_CHANGED
     changed = change_instance(instance, ACTION, event, **columns)
     return changed.result, [changed]
 
 
-def _of_whole(context: Context, seen: Seen, told: InstanceTold) -> dict[str, Any]:
-    columns = _observed(context, seen.instance, told)
-    if told.endpoints is not None:
-        endpoints = [_endpoint(seen, each.plain) for each in told.endpoints]
+def _of_whole(context: DecisionContext, seen: ReportContext, report: InstanceReport) -> dict[str, Any]:
+    columns = _observed(context, seen.instance, report)
+    if report.endpoints is not None:
+        endpoints = [_endpoint(seen, each.plain) for each in report.endpoints]
         if len({each["name"] for each in endpoints}) != len(endpoints):
             raise invalid("instance/endpoints", "each name once")
         if endpoints != seen.instance.endpoints:
             columns["endpoints"] = endpoints
-    if told.topology_mode is not None and told.topology_mode != seen.instance.topology_mode:
-        columns["topology_mode"] = told.topology_mode
+    if report.topology_mode is not None and report.topology_mode != seen.instance.topology_mode:
+        columns["topology_mode"] = report.topology_mode
     return columns
 
 
-def _endpoint(seen: Seen, plain: Mapping[str, Any]) -> dict[str, Any]:
+def _endpoint(seen: ReportContext, plain: Mapping[str, Any]) -> dict[str, Any]:
     member = seen.members.get(plain["member_id"])
     if member is None or member.status == MemberState.REMOVED:
         raise Refusal(Code.NOT_FOUND, f"the instance has no member {plain['member_id']}")

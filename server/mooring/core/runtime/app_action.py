@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from mooring.core.catalog.manifest import Action, Manifest, canonical
+from mooring.core.catalog.manifest import Manifest, ManifestAction, canonical
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Actor, Context, Decision, PrincipalKind
+from mooring.core.kernel.decision import Actor, Decision, DecisionContext, PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.form_schema import hidden_places, plain_findings, value_findings
 from mooring.core.kernel.permissions import Authority, Place, is_app_action
-from mooring.core.runtime.instance_change import Standing, require_running
+from mooring.core.runtime.instance_change import InstanceContext, require_running
 from mooring.core.runtime.instance_launch import new_row
 from mooring.core.runtime.instance_transitions import new_operation
 from mooring.core.runtime.launch import refusals_of
@@ -27,7 +27,7 @@ OPEN_MAX: Final = 100
 """Actions of one instance that are open at a time."""
 
 
-def action_of(manifest: Manifest | None, name: str) -> Action:
+def action_of(manifest: Manifest | None, name: str) -> ManifestAction:
     """The action of this name."""
     found = None if manifest is None else next((each for each in manifest.actions if each.name == name), None)
     if found is None:
@@ -50,8 +50,8 @@ def may_act(actor: Actor, authority: Authority, place: Place, permission: str) -
 
 
 def start_action(
-    context: Context,
-    seen: Standing,
+    context: DecisionContext,
+    seen: InstanceContext,
     name: str,
     given: Mapping[str, Any],
     member_id: str | None,
@@ -84,7 +84,7 @@ def start_action(
     return new_operation(instance, operation, action.permission)
 
 
-def check_input(action: Action, given: Mapping[str, Any]) -> None:
+def check_input(action: ManifestAction, given: Mapping[str, Any]) -> None:
     """What an action is given fits its schema."""
     for refusal in refusals_of(value_findings(given, action.input_schema), "input"):
         raise refusal
@@ -107,7 +107,7 @@ def check_output(manifest: Manifest | None, operation: Operation, output: Mappin
         raise validation.invalid("output", f"at most {OUTPUT_BYTES_MAX} bytes")
 
 
-def _require_target(seen: Standing, action: Action, member_id: str | None) -> None:
+def _require_target(seen: InstanceContext, action: ManifestAction, member_id: str | None) -> None:
     if (action.target == "member") != (member_id is not None):
         wanted = "name the member" if action.target == "member" else "it is an action of the whole instance"
         raise validation.invalid("member_id", wanted)

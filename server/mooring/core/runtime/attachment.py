@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from mooring.core.kernel.lifecycle import Edge, Machine, Who
+from mooring.core.kernel.lifecycle import Lifecycle, Transition, Who
 
 
 class AttachmentState(StrEnum):
@@ -33,7 +33,7 @@ class AttachmentTrigger(StrEnum):
 
 S, T = AttachmentState, AttachmentTrigger
 
-ATTACHMENT = Machine(
+ATTACHMENT = Lifecycle(
     name="attachment",
     about="A project's use of an instance that belongs to another project of its tenant.",
     states=AttachmentState,
@@ -47,10 +47,14 @@ ATTACHMENT = Machine(
         S.REFUSED: "it did not come about, and says why",
     },
     edges=(
-        Edge(S.REQUESTED, T.ACTIVATE, S.ACTIVE, Who.ADAPTER, "The instance serves the project under its account."),
-        Edge(S.REQUESTED, T.REFUSE, S.REFUSED, Who.ADAPTER, "The instance cannot serve it, or it was taken back."),
-        Edge(S.ACTIVE, T.DETACH, S.DETACHING, Who.USER, "An admin ends it, or the instance ends."),
-        Edge(
+        Transition(
+            S.REQUESTED, T.ACTIVATE, S.ACTIVE, Who.ADAPTER, "The instance serves the project under its account."
+        ),
+        Transition(
+            S.REQUESTED, T.REFUSE, S.REFUSED, Who.ADAPTER, "The instance cannot serve it, or it was taken back."
+        ),
+        Transition(S.ACTIVE, T.DETACH, S.DETACHING, Who.USER, "An admin ends it, or the instance ends."),
+        Transition(
             S.DETACHING,
             T.FINISH_DETACH,
             S.DETACHED,

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mooring.core.identity.project import Project
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Context, Decision, Guard
+from mooring.core.kernel.decision import Decision, DecisionContext, RowGuard
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.lifecycle import IllegalTransition
@@ -27,8 +27,8 @@ from mooring.core.runtime.attachment import (
 from mooring.core.runtime.attachment_reconcile import DETACH_SECONDS, detach_operation
 from mooring.core.runtime.attachment_transitions import change_attachment, move_attachment, new_attachment
 from mooring.core.runtime.instance import InstanceState
-from mooring.core.runtime.instance_change import Standing, require_running
-from mooring.core.runtime.instance_launch import Bounds, new_row
+from mooring.core.runtime.instance_change import InstanceContext, require_running
+from mooring.core.runtime.instance_launch import OperationBounds, new_row
 from mooring.core.runtime.instance_transitions import move_operation, new_operation, together
 from mooring.core.runtime.operation import ATTACHMENT_KINDS, Operation, OperationKind, OperationState, OperationTrigger
 
@@ -39,24 +39,24 @@ S = AttachmentState
 
 
 @dataclass(frozen=True, slots=True)
-class Attaching:
+class AttachContext:
     """What an attachment is decided on."""
 
-    standing: Standing
+    standing: InstanceContext
     project: Project
     live: Sequence[Attachment]  # of the instance
     taken: frozenset[str]  # account names that other projects have, or had
 
 
 @dataclass(frozen=True, slots=True)
-class DetachWish:
+class DetachRequest:
     """How an attachment ends."""
 
     cancel_work: bool = False
     timeout_seconds: int = DETACH_SECONDS
 
 
-def attach_project(context: Context, seen: Attaching, bounds: Bounds) -> Decision[Attachment]:
+def attach_project(context: DecisionContext, seen: AttachContext, bounds: OperationBounds) -> Decision[Attachment]:
     """Let the project use the instance; the adapter makes what it needs there."""
     instance, project = seen.standing.instance, seen.project
     _require_shared(seen)
@@ -90,9 +90,7 @@ def attach_project(context: Context, seen: Attaching, bounds: Bounds) -> Decisio
         revision=0,
         created_at=context.now,
     )
-    row = new_row(
-        context, instance, OperationKind.ATTACH, {"attachment": attachment.told()}, bounds.operation_seconds
-    )  # fmt: skip
+    row = new_row(context, instance, OperationKind.ATTACH, {"attachment": attachment.told()}, bounds.operation_seconds)
     operation = replace(row, id=attachment.operation_id, dispatched_at=context.now)
     return together(
         attachment,
@@ -102,10 +100,10 @@ def attach_project(context: Context, seen: Attaching, bounds: Bounds) -> Decisio
 
 
 def detach_project(
-    context: Context, standing: Standing, attachment: Attachment, wish: DetachWish
-) -> Decision[Attachment]:  # fmt: skip
+    context: DecisionContext, standing: InstanceContext, attachment: Attachment, request: DetachRequest
+) -> Decision[Attachment]:
     """End the project's use of the instance; asking again changes nothing, unless it asks for more."""
-    if not 0 <= wish.timeout_seconds <= DETACH_SECONDS_MAX:
+    if not 0 <= request.timeout_seconds <= DETACH_SECONDS_MAX:
         raise validation.invalid("timeout_seconds", f"0 to {DETACH_SECONDS_MAX}")
     state = AttachmentState(attachment.status)
     open_ = next((each for each in standing.operations if each.id == attachment.operation_id), None)
@@ -115,21 +113,19 @@ def detach_project(
         return _taken_back(context, standing, attachment, open_)
     if state is S.REFUSED:
         raise IllegalTransition("attachment", state, AttachmentTrigger.DETACH, ATTACHMENT.allowed(state))
-    asked: dict[str, Any] = {"cancel_work": wish.cancel_work, "timeout_seconds": wish.timeout_seconds}
+    asked: dict[str, Any] = {"cancel_work": request.cancel_work, "timeout_seconds": request.timeout_seconds}
     graceful = timedelta(seconds=standing.graceful_seconds)
     runs = standing.instance.status == InstanceState.RUNNING
     if state is S.ACTIVE:
         columns: dict[str, Any] = {**asked, "detach_requested_at": context.now, "blocker": None}
         if not runs:  # it ends with the instance
-            return move_attachment(
-                context, attachment, AttachmentTrigger.DETACH, ("attachment.delete", columns)
-            )  # fmt: skip
+            return move_attachment(context, attachment, AttachmentTrigger.DETACH, ("attachment.delete", columns))
         operation = detach_operation(context, standing.instance, replace(attachment, **columns), graceful)
         columns["operation_id"] = operation.id
         moved = move_attachment(context, attachment, AttachmentTrigger.DETACH, ("attachment.delete", columns))
         return together(moved.result, moved, new_operation(standing.instance, operation, "attachment.delete"))
     if open_ is not None:
-        return _hurried(context, standing, attachment, (open_, wish))
+        return _hurried(context, standing, attachment, (open_, request))
     if not runs:
         return Decision(attachment)
     operation = detach_operation(context, standing.instance, replace(attachment, **asked), graceful)
@@ -137,7 +133,7 @@ def detach_project(
     return together(again.result, again, new_operation(standing.instance, operation, "attachment.delete"))
 
 
-def require_active(attachment: Attachment, operations: Sequence[Operation]) -> Guard:
+def require_active(attachment: Attachment, operations: Sequence[Operation]) -> RowGuard:
     """The attachment takes work now, and still does when the work is written."""
     state = AttachmentState(attachment.status)
     if state is not S.ACTIVE:
@@ -150,10 +146,10 @@ def require_active(attachment: Attachment, operations: Sequence[Operation]) -> G
     own = [each for each in operations if (each.attachment or {}).get("id") == attachment.id]
     if sum(1 for each in own if each.kind == OperationKind.ACTION) >= OPEN_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"{OPEN_MAX} actions of the attachment are open", {"limit": OPEN_MAX})
-    return Guard("attachment", {"id": attachment.id, "generation": attachment.generation})
+    return RowGuard("attachment", {"id": attachment.id, "generation": attachment.generation})
 
 
-def _require_shared(seen: Attaching) -> None:
+def _require_shared(seen: AttachContext) -> None:
     instance = seen.standing.instance
     if instance.project_id == seen.project.id:
         raise Refusal(Code.CONFLICT, "the instance is the project's own", {"instance_id": instance.id})
@@ -171,7 +167,7 @@ def _require_shared(seen: Attaching) -> None:
 
 
 def _taken_back(
-    context: Context, standing: Standing, attachment: Attachment, open_: Operation | None
+    context: DecisionContext, standing: InstanceContext, attachment: Attachment, open_: Operation | None
 ) -> Decision[Attachment]:
     """What is not active yet is refused as soon as its operation has ended."""
     if open_ is None or open_.status == OperationState.CANCELLING:
@@ -181,7 +177,7 @@ def _taken_back(
 
 
 def _hurried(
-    context: Context, standing: Standing, attachment: Attachment, asked: tuple[Operation, DetachWish]
+    context: DecisionContext, standing: InstanceContext, attachment: Attachment, asked: tuple[Operation, DetachRequest]
 ) -> Decision[Attachment]:
     """A detach that waits for work is begun again without waiting, where that is asked for now."""
     open_, wish = asked
@@ -195,6 +191,8 @@ def _hurried(
     return together(changed.result, changed, cancelled)
 
 
-def _cancelled(context: Context, standing: Standing, operation: Operation, reason: str) -> Decision[Operation]:
+def _cancelled(
+    context: DecisionContext, standing: InstanceContext, operation: Operation, reason: str
+) -> Decision[Operation]:
     told = ("attachment.delete", {"cancel_reason": reason})
     return move_operation(context, standing.instance.app_slug, operation, OperationTrigger.CANCEL, told)

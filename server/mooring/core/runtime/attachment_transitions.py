@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert, Move
+from mooring.core.kernel.decision import (
+    AuditRecord,
+    Decision,
+    DecisionContext,
+    EventRecord,
+    Insert,
+    StateChange,
+    Update,
+)
 from mooring.core.kernel.event_types import EventType
 from mooring.core.runtime.attachment import ATTACHMENT, Attachment, AttachmentState, AttachmentTrigger
 
@@ -24,7 +32,7 @@ def new_attachment(attachment: Attachment, action: str) -> Decision[Attachment]:
 
 
 def move_attachment(
-    context: Context, attachment: Attachment, trigger: AttachmentTrigger, told: tuple[str, Mapping[str, Any]]
+    context: DecisionContext, attachment: Attachment, trigger: AttachmentTrigger, told: tuple[str, Mapping[str, Any]]
 ) -> Decision[Attachment]:
     """One step of an attachment; `told` is the action of the audit rows and the columns that change with it."""
     action, columns = told
@@ -32,7 +40,7 @@ def move_attachment(
     after = replace(attachment, status=edge.target.value, generation=attachment.generation + 1, **columns)
     return Decision(
         after,
-        (Move("attachment", after.id, ATTACHMENT, edge, attachment.generation, after.tenant_id, dict(columns)),),
+        (StateChange("attachment", after.id, ATTACHMENT, edge, attachment.generation, after.tenant_id, dict(columns)),),
         _events(after),
         _audits(action, after, {"status": attachment.status}),
     )
@@ -41,55 +49,69 @@ def move_attachment(
 def change_attachment(attachment: Attachment, action: str, **columns: Any) -> Decision[Attachment]:
     """Columns of an attachment that are no step of its lifecycle."""
     after = replace(attachment, revision=attachment.revision + 1, **columns)
-    change = Change(
-        "attachment", after.id, attachment.revision, columns, generation_expected=attachment.generation
-    )  # fmt: skip
+    change = Update("attachment", after.id, attachment.revision, columns, generation_expected=attachment.generation)
     return Decision(after, (change,), _events(after), _audits(action, after, None))
 
 
-def activated(context: Context, attachment: Attachment, action: str) -> Decision[Attachment]:
+def activated(context: DecisionContext, attachment: Attachment, action: str) -> Decision[Attachment]:
     """The instance serves the project."""
     columns = {"activated_at": context.now}
     return move_attachment(context, attachment, AttachmentTrigger.ACTIVATE, (action, columns))
 
 
-def refused(context: Context, attachment: Attachment, action: str, reason: str) -> Decision[Attachment]:
+def refused(context: DecisionContext, attachment: Attachment, action: str, reason: str) -> Decision[Attachment]:
     """It does not come about."""
     columns = {"refused_at": context.now, "refusal_reason": reason[:REASON_LENGTH]}
     return move_attachment(context, attachment, AttachmentTrigger.REFUSE, (action, columns))
 
 
-def detached(context: Context, attachment: Attachment, action: str) -> Decision[Attachment]:
+def detached(context: DecisionContext, attachment: Attachment, action: str) -> Decision[Attachment]:
     """What the project was given is taken back."""
     columns = {"detached_at": context.now, "blocker": None, "retry_at": None}
     return move_attachment(context, attachment, AttachmentTrigger.FINISH_DETACH, (action, columns))
 
 
-def _events(attachment: Attachment) -> tuple[Happened, ...]:
+def _events(attachment: Attachment) -> tuple[EventRecord, ...]:
     return tuple(
-        Happened(
-            EventType.ATTACHMENT_CHANGED, "attachment", attachment.id, attachment.tenant_id, project_id,
-            data=_told(attachment), app_slug=attachment.app_slug, app_instance_id=attachment.instance_id,
+        EventRecord(
+            EventType.ATTACHMENT_CHANGED,
+            "attachment",
+            attachment.id,
+            attachment.tenant_id,
+            project_id,
+            data=_told(attachment),
+            app_slug=attachment.app_slug,
+            app_instance_id=attachment.instance_id,
         )
         for project_id in (attachment.project_id, attachment.owning_project_id)
-    )  # fmt: skip
+    )
 
 
-def _audits(action: str, attachment: Attachment, before: Mapping[str, Any] | None) -> tuple[Audited, ...]:
+def _audits(action: str, attachment: Attachment, before: Mapping[str, Any] | None) -> tuple[AuditRecord, ...]:
     return tuple(
-        Audited(
-            action, "attachment", attachment.id, attachment.tenant_id, project_id, before=before,
-            after=_told(attachment), app_instance_id=attachment.instance_id,
+        AuditRecord(
+            action,
+            "attachment",
+            attachment.id,
+            attachment.tenant_id,
+            project_id,
+            before=before,
+            after=_told(attachment),
+            app_instance_id=attachment.instance_id,
         )
         for project_id in (attachment.project_id, attachment.owning_project_id)
-    )  # fmt: skip
+    )
 
 
 def _told(attachment: Attachment) -> dict[str, Any]:
     told = {
-        "status": attachment.status, "instance_id": attachment.instance_id, "account_name": attachment.account_name,
-        "attached_project_id": attachment.project_id, "owning_project_id": attachment.owning_project_id,
-        "operation_id": attachment.operation_id, "blocker": attachment.blocker,
+        "status": attachment.status,
+        "instance_id": attachment.instance_id,
+        "account_name": attachment.account_name,
+        "attached_project_id": attachment.project_id,
+        "owning_project_id": attachment.owning_project_id,
+        "operation_id": attachment.operation_id,
+        "blocker": attachment.blocker,
         "refusal_reason": attachment.refusal_reason,
-    }  # fmt: skip
+    }
     return {name: value for name, value in told.items() if value is not None}

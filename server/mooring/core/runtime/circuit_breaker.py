@@ -28,7 +28,7 @@ BLAMELESS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Deployed:
+class LaunchOutcome:
     """How one launch of the version on the shape ended."""
 
     tenant_id: str
@@ -42,7 +42,7 @@ class CircuitFacts:
     """The newest launches of one version on one shape, of every tenant."""
 
     tenant_id: str  # who asks
-    deploys: Sequence[Deployed] = ()
+    deploys: Sequence[LaunchOutcome] = ()
 
 
 def why_open(facts: CircuitFacts, now: datetime) -> Refusal | None:
@@ -58,10 +58,10 @@ def why_open(facts: CircuitFacts, now: datetime) -> Refusal | None:
     return None
 
 
-def _in_a_row(deploys: Sequence[Deployed], tenant_id: str, now: datetime) -> list[Deployed]:
+def _in_a_row(deploys: Sequence[LaunchOutcome], tenant_id: str, now: datetime) -> list[LaunchOutcome]:
     """A tenant's failures since its last success, within the window, the newest first."""
     own = sorted((each for each in deploys if each.tenant_id == tenant_id), key=lambda each: each.finished_at)
-    failures: list[Deployed] = []
+    failures: list[LaunchOutcome] = []
     for each in reversed(own):
         if each.failure_code is None or now - each.finished_at >= WINDOW:
             break
@@ -70,7 +70,7 @@ def _in_a_row(deploys: Sequence[Deployed], tenant_id: str, now: datetime) -> lis
     return failures
 
 
-def _refusal(how: str, failures: Sequence[Deployed], *, whose: bool = True) -> Refusal:
+def _refusal(how: str, failures: Sequence[LaunchOutcome], *, whose: bool = True) -> Refusal:
     """What the others' failures were is told, and not whose they were."""
     until = failures[0].finished_at + WINDOW
     told = [

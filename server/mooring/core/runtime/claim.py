@@ -13,7 +13,7 @@ holder's write and a new holder's claim one waits for the other, and the write o
 from dataclasses import dataclass
 from typing import Final
 
-from mooring.core.kernel.decision import Guard
+from mooring.core.kernel.decision import RowGuard
 from mooring.core.kernel.errors import Code, Refusal
 
 CLAIMS_MAX: Final = 100
@@ -26,7 +26,7 @@ PRESENCE_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class FencedInstance:
     """An instance under the fence of a claim."""
 
     instance_id: str
@@ -34,7 +34,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class InstanceClaim:
     """Who holds an instance."""
 
     instance_id: str
@@ -43,7 +43,7 @@ class Claim:
     fence: int
 
 
-def require_fence(claim: Claim, fence: int) -> None:
+def require_fence(claim: InstanceClaim, fence: int) -> None:
     """The fence is the newest one, and somebody holds the instance under it."""
     if claim.holder is None or claim.fence != fence:
         raise Refusal(
@@ -53,6 +53,6 @@ def require_fence(claim: Claim, fence: int) -> None:
         )
 
 
-def guard_of(claim: Claim) -> Guard:
+def guard_of(claim: InstanceClaim) -> RowGuard:
     """What keeps a write from being made under a fence that is stale by the time it is written."""
-    return Guard("instance_claim", {"instance_id": claim.instance_id, "fence": claim.fence})
+    return RowGuard("instance_claim", {"instance_id": claim.instance_id, "fence": claim.fence})

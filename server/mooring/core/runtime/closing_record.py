@@ -1,7 +1,7 @@
 """Closing records: what proves that a member is gone.
 
 An instance becomes `stopped`, and a member `removed`, only with a closing record of each member it
-concerns. Which states ask for that is data of the lifecycle tables (`Machine.needs_closing_records`); this
+concerns. Which states ask for that is data of the lifecycle tables (`Lifecycle.needs_closing_records`); this
 module says what a record is, when one may be made, and which are missing. The database refuses the same, as
 the second lock.
 
@@ -23,7 +23,7 @@ from types import MappingProxyType
 from mooring.core.fleet.node import NodeState
 from mooring.core.fleet.task import TaskState
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.core.kernel.lifecycle import Machine, State, Trigger
+from mooring.core.kernel.lifecycle import Lifecycle, State, Trigger
 from mooring.core.runtime.instance import INSTANCE, InstanceState
 from mooring.core.runtime.member import MEMBER, MemberState
 
@@ -157,7 +157,7 @@ def proof_of(kinds: Iterable[str]) -> TeardownProof:
 
 
 def why_not_reached(
-    machine: Machine[State, Trigger],
+    machine: Lifecycle[State, Trigger],
     target: State,
     member_ids: Iterable[str],
     records: Iterable[ClosingRecord],

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from mooring.core.catalog.operating_mode import ControlPlaneScope
-from mooring.core.kernel.lifecycle import Edge, Machine, Who
+from mooring.core.kernel.lifecycle import Lifecycle, Transition, Who
 
 
 class InstanceState(StrEnum):
@@ -35,7 +35,7 @@ class InstanceTrigger(StrEnum):
 
 S, T = InstanceState, InstanceTrigger
 
-INSTANCE = Machine(
+INSTANCE = Lifecycle(
     name="instance",
     about="One launched app in a project, bound to allocations through its members.",
     states=InstanceState,
@@ -50,28 +50,28 @@ INSTANCE = Machine(
         S.FAILED: "it ended with an error; the failure and the last logs stay readable",
     },
     edges=(
-        Edge(S.CREATED, T.START, S.STARTING, Who.ADAPTER, "Its adapter claims it and begins to deploy."),
-        Edge(S.CREATED, T.FAIL, S.FAILED, Who.WORKER, "No adapter began before the deadline."),
-        Edge(S.CREATED, T.STOP, S.STOPPING, Who.USER, "A caller gives it up before anything was begun."),
-        Edge(S.STARTING, T.REPORT_READY, S.RUNNING, Who.ADAPTER, "Its adapter observed that it is ready."),
-        Edge(
+        Transition(S.CREATED, T.START, S.STARTING, Who.ADAPTER, "Its adapter claims it and begins to deploy."),
+        Transition(S.CREATED, T.FAIL, S.FAILED, Who.WORKER, "No adapter began before the deadline."),
+        Transition(S.CREATED, T.STOP, S.STOPPING, Who.USER, "A caller gives it up before anything was begun."),
+        Transition(S.STARTING, T.REPORT_READY, S.RUNNING, Who.ADAPTER, "Its adapter observed that it is ready."),
+        Transition(
             S.STARTING,
             T.FAIL,
             S.FAILED,
             Who.ADAPTER,
             "The deployment came to an error, or the worker saw its deadline pass.",
         ),
-        Edge(S.STARTING, T.STOP, S.STOPPING, Who.USER, "A caller gives it up while it is being built."),
-        Edge(S.RUNNING, T.FAIL, S.FAILED, Who.ADAPTER, "The app ended by itself, and not as it should."),
-        Edge(S.RUNNING, T.STOP, S.STOPPING, Who.USER, "A caller stops it, or its allocation is released."),
-        Edge(
+        Transition(S.STARTING, T.STOP, S.STOPPING, Who.USER, "A caller gives it up while it is being built."),
+        Transition(S.RUNNING, T.FAIL, S.FAILED, Who.ADAPTER, "The app ended by itself, and not as it should."),
+        Transition(S.RUNNING, T.STOP, S.STOPPING, Who.USER, "A caller stops it, or its allocation is released."),
+        Transition(
             S.STOPPING,
             T.FINISH_TEARDOWN,
             S.STOPPED,
             Who.WORKER,
             "Each member has a closing record: the end is observed or answered for, not assumed.",
         ),
-        Edge(S.FAILED, T.STOP, S.STOPPING, Who.USER, "A caller has seen the failure and closes it."),
+        Transition(S.FAILED, T.STOP, S.STOPPING, Who.USER, "A caller has seen the failure and closes it."),
     ),
     requires={
         S.STOPPED: frozenset({"stopped_at", "teardown_proof"}),
@@ -81,7 +81,7 @@ INSTANCE = Machine(
 )
 
 
-class Health(StrEnum):
+class InstanceHealth(StrEnum):
     """What was observed, beside the state."""
 
     HEALTHY = "healthy"
@@ -90,7 +90,7 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
+class VersionPin:
     """What a version was when it was chosen: by digests, so that going back leads to the same bytes."""
 
     version_id: str
@@ -108,9 +108,9 @@ class Pin:
         }
 
 
-def pin_of(plain: Mapping[str, Any]) -> Pin:
+def pin_of(plain: Mapping[str, Any]) -> VersionPin:
     """A stored pin."""
-    return Pin(plain["version_id"], plain["version"], plain["manifest_digest"], dict(plain["artifacts"]))
+    return VersionPin(plain["version_id"], plain["version"], plain["manifest_digest"], dict(plain["artifacts"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ class Instance:
     previous_pin: dict[str, Any] | None = None
     bound_capacity_shape: str | None = None
     topology_mode: str | None = None
-    health: str = Health.UNKNOWN.value
+    health: str = InstanceHealth.UNKNOWN.value
     health_detail: str | None = None
     health_at: datetime | None = None
     endpoints: list[dict[str, Any]] = field(default_factory=list)

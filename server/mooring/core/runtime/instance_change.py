@@ -15,17 +15,17 @@ from mooring.core.catalog.artifact import Artifact
 from mooring.core.catalog.artifact_hold import take_holds
 from mooring.core.catalog.artifact_promotion import Hold
 from mooring.core.catalog.artifact_trust import Trust
-from mooring.core.catalog.manifest import Lifecycle, Manifest
+from mooring.core.catalog.manifest import Manifest, ManifestLifecycle
 from mooring.core.catalog.promotion_lifecycle import PromotionState
 from mooring.core.catalog.semver import read_range, read_version
 from mooring.core.catalog.trust_lifecycle import TrustState
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Context, Decision
+from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.core.runtime.instance import INSTANCE, Instance, InstanceState, InstanceTrigger, Pin, pin_of
-from mooring.core.runtime.instance_launch import Bounds, new_row, pin_of_version
+from mooring.core.runtime.instance import INSTANCE, Instance, InstanceState, InstanceTrigger, VersionPin, pin_of
+from mooring.core.runtime.instance_launch import OperationBounds, new_row, pin_of_version
 from mooring.core.runtime.instance_transitions import move_instance, move_operation, new_operation, together
-from mooring.core.runtime.launch import Launch, judge, require
+from mooring.core.runtime.launch import LaunchSnapshot, evaluate, require
 from mooring.core.runtime.member import Member, MemberState
 from mooring.core.runtime.operation import WHOLE_KINDS, Operation, OperationKind, OperationState, OperationTrigger
 
@@ -42,7 +42,7 @@ class RepairScope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class InstanceContext:
     """An instance as it stands: its members that are not removed, and its operations that are not over."""
 
     instance: Instance
@@ -53,7 +53,7 @@ class Standing:
     held: frozenset[str] = frozenset()  # the digests that the instance holds
 
     @property
-    def lifecycle(self) -> Lifecycle | None:
+    def lifecycle(self) -> ManifestLifecycle | None:
         """What the manifest says of later changes."""
         return None if self.manifest is None else self.manifest.lifecycle
 
@@ -64,7 +64,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class PinnedVersion:
     """The version that a pin names, as it is now."""
 
     version: AppVersion | None
@@ -92,7 +92,7 @@ def require_running(instance: Instance, verb: str) -> None:
     )
 
 
-def stop_instance(context: Context, seen: Standing, bounds: Bounds) -> Decision[Operation]:
+def stop_instance(context: DecisionContext, seen: InstanceContext, bounds: OperationBounds) -> Decision[Operation]:
     """Stop it for ever: everything else that is open is cancelled, and each member is torn down and looked for."""
     instance = seen.instance
     stopping = next((each for each in seen.operations if each.kind == OperationKind.DECOMMISSION), None)
@@ -100,9 +100,7 @@ def stop_instance(context: Context, seen: Standing, bounds: Bounds) -> Decision[
         return Decision(seen.last_stop)
     if instance.status == InstanceState.STOPPING and stopping is not None:
         return Decision(stopping)
-    moved = move_instance(
-        context, instance, InstanceTrigger.STOP, "instance.delete", stop_requested_at=context.now
-    )  # fmt: skip
+    moved = move_instance(context, instance, InstanceTrigger.STOP, "instance.delete", stop_requested_at=context.now)
     others = [
         _cancelled(context, instance, each, "the instance is stopped")
         for each in seen.operations
@@ -119,7 +117,9 @@ def stop_instance(context: Context, seen: Standing, bounds: Bounds) -> Decision[
     return together(operation, moved, *others, new_operation(moved.result, operation, "instance.delete"))
 
 
-def cancel_operation(context: Context, instance: Instance, operation: Operation, reason: str) -> Decision[Operation]:
+def cancel_operation(
+    context: DecisionContext, instance: Instance, operation: Operation, reason: str
+) -> Decision[Operation]:
     """Ask an operation to end early; asking again changes nothing."""
     if operation.status == OperationState.CANCELLING:
         return Decision(operation)
@@ -138,12 +138,14 @@ def cancel_operation(context: Context, instance: Instance, operation: Operation,
     return _cancelled(context, instance, operation, validation.remark(reason, "reason", REASON_LENGTH))
 
 
-def upgrade_instance(context: Context, seen: Standing, launch: Launch, bounds: Bounds) -> Decision[Operation]:
+def upgrade_instance(
+    context: DecisionContext, seen: InstanceContext, launch: LaunchSnapshot, bounds: OperationBounds
+) -> Decision[Operation]:
     """Another version; refused early with what a plan of it would tell."""
     instance = seen.instance
     require_running(instance, "upgrade")
     require_no_whole(seen)
-    judged = judge(launch)
+    judged = evaluate(launch)
     require(judged)
     if launch.version is None or launch.manifest is None:
         raise ValueError("an upgrade without refusals has a version")
@@ -155,7 +157,9 @@ def upgrade_instance(context: Context, seen: Standing, launch: Launch, bounds: B
     return _changing(context, seen, (OperationKind.UPGRADE, request, target), bounds)
 
 
-def rollback_instance(context: Context, seen: Standing, earlier: Earlier, bounds: Bounds) -> Decision[Operation]:
+def rollback_instance(
+    context: DecisionContext, seen: InstanceContext, earlier: PinnedVersion, bounds: OperationBounds
+) -> Decision[Operation]:
     """Back to what it was before, by the same digests."""
     instance = seen.instance
     require_running(instance, "rollback")
@@ -190,14 +194,14 @@ def rollback_target(instance: Instance, members: Iterable[Member]) -> dict[str, 
     return instance.previous_pin
 
 
-def reconcile_instance(context: Context, seen: Standing, bounds: Bounds) -> Decision[Operation]:
+def reconcile_instance(context: DecisionContext, seen: InstanceContext, bounds: OperationBounds) -> Decision[Operation]:
     """Let the adapter compare what is with what is wanted, and put it right."""
     require_running(seen.instance, "reconcile")
     require_no_whole(seen)
     return _changing(context, seen, (OperationKind.RECONCILE, {}, None), bounds)
 
 
-def restart_instance(context: Context, seen: Standing, bounds: Bounds) -> Decision[Operation]:
+def restart_instance(context: DecisionContext, seen: InstanceContext, bounds: OperationBounds) -> Decision[Operation]:
     """Begin anew with the same version, where the manifest allows it."""
     require_running(seen.instance, "restart")
     restart = None if seen.lifecycle is None else seen.lifecycle.restart
@@ -209,7 +213,7 @@ def restart_instance(context: Context, seen: Standing, bounds: Bounds) -> Decisi
 
 
 def repair_instance(
-    context: Context, seen: Standing, scope: RepairScope, member_id: str | None, bounds: Bounds
+    context: DecisionContext, seen: InstanceContext, scope: RepairScope, member_id: str | None, bounds: OperationBounds
 ) -> Decision[Operation]:
     """Let the adapter build again what is broken: all of it, what steers it, or one member."""
     require_running(seen.instance, "repair")
@@ -227,7 +231,7 @@ def repair_instance(
     return _changing(context, seen, (OperationKind.REPAIR, request, None), bounds, concerned)
 
 
-def require_no_whole(seen: Standing) -> None:
+def require_no_whole(seen: InstanceContext) -> None:
     """No other operation of the whole is open."""
     for each in seen.operations:
         if each.kind in WHOLE_KINDS or each.kind == OperationKind.DECOMMISSION:
@@ -249,10 +253,10 @@ MEMBER_OPERATIONS: Final = frozenset(
 
 
 def _changing(
-    context: Context,
-    seen: Standing,
-    what: tuple[OperationKind, Mapping[str, Any], Pin | None],
-    bounds: Bounds,
+    context: DecisionContext,
+    seen: InstanceContext,
+    what: tuple[OperationKind, Mapping[str, Any], VersionPin | None],
+    bounds: OperationBounds,
     members: Sequence[str] | None = None,
 ) -> Decision[Operation]:
     kind, request, target = what
@@ -275,7 +279,7 @@ def _changing(
     return together(operation, *parts, new_operation(instance, operation, "instance.update"))
 
 
-def _cancelled(context: Context, instance: Instance, operation: Operation, reason: str) -> Decision[Operation]:
+def _cancelled(context: DecisionContext, instance: Instance, operation: Operation, reason: str) -> Decision[Operation]:
     told = ("operation.cancel", {"cancel_reason": reason})
     return move_operation(context, instance.app_slug, operation, OperationTrigger.CANCEL, told)
 
@@ -298,7 +302,7 @@ def _require_upgrade(manifest: Manifest, instance: Instance) -> None:
         )
 
 
-def _require_rollback(lifecycle: Lifecycle | None, target: Pin) -> None:
+def _require_rollback(lifecycle: ManifestLifecycle | None, target: VersionPin) -> None:
     rollback = None if lifecycle is None else lifecycle.rollback
     if rollback is None or not rollback.supported:
         note = (rollback.note if rollback is not None else "") or "upgrade to a version that is offered"

@@ -14,25 +14,33 @@ from mooring.core.catalog.artifact_hold import take_holds
 from mooring.core.catalog.artifact_promotion import Hold
 from mooring.core.catalog.compatibility import CapacityShape, best_fit, fit
 from mooring.core.catalog.manifest import Manifest
-from mooring.core.catalog.policy import Layer, Request, Verdict
+from mooring.core.catalog.policy import Layer, PolicyRequest, PolicyVerdict
 from mooring.core.catalog.promotion_lifecycle import PromotionState
-from mooring.core.fleet.allocation import Allocation, AllocationState, Asking, request_allocations
-from mooring.core.fleet.allocation_group import GroupWish, create_group, require_room
-from mooring.core.kernel.decision import Context, Decision
+from mooring.core.fleet.allocation import Allocation, AllocationContext, AllocationState, request_allocations
+from mooring.core.fleet.allocation_group import AllocationGroupRequest, create_group, require_room
+from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.kernel.errors import Refusal
 from mooring.core.kernel.form_schema import hidden_places
 from mooring.core.kernel.ids import Prefix
-from mooring.core.runtime.instance import INSTANCE, Instance, Pin
+from mooring.core.runtime.instance import INSTANCE, Instance, VersionPin
 from mooring.core.runtime.instance_transitions import new_instance, new_member, new_operation, together
-from mooring.core.runtime.launch import Judged, Launch, allocation_wish, judge, offer_of, require, together_on_one_node
-from mooring.core.runtime.launch_estimate import Expected
+from mooring.core.runtime.launch import (
+    Evaluation,
+    LaunchSnapshot,
+    allocation_request,
+    evaluate,
+    offer_of,
+    require,
+    together_on_one_node,
+)
+from mooring.core.runtime.launch_estimate import LaunchEstimate
 from mooring.core.runtime.member import MEMBER, Member
 from mooring.core.runtime.operation import OPERATION, Operation, OperationKind
 from mooring.core.runtime.topology import places
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class OperationBounds:
     """How long operations may take when nobody says."""
 
     deploy_seconds: int = 1_800
@@ -40,7 +48,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchedInstance:
     """An instance with its members and an operation of it."""
 
     instance: Instance
@@ -66,7 +74,7 @@ class ShapeChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class LaunchPrice:
     """What the capacity costs in one currency: all of it, and what this launch adds."""
 
     currency: str
@@ -81,11 +89,11 @@ class PolicyAnswer:
     allowed: bool
     layer: Layer | None
     reason: str
-    answers: tuple[Verdict, ...]
+    answers: tuple[PolicyVerdict, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LaunchPlan:
     """What a launch would be, and all that stands in its way."""
 
     version: AppVersion | None
@@ -95,9 +103,9 @@ class Plan:
     allocations: tuple[str, ...]
     new_allocations: int
     shapes: tuple[ShapeChoice, ...]
-    prices: tuple[Price, ...]
+    prices: tuple[LaunchPrice, ...]
     policy: PolicyAnswer
-    expected: Expected
+    expected: LaunchEstimate
 
     @property
     def launchable(self) -> bool:
@@ -105,11 +113,11 @@ class Plan:
         return not self.refusals
 
 
-def plan_launch(launch: Launch) -> Plan:
+def plan_launch(launch: LaunchSnapshot) -> LaunchPlan:
     """What a launch would be; nothing is changed by asking."""
-    judged = judge(launch)
+    judged = evaluate(launch)
     version = launch.version
-    return Plan(
+    return LaunchPlan(
         version=version,
         canary=version is not None and version.promotion == PromotionState.CANARY,
         refusals=judged.refusals,
@@ -123,9 +131,11 @@ def plan_launch(launch: Launch) -> Plan:
     )
 
 
-def create_instance(context: Context, launch: Launch, bounds: Bounds) -> Decision[Launched]:
+def create_instance(
+    context: DecisionContext, launch: LaunchSnapshot, bounds: OperationBounds
+) -> Decision[LaunchedInstance]:
     """The instance and all that belongs to it; or a refusal with the first of what a plan would have told."""
-    judged = judge(launch)
+    judged = evaluate(launch)
     require(judged)
     version, manifest, account = launch.version, launch.manifest, launch.account
     if version is None or manifest is None or account is None:
@@ -162,16 +172,18 @@ def create_instance(context: Context, launch: Launch, bounds: Bounds) -> Decisio
         topology_mode=launch.wish.topology_mode,
     )
     holds = [Hold(digest, "instance", instance.id, version.id) for digest in sorted(set(pin.artifacts.values()))]
-    seated = seat(context, launch, judged, (instance, places(judged.topology)))
+    seated = assign_allocations(context, launch, judged, (instance, places(judged.topology)))
     request = {
-        "topology": dict(judged.topology), "version": version.version, "version_id": version.id,
+        "topology": dict(judged.topology),
+        "version": version.version,
+        "version_id": version.id,
         "shape": instance.bound_capacity_shape,
-    }  # fmt: skip
+    }
     operation = new_row(context, instance, OperationKind.DEPLOY, request, bounds.deploy_seconds)
     operation = dispatched(context, launch, replace(operation, member_ids=[each.id for each in seated.members]), seated)
     members = tuple(replace(each, last_operation_id=operation.id) for each in seated.members)
     return together(
-        Launched(instance, members, operation),
+        LaunchedInstance(instance, members, operation),
         new_instance(instance),
         take_holds(context, instance.place, holds),
         seated.asked,
@@ -181,7 +193,7 @@ def create_instance(context: Context, launch: Launch, bounds: Bounds) -> Decisio
 
 
 @dataclass(frozen=True, slots=True)
-class Seated:
+class AssignedMembers:
     """Members with their places, and what asks for the places that are not there yet."""
 
     members: tuple[Member, ...]
@@ -189,12 +201,17 @@ class Seated:
     asked: Decision[Any]
 
 
-def seat(context: Context, launch: Launch, judged: Judged, who: tuple[Instance, Sequence[tuple[str, int]]]) -> Seated:
+def assign_allocations(
+    context: DecisionContext,
+    launch: LaunchSnapshot,
+    evaluation: Evaluation,
+    who: tuple[Instance, Sequence[tuple[str, int]]],
+) -> AssignedMembers:
     """A member for each (component, ordinal), each in an allocation of its own, or in those that were named in turn."""
     instance, wanted = who
     asked: Decision[Any] = Decision(None)
-    if judged.is_new_capacity:
-        asked = ask_capacity(context, launch, judged, len(wanted))
+    if evaluation.is_new_capacity:
+        asked = ask_capacity(context, launch, evaluation, len(wanted))
         allocations: tuple[Allocation, ...] = asked.result
     else:
         allocations = tuple(launch.spots[each].allocation for each in launch.wish.placement.allocations)
@@ -217,23 +234,25 @@ def seat(context: Context, launch: Launch, judged: Judged, who: tuple[Instance, 
             revision=0,
             created_at=context.now,
             allocation_id=allocations[number % len(allocations)].id,
-            owns_allocation=judged.is_new_capacity,
-            keep_allocation=judged.is_new_capacity and launch.wish.placement.keep_allocations,
+            owns_allocation=evaluation.is_new_capacity,
+            keep_allocation=evaluation.is_new_capacity and launch.wish.placement.keep_allocations,
             shares=shares,
         )
         for number, (component, ordinal) in enumerate(wanted)
     )
-    return Seated(members, allocations, asked)
+    return AssignedMembers(members, allocations, asked)
 
 
-def ask_capacity(context: Context, launch: Launch, judged: Judged, count: int) -> Decision[tuple[Allocation, ...]]:
+def ask_capacity(
+    context: DecisionContext, launch: LaunchSnapshot, evaluation: Evaluation, count: int
+) -> Decision[tuple[Allocation, ...]]:
     """Ask for one allocation for each member; slices of one instance share a machine, where their network reaches."""
     if launch.terms is None:
         raise ValueError("new capacity has a SKU")
-    asking = Asking(
+    asking = AllocationContext(
         launch.tenant_id, launch.project_id, launch.terms, launch.chain, launch.holding, launch.place_seconds
     )
-    wish, group, called = allocation_wish(launch, judged), launch.group, [None] * count
+    wish, group, called = allocation_request(launch, evaluation), launch.group, [None] * count
     if group is not None and wish.shape is CapacityShape.GPU_SLICE:
         require_room(group.group, wish.shape, group.allocations)
         return request_allocations(context, asking, wish, list(called), group.group.id)
@@ -241,7 +260,7 @@ def ask_capacity(context: Context, launch: Launch, judged: Judged, count: int) -
     if not launch.is_new or not together_on_one_node(wish.shape, members_max):
         return request_allocations(context, asking, wish, list(called), None)
     name = f"grp-{context.mint(Prefix.ALLOCATION_GROUP)[-12:]}"
-    grouped = create_group(context, asking, GroupWish(name, count, True, wish))
+    grouped = create_group(context, asking, AllocationGroupRequest(name, count, True, wish))
     return Decision(grouped.result.allocations, grouped.writes, grouped.events, grouped.audits)
 
 
@@ -252,7 +271,7 @@ def member_rows(instance: Instance, members: Sequence[Member]) -> Decision[None]
 
 
 def new_row(
-    context: Context, instance: Instance, kind: OperationKind, request: Mapping[str, Any], seconds: float
+    context: DecisionContext, instance: Instance, kind: OperationKind, request: Mapping[str, Any], seconds: float
 ) -> Operation:
     """An operation that is to be over in so many seconds."""
     return Operation(
@@ -273,29 +292,31 @@ def new_row(
     )
 
 
-def dispatched(context: Context, launch: Launch, operation: Operation, seated: Seated) -> Operation:
+def dispatched(
+    context: DecisionContext, launch: LaunchSnapshot, operation: Operation, seated: AssignedMembers
+) -> Operation:
     """An adapter may take it at once where every place stands; else the worker says when."""
     if all(each.status == AllocationState.ACTIVE for each in seated.allocations):
         return replace(operation, dispatched_at=context.now)
     return replace(operation, deadline_at=operation.deadline_at + timedelta(seconds=launch.place_seconds))
 
 
-def pin_of_version(version: AppVersion, manifest: Manifest) -> Pin:
+def pin_of_version(version: AppVersion, manifest: Manifest) -> VersionPin:
     """What the version is now, by digests."""
-    return Pin(version.id, version.version, version.manifest_digest, dict(manifest.artifacts))
+    return VersionPin(version.id, version.version, version.manifest_digest, dict(manifest.artifacts))
 
 
-def _shapes(launch: Launch, judged: Judged) -> tuple[ShapeChoice, ...]:
+def _shapes(launch: LaunchSnapshot, evaluation: Evaluation) -> tuple[ShapeChoice, ...]:
     """Every SKU on offer in every size, and whether the app fits there; what fits and costs least comes first."""
     if launch.manifest is None:
         return ()
-    members = max(judged.members, 1)
+    members = max(evaluation.members, 1)
     found = []
     for terms in launch.shelf:
         regions = tuple(
             region
             for region in sorted(terms.regions)
-            if launch.chain.decide(Request(region=region, sku=terms.slug)).allowed
+            if launch.chain.decide(PolicyRequest(region=region, sku=terms.slug)).allowed
         )
         for count in sorted(terms.allowed_gpu_counts):
             kinds = launch.kinds.get(terms.slug, ())
@@ -305,10 +326,19 @@ def _shapes(launch: Launch, judged: Judged) -> tuple[ShapeChoice, ...]:
             price = terms.price_minor_per_gpu_hour * count * members
             found.append(
                 ShapeChoice(
-                    terms.slug, terms.shape, terms.gpu_model, count, regions, best.fits and bool(regions), because,
-                    best.smallest_change, price, terms.currency, bool(kinds),
+                    terms.slug,
+                    terms.shape,
+                    terms.gpu_model,
+                    count,
+                    regions,
+                    best.fits and bool(regions),
+                    because,
+                    best.smallest_change,
+                    price,
+                    terms.currency,
+                    bool(kinds),
                 )
-            )  # fmt: skip
+            )
     return tuple(
         sorted(
             found,
@@ -317,31 +347,31 @@ def _shapes(launch: Launch, judged: Judged) -> tuple[ShapeChoice, ...]:
     )
 
 
-def _prices(launch: Launch, judged: Judged) -> tuple[Price, ...]:
+def _prices(launch: LaunchSnapshot, evaluation: Evaluation) -> tuple[LaunchPrice, ...]:
     totals: dict[str, list[int]] = {}
     for allocation_id in dict.fromkeys(launch.wish.placement.allocations):
         if (spot := launch.spots.get(allocation_id)) is not None:
             each = spot.allocation
             totals.setdefault(each.currency, [0, 0])[0] += each.price_minor_per_gpu_hour * each.gpu_count
-    if judged.is_new_capacity and launch.terms is not None:
-        price = launch.terms.price_minor_per_gpu_hour * judged.gpu_count * judged.members
+    if evaluation.is_new_capacity and launch.terms is not None:
+        price = launch.terms.price_minor_per_gpu_hour * evaluation.gpu_count * evaluation.members
         total = totals.setdefault(launch.terms.currency, [0, 0])
         total[0] += price
         total[1] += price
-    return tuple(Price(currency, total, added) for currency, (total, added) in sorted(totals.items()))
+    return tuple(LaunchPrice(currency, total, added) for currency, (total, added) in sorted(totals.items()))
 
 
-def _policy(launch: Launch, judged: Judged) -> PolicyAnswer:
+def _policy(launch: LaunchSnapshot, evaluation: Evaluation) -> PolicyAnswer:
     """The first layer that denies; where none does, the narrowest that says anything."""
     chain, gpus = launch.chain, launch.holding.gpus
-    requests = [Request(app=launch.app.slug)]
-    if judged.is_new_capacity and launch.terms is not None:
-        gpus += judged.gpu_count * judged.members
-        requests += [Request(sku=launch.terms.slug, region=region) for region in judged.regions]
+    requests = [PolicyRequest(app=launch.app.slug)]
+    if evaluation.is_new_capacity and launch.terms is not None:
+        gpus += evaluation.gpu_count * evaluation.members
+        requests += [PolicyRequest(sku=launch.terms.slug, region=region) for region in evaluation.regions]
     for allocation_id in dict.fromkeys(launch.wish.placement.allocations):
         if (spot := launch.spots.get(allocation_id)) is not None:
-            requests.append(Request(sku=spot.allocation.sku_slug, region=spot.allocation.region))
-    requests.append(Request(gpus=gpus))
+            requests.append(PolicyRequest(sku=spot.allocation.sku_slug, region=spot.allocation.region))
+    requests.append(PolicyRequest(gpus=gpus))
     answers = tuple(dict.fromkeys(each for request in requests for each in chain.explain(request)))
     denied = next((each for each in answers if not each.allowed), None)
     if denied is not None:

@@ -1,4 +1,5 @@
-"""What the runtime worker sees of an instance: one snapshot, from which `core/runtime/instance_reconcile.py` decides the next step.
+"""What the runtime worker sees of an instance: one snapshot, from which `core/runtime/instance_reconcile.py` decides
+the next step.
 
 A snapshot has the instance, its members that are not removed, its operations that are not over, who holds it, and what
 became of the tasks and nodes that an end depends on. It is read in a few statements for many instances, and not in one
@@ -35,7 +36,7 @@ COMING: Final = frozenset({MemberState.REQUESTED, MemberState.JOINING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TimeLimits:
     """How long things may take."""
 
     operation: timedelta
@@ -62,7 +63,7 @@ class NodeStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class ClaimWatch:
     """Who holds the instance, and when an adapter was last heard of under its account."""
 
     holder: str | None = None
@@ -88,7 +89,7 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenMember:
+class MemberSnapshot:
     """A member that is not removed, with all that its end depends on."""
 
     member: Member
@@ -106,7 +107,7 @@ class SeenMember:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class ClosedMember:
     """A member that has its closing record."""
 
     member_id: str
@@ -119,7 +120,7 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenAttachment:
+class AttachmentSnapshot:
     """An attachment that is not over, and the last operation of it."""
 
     attachment: Attachment
@@ -127,33 +128,33 @@ class SeenAttachment:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenInstance:
+class InstanceSnapshot:
     """An instance and everything that decides what comes next."""
 
     instance: Instance
-    members: tuple[SeenMember, ...] = ()
+    members: tuple[MemberSnapshot, ...] = ()
     operations: tuple[Operation, ...] = ()
     ended: Operation | None = None  # the last deploy that is over
-    closed: tuple[Closed, ...] = ()
-    watch: Watch = field(default_factory=Watch)
+    closed: tuple[ClosedMember, ...] = ()
+    watch: ClaimWatch = field(default_factory=ClaimWatch)
     minimum: Mapping[str, int] = field(default_factory=dict)  # component → the fewest members that it needs
     graceful: timedelta = GRACEFUL
     holds: tuple[ArtifactHold, ...] = ()
     secrets: tuple[RuntimeSecret, ...] = ()
     last_lines: Mapping[str, Sequence[str]] = field(default_factory=dict)  # operation → what its last failed task said
-    attachments: tuple[SeenAttachment, ...] = ()  # those that are not over
+    attachments: tuple[AttachmentSnapshot, ...] = ()  # those that are not over
     circuit: CircuitFacts | None = None  # of one that waits for its launch: how others of the version went
 
     def open_of(self, *kinds: OperationKind) -> tuple[Operation, ...]:
         """The operations of these kinds that are not over."""
         return tuple(each for each in self.operations if each.kind in kinds)
 
-    def concerned(self, operation: Operation) -> tuple[SeenMember, ...]:
+    def concerned(self, operation: Operation) -> tuple[MemberSnapshot, ...]:
         """The members that an operation names and that are not removed."""
         named = set(operation.member_ids)
         return tuple(each for each in self.members if each.member.id in named)
 
-    def torn_down_by(self, operation: Operation) -> tuple[SeenMember, ...]:
+    def torn_down_by(self, operation: Operation) -> tuple[MemberSnapshot, ...]:
         """The members that end with this operation and have not ended yet."""
         if operation.kind == OperationKind.DECOMMISSION:
             return self.members

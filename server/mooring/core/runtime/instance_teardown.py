@@ -18,15 +18,15 @@ from mooring.core.catalog.artifact_hold import drop_holds
 from mooring.core.fleet.allocation import AllocationState, release_allocation
 from mooring.core.fleet.runtime_secret import destroy_all
 from mooring.core.fleet.task import TASK, TaskState
-from mooring.core.fleet.task_creation import TaskWish, make_task
+from mooring.core.fleet.task_creation import TaskRequest, make_task
 from mooring.core.fleet.task_family import FailureCode
 from mooring.core.fleet.task_transitions import cancel_all
-from mooring.core.kernel.decision import Audited, Context, Decision, Insert
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, Insert
 from mooring.core.kernel.ids import Prefix
 from mooring.core.runtime.attachment_reconcile import ended_with
 from mooring.core.runtime.closing_record import ClosingKind, proof_of
-from mooring.core.runtime.instance import Health, InstanceState, InstanceTrigger
-from mooring.core.runtime.instance_snapshot import Closed, SeenInstance, SeenMember
+from mooring.core.runtime.instance import InstanceHealth, InstanceState, InstanceTrigger
+from mooring.core.runtime.instance_snapshot import ClosedMember, InstanceSnapshot, MemberSnapshot
 from mooring.core.runtime.instance_transitions import (
     change_instance,
     change_member,
@@ -56,22 +56,24 @@ _GIVEN_BACK: Final = frozenset({AllocationState.REQUESTED, AllocationState.PROVI
 Step = Decision[Operation] | None
 
 
-def tear_down(context: Context, seen: SeenInstance, operation: Operation) -> Step:
+def tear_down(context: DecisionContext, snapshot: InstanceSnapshot, operation: Operation) -> Step:
     """The next step of an operation whose second half is the platform's; none while nodes are at work."""
-    targets = seen.torn_down_by(operation)
-    parts = _begun(context, seen, operation, targets)
+    targets = snapshot.torn_down_by(operation)
+    parts = _begun(context, snapshot, operation, targets)
     if not parts:
-        parts = _given_back(context, seen, targets)
+        parts = _given_back(context, snapshot, targets)
     if not parts:
-        parts = [part for each in targets if (part := _member(context, seen, operation, each)) is not None][:AT_ONCE]
+        parts = [part for each in targets if (part := _member(context, snapshot, operation, each)) is not None][
+            :AT_ONCE
+        ]
     if parts:
         return together(operation, *parts)
     if targets:
-        return _wait(context, seen, operation, targets)
-    return _finished(context, seen, operation)
+        return _wait(context, snapshot, operation, targets)
+    return _finished(context, snapshot, operation)
 
 
-def why_waiting(each: SeenMember) -> str | None:
+def why_waiting(each: MemberSnapshot) -> str | None:
     """What keeps a member from its end now; none while its node is at work on it."""
     node, member = each.node, each.member
     if node is not None and node.unreachable_since is not None and not node.is_gone:
@@ -80,20 +82,22 @@ def why_waiting(each: SeenMember) -> str | None:
 
 
 def _begun(
-    context: Context, seen: SeenInstance, operation: Operation, targets: Sequence[SeenMember]
+    context: DecisionContext, snapshot: InstanceSnapshot, operation: Operation, targets: Sequence[MemberSnapshot]
 ) -> list[Decision[Member]]:
     """From now on the members are on their way out, and nobody starts anything of them any more."""
     columns = {"last_operation_id": operation.id, "blocker": None, "retry_at": None}
     return [
-        move_member(context, seen.instance.app_slug, each.member, MemberTrigger.REMOVE, (ACTION, columns))
+        move_member(context, snapshot.instance.app_slug, each.member, MemberTrigger.REMOVE, (ACTION, columns))
         for each in targets
         if each.member.status != MemberState.REMOVING
     ][:AT_ONCE]
 
 
-def _given_back(context: Context, seen: SeenInstance, targets: Sequence[SeenMember]) -> list[Decision[Any]]:
+def _given_back(
+    context: DecisionContext, snapshot: InstanceSnapshot, targets: Sequence[MemberSnapshot]
+) -> list[Decision[Any]]:
     """The allocations that were asked for with members on their way out, unless somebody else is in them."""
-    staying = {each.member.allocation_id for each in seen.members if each.member.status != MemberState.REMOVING}
+    staying = {each.member.allocation_id for each in snapshot.members if each.member.status != MemberState.REMOVING}
     wanted = {
         each.allocation.id: each.allocation
         for each in targets
@@ -107,37 +111,46 @@ def _given_back(context: Context, seen: SeenInstance, targets: Sequence[SeenMemb
     return [release_allocation(context, wanted[key]) for key in sorted(wanted)[:AT_ONCE]]
 
 
-def _member(context: Context, seen: SeenInstance, operation: Operation, each: SeenMember) -> Decision[Any] | None:
+def _member(
+    context: DecisionContext, snapshot: InstanceSnapshot, operation: Operation, each: MemberSnapshot
+) -> Decision[Any] | None:
     """The next step of one member that is being removed."""
     if each.clean_receipt_id is not None:
         receipt = {"receipt_id": each.clean_receipt_id, "clean": True}
-        return _closed(context, seen, each, ClosingKind.RECEIPT, receipt=receipt)
+        return _closed(context, snapshot, each, ClosingKind.RECEIPT, receipt=receipt)
     if not each.started:
-        return _never_started(context, seen, each)
+        return _never_started(context, snapshot, each)
     if each.node is not None and each.node.is_gone:
         return _closed(
-            context, seen, each, ClosingKind.WRITE_OFF, node_id=each.node.id, reason=each.node.retirement_reason,
+            context,
+            snapshot,
+            each,
+            ClosingKind.WRITE_OFF,
+            node_id=each.node.id,
+            reason=each.node.retirement_reason,
             may_be_left=each.node.may_be_left or "nothing is known of what may be left",
-        )  # fmt: skip
+        )
     task = each.task
     if task is None or task.type != VERIFY:
-        return _verify(context, seen, operation, each)
+        return _verify(context, snapshot, operation, each)
     if task.status not in TASK.final:
-        return _say(seen, each, why_waiting(each))
-    return _again(context, seen, operation, each)
+        return _say(snapshot, each, why_waiting(each))
+    return _again(context, snapshot, operation, each)
 
 
-def _again(context: Context, seen: SeenInstance, operation: Operation, each: SeenMember) -> Decision[Any] | None:
+def _again(
+    context: DecisionContext, snapshot: InstanceSnapshot, operation: Operation, each: MemberSnapshot
+) -> Decision[Any] | None:
     """Its teardown ended without a clean receipt: it is done again, at once or after a pause."""
     task, member = each.task, each.member
     if task is None or (member.retry_at is not None and member.retry_at <= context.now):
-        return _verify(context, seen, operation, each)
+        return _verify(context, snapshot, operation, each)
     if member.retry_at is not None:
         return None
     lapsed = task.status == TaskState.EXPIRED and not task.claimed  # nobody came for it, so nothing was found
     interrupted = task.failure_code == FailureCode.INTERRUPTED
     if lapsed or (interrupted and member.teardown_attempts < ATTEMPTS_AT_ONCE):
-        return _verify(context, seen, operation, each)
+        return _verify(context, snapshot, operation, each)
     because = "the node tore down and looked, and something is left"
     if each.receipt_id is not None:
         because += f": receipt {each.receipt_id} names it"
@@ -146,10 +159,12 @@ def _again(context: Context, seen: SeenInstance, operation: Operation, each: See
         because += f", {task.failure_detail}" if task.failure_detail else ""
     pause = min(RETRY_FIRST * (1 << min(max(0, member.teardown_attempts - 1), 10)), RETRY_MAX)
     columns = {"retry_at": context.now + pause, "blocker": because[:BLOCKER_LENGTH]}
-    return change_member(seen.instance.app_slug, member, ACTION, **columns)
+    return change_member(snapshot.instance.app_slug, member, ACTION, **columns)
 
 
-def _verify(context: Context, seen: SeenInstance, operation: Operation, each: SeenMember) -> Decision[Any]:
+def _verify(
+    context: DecisionContext, snapshot: InstanceSnapshot, operation: Operation, each: MemberSnapshot
+) -> Decision[Any]:
     """Ask its node to end all of the member, to look, and to sign what it found."""
     member, allocation = each.member, each.allocation
     if allocation is None or allocation.node_id is None:
@@ -157,7 +172,7 @@ def _verify(context: Context, seen: SeenInstance, operation: Operation, each: Se
     number = each.teardowns + 1
     task = make_task(
         context,
-        TaskWish(
+        TaskRequest(
             tenant_id=member.tenant_id,
             project_id=member.project_id,
             allocation_id=allocation.id,
@@ -172,10 +187,12 @@ def _verify(context: Context, seen: SeenInstance, operation: Operation, each: Se
         ),
     )
     columns = {
-        "teardown_task_id": task.task.id, "teardown_attempts": member.teardown_attempts + 1, "retry_at": None,
+        "teardown_task_id": task.task.id,
+        "teardown_attempts": member.teardown_attempts + 1,
+        "retry_at": None,
         "blocker": None,
-    }  # fmt: skip
-    change = change_member(seen.instance.app_slug, member, ACTION, **columns)
+    }
+    change = change_member(snapshot.instance.app_slug, member, ACTION, **columns)
     writes, events = cancel_all(context, each.queued)  # what no agent has taken would be refused by the closed owner
     return Decision(
         change.result,
@@ -185,39 +202,48 @@ def _verify(context: Context, seen: SeenInstance, operation: Operation, each: Se
     )
 
 
-def _never_started(context: Context, seen: SeenInstance, each: SeenMember) -> Decision[Any]:
+def _never_started(context: DecisionContext, snapshot: InstanceSnapshot, each: MemberSnapshot) -> Decision[Any]:
     """No agent ever took a task of it: what waits is taken back in the same statement, and nothing is left."""
     writes, events = cancel_all(context, each.queued)
-    closed = _closed(context, seen, each, ClosingKind.NOTHING_STARTED)
+    closed = _closed(context, snapshot, each, ClosingKind.NOTHING_STARTED)
     return replace(closed, writes=(*writes, *closed.writes), events=(*closed.events, *events))
 
 
 def _closed(
-    context: Context, seen: SeenInstance, each: SeenMember, kind: ClosingKind, **columns: object
+    context: DecisionContext, snapshot: InstanceSnapshot, each: MemberSnapshot, kind: ClosingKind, **columns: object
 ) -> Decision[Member]:
     member = each.member
     row = {
-        "id": context.mint(Prefix.CLOSING_RECORD), "tenant_id": member.tenant_id, "project_id": member.project_id,
-        "member_id": member.id, "kind": kind.value, "created_at": context.now, **columns,
-    }  # fmt: skip
-    ends = {"removed_at": context.now, "blocker": None, "retry_at": None, "health": Health.UNKNOWN.value}
-    moved = move_member(context, seen.instance.app_slug, member, MemberTrigger.FINISH_TEARDOWN, (ACTION, ends))
+        "id": context.mint(Prefix.CLOSING_RECORD),
+        "tenant_id": member.tenant_id,
+        "project_id": member.project_id,
+        "member_id": member.id,
+        "kind": kind.value,
+        "created_at": context.now,
+        **columns,
+    }
+    ends = {"removed_at": context.now, "blocker": None, "retry_at": None, "health": InstanceHealth.UNKNOWN.value}
+    moved = move_member(context, snapshot.instance.app_slug, member, MemberTrigger.FINISH_TEARDOWN, (ACTION, ends))
     told = {"kind": kind.value} | columns
-    audit = Audited("member.close", "member", member.id, *member.place, after=told, app_instance_id=member.instance_id)
+    audit = AuditRecord(
+        "member.close", "member", member.id, *member.place, after=told, app_instance_id=member.instance_id
+    )
     return replace(moved, writes=(Insert("closing_record", row), *moved.writes), audits=(*moved.audits, audit))
 
 
-def _say(seen: SeenInstance, each: SeenMember, blocker: str | None) -> Decision[Member] | None:
+def _say(snapshot: InstanceSnapshot, each: MemberSnapshot, blocker: str | None) -> Decision[Member] | None:
     """Say what a member waits for; none where that is said already."""
     if blocker == each.member.blocker:
         return None
-    return change_member(seen.instance.app_slug, each.member, ACTION, blocker=blocker)
+    return change_member(snapshot.instance.app_slug, each.member, ACTION, blocker=blocker)
 
 
-def _wait(context: Context, seen: SeenInstance, operation: Operation, targets: Sequence[SeenMember]) -> Step:
+def _wait(
+    context: DecisionContext, snapshot: InstanceSnapshot, operation: Operation, targets: Sequence[MemberSnapshot]
+) -> Step:
     """The operation names what its members wait for, and goes on by itself when that is gone."""
     reasons = [(each, why) for each in targets if (why := why_waiting(each)) is not None]
-    slug = seen.instance.app_slug
+    slug = snapshot.instance.app_slug
     if not reasons:
         if operation.status != OperationState.BLOCKED:
             return None
@@ -234,47 +260,45 @@ def _wait(context: Context, seen: SeenInstance, operation: Operation, targets: S
     return None
 
 
-def _finished(context: Context, seen: SeenInstance, operation: Operation) -> Step:
+def _finished(context: DecisionContext, snapshot: InstanceSnapshot, operation: Operation) -> Step:
     """Each member that the operation was to end has its closing record."""
-    slug = seen.instance.app_slug
+    slug = snapshot.instance.app_slug
     if operation.status == OperationState.BLOCKED:
         return move_operation(context, slug, operation, OperationTrigger.UNBLOCK, (ACTION, {}))
     whole = operation.kind == OperationKind.DECOMMISSION
-    closed = [each for each in seen.closed if whole or each.member_id in operation.member_ids]
+    closed = [each for each in snapshot.closed if whole or each.member_id in operation.member_ids]
     told = {"evidence": (operation.evidence or {}) | evidence_of(closed, context.now)}
-    parts: list[Decision[Any]] = [
-        move_operation(context, slug, operation, OperationTrigger.SUCCEED, (ACTION, told))
-    ]  # fmt: skip
+    parts: list[Decision[Any]] = [move_operation(context, slug, operation, OperationTrigger.SUCCEED, (ACTION, told))]
     if whole:
-        parts += [*_others(context, seen, operation), *_ended(context, seen)]
+        parts += [*_others(context, snapshot, operation), *_ended(context, snapshot)]
     return together(parts[0].result, *parts)
 
 
-def _others(context: Context, seen: SeenInstance, ending: Operation) -> list[Decision[Any]]:
+def _others(context: DecisionContext, snapshot: InstanceSnapshot, ending: Operation) -> list[Decision[Any]]:
     """Whatever else was asked to end has ended: nothing is left that it could go on with."""
     return [
-        move_operation(context, seen.instance.app_slug, each, OperationTrigger.FINISH_CANCEL, (ACTION, {}))
-        for each in seen.operations
+        move_operation(context, snapshot.instance.app_slug, each, OperationTrigger.FINISH_CANCEL, (ACTION, {}))
+        for each in snapshot.operations
         if each.id != ending.id and each.status == OperationState.CANCELLING
     ]
 
 
-def _ended(context: Context, seen: SeenInstance) -> list[Decision[Any]]:
+def _ended(context: DecisionContext, snapshot: InstanceSnapshot) -> list[Decision[Any]]:
     """All of the instance is gone: what it held is let go, and a stop is through."""
-    instance = seen.instance
-    parts: list[Decision[Any]] = [drop_holds(context, seen.holds), destroy_all(context, seen.secrets)]
-    parts += ended_with(context, seen)
-    gone: dict[str, Any] = {"endpoints": [], "health": Health.UNKNOWN.value, "health_detail": None}
+    instance = snapshot.instance
+    parts: list[Decision[Any]] = [drop_holds(context, snapshot.holds), destroy_all(context, snapshot.secrets)]
+    parts += ended_with(context, snapshot)
+    gone: dict[str, Any] = {"endpoints": [], "health": InstanceHealth.UNKNOWN.value, "health_detail": None}
     if instance.status == InstanceState.STOPPING:
-        proof = proof_of(each.kind for each in seen.closed)
+        proof = proof_of(each.kind for each in snapshot.closed)
         stopped = {"stopped_at": context.now, "teardown_proof": proof.value, **gone}
         parts.append(move_instance(context, instance, InstanceTrigger.FINISH_TEARDOWN, ACTION, **stopped))
-    elif instance.endpoints or instance.health != Health.UNKNOWN:
+    elif instance.endpoints or instance.health != InstanceHealth.UNKNOWN:
         parts.append(change_instance(instance, ACTION, **gone))
     return parts
 
 
-def evidence_of(closed: Sequence[Closed], now: datetime) -> dict[str, Any]:
+def evidence_of(closed: Sequence[ClosedMember], now: datetime) -> dict[str, Any]:
     """What shows that members are gone: the receipts, how many were closed how, and the GPU time that they had."""
     kinds = {kind.value: sum(1 for each in closed if each.kind == kind) for kind in ClosingKind}
     receipts = sorted({each.receipt_id for each in closed if each.receipt_id is not None})
@@ -285,7 +309,7 @@ def evidence_of(closed: Sequence[Closed], now: datetime) -> dict[str, Any]:
     }
 
 
-def _gpu_seconds(closed: Sequence[Closed], now: datetime) -> int:
+def _gpu_seconds(closed: Sequence[ClosedMember], now: datetime) -> int:
     """GPUs times seconds that allocations were held by these members; two members of one allocation count once."""
     spans: dict[str, tuple[datetime, datetime, int]] = {}
     for each in closed:

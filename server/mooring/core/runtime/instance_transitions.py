@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final, TypeVar
 
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert, Move
+from mooring.core.kernel.decision import (
+    AuditRecord,
+    Decision,
+    DecisionContext,
+    EventRecord,
+    Insert,
+    StateChange,
+    Update,
+)
 from mooring.core.kernel.event_types import EventType
 from mooring.core.runtime.instance import INSTANCE, Instance, InstanceState, InstanceTrigger
 from mooring.core.runtime.member import MEMBER, Member, MemberState, MemberTrigger
@@ -77,7 +85,7 @@ def new_operation(instance: Instance, operation: Operation, action: str) -> Deci
 
 
 def move_instance(
-    context: Context, instance: Instance, trigger: InstanceTrigger, action: str, **columns: Any
+    context: DecisionContext, instance: Instance, trigger: InstanceTrigger, action: str, **columns: Any
 ) -> Decision[Instance]:
     """One step of an instance."""
     edge = INSTANCE.step(InstanceState(instance.status), trigger)
@@ -85,7 +93,7 @@ def move_instance(
     audit = _audited(action, after, before={"status": instance.status}, after=_told_instance(after))
     return Decision(
         after,
-        (Move("instance", after.id, INSTANCE, edge, instance.generation, after.tenant_id, columns),),
+        (StateChange("instance", after.id, INSTANCE, edge, instance.generation, after.tenant_id, columns),),
         (instance_event(INSTANCE_EVENT[InstanceState(edge.target)], after),),
         (audit,),
     )
@@ -96,14 +104,14 @@ def change_instance(
 ) -> Decision[Instance]:
     """Columns of an instance that are no step of its lifecycle."""
     after = replace(instance, revision=instance.revision + 1, **columns)
-    change = Change("instance", after.id, instance.revision, columns, generation_expected=instance.generation)
+    change = Update("instance", after.id, instance.revision, columns, generation_expected=instance.generation)
     events = () if event is None else (instance_event(event, after),)
     told = {name: value for name, value in columns.items() if name in _AUDITED}
     return Decision(after, (change,), events, (_audited(action, after, after=told),))
 
 
 def move_member(
-    context: Context, app_slug: str, member: Member, trigger: MemberTrigger, told: tuple[str, Mapping[str, Any]]
+    context: DecisionContext, app_slug: str, member: Member, trigger: MemberTrigger, told: tuple[str, Mapping[str, Any]]
 ) -> Decision[Member]:
     """One step of a member; `told` is the action of the audit row and the columns that change with it."""
     action, columns = told
@@ -112,7 +120,7 @@ def move_member(
     audit = _audited(action, after, before={"status": member.status}, after=_told_member(after))
     return Decision(
         after,
-        (Move("member", after.id, MEMBER, edge, member.generation, after.tenant_id, dict(columns)),),
+        (StateChange("member", after.id, MEMBER, edge, member.generation, after.tenant_id, dict(columns)),),
         (member_event(MEMBER_EVENT.get(trigger, EventType.MEMBER_CHANGED), app_slug, after),),
         (audit,),
     )
@@ -121,7 +129,7 @@ def move_member(
 def change_member(app_slug: str, member: Member, action: str, **columns: Any) -> Decision[Member]:
     """Columns of a member that are no step of its lifecycle."""
     after = replace(member, revision=member.revision + 1, **columns)
-    change = Change("member", after.id, member.revision, columns, generation_expected=member.generation)
+    change = Update("member", after.id, member.revision, columns, generation_expected=member.generation)
     told = {name: value for name, value in columns.items() if name in _AUDITED}
     return Decision(
         after,
@@ -132,7 +140,7 @@ def change_member(app_slug: str, member: Member, action: str, **columns: Any) ->
 
 
 def move_operation(
-    context: Context,
+    context: DecisionContext,
     app_slug: str,
     operation: Operation,
     trigger: OperationTrigger,
@@ -150,7 +158,7 @@ def move_operation(
     return _traced(
         Decision(
             after,
-            (Move("operation", after.id, OPERATION, edge, operation.generation, after.tenant_id, every),),
+            (StateChange("operation", after.id, OPERATION, edge, operation.generation, after.tenant_id, every),),
             (operation_event(app_slug, after), *also),
             (audit,),
         )
@@ -160,35 +168,50 @@ def move_operation(
 def change_operation(app_slug: str, operation: Operation, action: str, **columns: Any) -> Decision[Operation]:
     """Columns of an operation that are no step of its lifecycle: its steps, its progress, whose turn it is."""
     after = replace(operation, revision=operation.revision + 1, **columns)
-    change = Change("operation", after.id, operation.revision, columns, generation_expected=operation.generation)
+    change = Update("operation", after.id, operation.revision, columns, generation_expected=operation.generation)
     told = {name: value for name, value in columns.items() if name in _AUDITED}
     return _traced(
         Decision(after, (change,), (operation_event(app_slug, after),), (_audited(action, after, after=told),))
     )
 
 
-def instance_event(event: EventType, instance: Instance) -> Happened:
+def instance_event(event: EventType, instance: Instance) -> EventRecord:
     """An event of an instance."""
-    return Happened(
-        event, "instance", instance.id, *instance.place, data=_told_instance(instance), app_slug=instance.app_slug,
+    return EventRecord(
+        event,
+        "instance",
+        instance.id,
+        *instance.place,
+        data=_told_instance(instance),
+        app_slug=instance.app_slug,
         app_instance_id=instance.id,
-    )  # fmt: skip
+    )
 
 
-def member_event(event: EventType, app_slug: str, member: Member) -> Happened:
+def member_event(event: EventType, app_slug: str, member: Member) -> EventRecord:
     """An event of a member."""
-    return Happened(
-        event, "member", member.id, *member.place, data=_told_member(member), app_slug=app_slug,
+    return EventRecord(
+        event,
+        "member",
+        member.id,
+        *member.place,
+        data=_told_member(member),
+        app_slug=app_slug,
         app_instance_id=member.instance_id,
-    )  # fmt: skip
+    )
 
 
-def operation_event(app_slug: str, operation: Operation) -> Happened:
+def operation_event(app_slug: str, operation: Operation) -> EventRecord:
     """The event of an operation, which says how far it is."""
-    return Happened(
-        EventType.OPERATION_CHANGED, "operation", operation.id, *operation.place, data=_told_operation(operation),
-        app_slug=app_slug, app_instance_id=operation.instance_id,
-    )  # fmt: skip
+    return EventRecord(
+        EventType.OPERATION_CHANGED,
+        "operation",
+        operation.id,
+        *operation.place,
+        data=_told_operation(operation),
+        app_slug=app_slug,
+        app_instance_id=operation.instance_id,
+    )
 
 
 def _attached_told(operation: Operation) -> dict[str, Any]:
@@ -197,39 +220,54 @@ def _attached_told(operation: Operation) -> dict[str, Any]:
     return {} if told is None else {"attachment_id": told["id"], "attached_project_id": told["project_id"]}
 
 
-def _attached_events(app_slug: str, operation: Operation) -> tuple[Happened, ...]:
+def _attached_events(app_slug: str, operation: Operation) -> tuple[EventRecord, ...]:
     """What an attached project is told of an action of its own: that it is there, and how it ended."""
     attached = operation.attachment
     if attached is None or operation.kind != OperationKind.ACTION:
         return ()
     told = {
-        "operation_id": operation.id, "action": operation.request.get("action"), "status": operation.status,
-        "owning_project_id": operation.project_id, "failure_code": operation.failure_code,
-    }  # fmt: skip
+        "operation_id": operation.id,
+        "action": operation.request.get("action"),
+        "status": operation.status,
+        "owning_project_id": operation.project_id,
+        "failure_code": operation.failure_code,
+    }
     return (
-        Happened(
-            EventType.ATTACHMENT_ACTION_CHANGED, "attachment", attached["id"], operation.tenant_id,
-            attached["project_id"], data={name: each for name, each in told.items() if each is not None},
-            app_slug=app_slug, app_instance_id=operation.instance_id,
+        EventRecord(
+            EventType.ATTACHMENT_ACTION_CHANGED,
+            "attachment",
+            attached["id"],
+            operation.tenant_id,
+            attached["project_id"],
+            data={name: each for name, each in told.items() if each is not None},
+            app_slug=app_slug,
+            app_instance_id=operation.instance_id,
         ),
-    )  # fmt: skip
+    )
 
 
-def _attached_audits(action: str, operation: Operation) -> tuple[Audited, ...]:
+def _attached_audits(action: str, operation: Operation) -> tuple[AuditRecord, ...]:
     """The audit row of an action in the project that asked for it."""
     attached = operation.attachment
     if attached is None or operation.kind != OperationKind.ACTION:
         return ()
     told = {
-        "operation_id": operation.id, "action": operation.request.get("action"), "instance_id": operation.instance_id,
+        "operation_id": operation.id,
+        "action": operation.request.get("action"),
+        "instance_id": operation.instance_id,
         "owning_project_id": operation.project_id,
-    }  # fmt: skip
+    }
     return (
-        Audited(
-            action, "attachment", attached["id"], operation.tenant_id, attached["project_id"], after=told,
+        AuditRecord(
+            action,
+            "attachment",
+            attached["id"],
+            operation.tenant_id,
+            attached["project_id"],
+            after=told,
             app_instance_id=operation.instance_id,
         ),
-    )  # fmt: skip
+    )
 
 
 _AUDITED: Final = frozenset(
@@ -254,12 +292,17 @@ def _audited(
     *,
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any],
-) -> Audited:
+) -> AuditRecord:
     """The audit row of one of the three, which the timeline of its instance shows."""
-    return Audited(
-        action, type(subject).__name__.lower(), subject.id, *subject.place, before=before, after=after,
+    return AuditRecord(
+        action,
+        type(subject).__name__.lower(),
+        subject.id,
+        *subject.place,
+        before=before,
+        after=after,
         app_instance_id=subject.id if isinstance(subject, Instance) else subject.instance_id,
-    )  # fmt: skip
+    )
 
 
 def _row(value: Instance | Member | Operation) -> dict[str, Any]:
@@ -268,20 +311,30 @@ def _row(value: Instance | Member | Operation) -> dict[str, Any]:
 
 def _told_instance(instance: Instance) -> dict[str, Any]:
     told = {
-        "name": instance.name, "status": instance.status, "version": instance.version, "health": instance.health,
-        "failure_code": instance.failure_code, "failure_detail": instance.failure_detail,
+        "name": instance.name,
+        "status": instance.status,
+        "version": instance.version,
+        "health": instance.health,
+        "failure_code": instance.failure_code,
+        "failure_detail": instance.failure_detail,
         "teardown_proof": instance.teardown_proof,
-    }  # fmt: skip
+    }
     return {name: value for name, value in told.items() if value is not None}
 
 
 def _told_member(member: Member) -> dict[str, Any]:
     told = {
-        "name": member.name, "instance_id": member.instance_id, "component_key": member.component_key,
-        "status": member.status, "health": member.health, "allocation_id": member.allocation_id,
-        "version": member.version, "blocker": member.blocker, "failure_code": member.failure_code,
+        "name": member.name,
+        "instance_id": member.instance_id,
+        "component_key": member.component_key,
+        "status": member.status,
+        "health": member.health,
+        "allocation_id": member.allocation_id,
+        "version": member.version,
+        "blocker": member.blocker,
+        "failure_code": member.failure_code,
         "failure_detail": member.failure_detail,
-    }  # fmt: skip
+    }
     return {name: value for name, value in told.items() if value is not None}
 
 
@@ -289,9 +342,16 @@ def _told_operation(operation: Operation) -> dict[str, Any]:
     running = next((each["name"] for each in operation.steps if each.get("status") == "running"), None)
     done = sum(1 for each in operation.steps if each.get("status") in ("done", "skipped"))
     told = {
-        "kind": operation.kind, "status": operation.status, "phase": operation.phase, "step": running,
-        "steps_done": done, "steps": len(operation.steps), "blocker": operation.blocker,
-        "failure_code": operation.failure_code, "failure_detail": operation.failure_detail,
-        "progress": operation.progress, **_attached_told(operation),
-    }  # fmt: skip
+        "kind": operation.kind,
+        "status": operation.status,
+        "phase": operation.phase,
+        "step": running,
+        "steps_done": done,
+        "steps": len(operation.steps),
+        "blocker": operation.blocker,
+        "failure_code": operation.failure_code,
+        "failure_detail": operation.failure_detail,
+        "progress": operation.progress,
+        **_attached_told(operation),
+    }
     return {name: value for name, value in told.items() if value is not None}

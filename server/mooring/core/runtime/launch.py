@@ -29,28 +29,28 @@ from mooring.core.catalog.operating_mode import (
     OperatingMode,
     why_incoherent,
 )
-from mooring.core.catalog.policy import Chain, Request
+from mooring.core.catalog.policy import PolicyChain, PolicyRequest
 from mooring.core.catalog.promotion_lifecycle import PromotionState
 from mooring.core.catalog.semver import read_version
 from mooring.core.fleet.allocation import (
     GROUP_MAX,
     OPEN_MAX,
     Allocation,
+    AllocationRequest,
     AllocationState,
-    AllocationWish,
-    Holding,
-    Terms,
+    ProjectHolding,
+    SkuTerms,
     gpu_count_of,
     regions_of,
 )
-from mooring.core.fleet.allocation_group import Grouped
+from mooring.core.fleet.allocation_group import GroupWithAllocations
 from mooring.core.identity.service_account import ServiceAccount, ServiceAccountState
 from mooring.core.kernel import validation
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.finding import errors_in
 from mooring.core.kernel.form_schema import plain_findings, value_findings
 from mooring.core.runtime.circuit_breaker import CircuitFacts, why_open
-from mooring.core.runtime.launch_estimate import Expected
+from mooring.core.runtime.launch_estimate import LaunchEstimate
 from mooring.core.runtime.topology import places, read_topology
 
 INSTANCES_MAX: Final = 10_000
@@ -61,7 +61,7 @@ OPERATOR_KEYS: Final = ("runtime.claim", "runtime.report")
 """Without these an account can operate nothing."""
 
 
-class Purpose(StrEnum):
+class EvaluationPurpose(StrEnum):
     """What the capacity and the version are judged for."""
 
     LAUNCH = "launch"
@@ -70,7 +70,7 @@ class Purpose(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementWish:
+class PlacementSpec:
     """Where members go: allocations that are there, or capacity to be asked for."""
 
     allocations: tuple[str, ...] = ()
@@ -83,16 +83,20 @@ class PlacementWish:
     def plain(self) -> dict[str, Any]:
         """The wish as it is stored; an add asks for the same where it says nothing."""
         told = {
-            "allocations": list(self.allocations), "sku": self.sku, "shape": self.shape and self.shape.value,
-            "gpu_count": self.gpu_count, "region": self.region, "keep_allocations": self.keep_allocations,
-        }  # fmt: skip
+            "allocations": list(self.allocations),
+            "sku": self.sku,
+            "shape": self.shape and self.shape.value,
+            "gpu_count": self.gpu_count,
+            "region": self.region,
+            "keep_allocations": self.keep_allocations,
+        }
         return {name: value for name, value in told.items() if value}
 
 
-def placement_of(plain: Mapping[str, Any]) -> PlacementWish:
+def placement_of(plain: Mapping[str, Any]) -> PlacementSpec:
     """A stored wish."""
     shape = plain.get("shape")
-    return PlacementWish(
+    return PlacementSpec(
         allocations=tuple(plain.get("allocations", ())),
         sku=plain.get("sku"),
         shape=None if shape is None else CapacityShape(shape),
@@ -103,7 +107,7 @@ def placement_of(plain: Mapping[str, Any]) -> PlacementWish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchWish:
+class LaunchRequest:
     """What the caller asks for."""
 
     app: str
@@ -112,7 +116,7 @@ class LaunchWish:
     channel: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     topology: Mapping[str, int] = field(default_factory=dict)
-    placement: PlacementWish = field(default_factory=PlacementWish)
+    placement: PlacementSpec = field(default_factory=PlacementSpec)
     service_account_id: str | None = None
     operating_mode: str = DEFAULT_MODE[0].value
     control_plane_scope: str = DEFAULT_MODE[1].value
@@ -120,7 +124,7 @@ class LaunchWish:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class TargetAllocation:
     """An allocation that is there, as a launch sees it."""
 
     allocation: Allocation
@@ -128,7 +132,7 @@ class Spot:
     taken: bool = False  # it holds members of another instance
     shared: bool = False  # all of which allow to share it
 
-    def capacity(self, group: Grouped | None = None) -> Capacity:
+    def capacity(self, group: GroupWithAllocations | None = None) -> Capacity:
         """The allocation, as compatibility sees it; one that has no node yet is with its group, or by itself."""
         where = self.allocation.node_id or self.allocation.id
         if group is not None and self.allocation.group_id == group.group.id:
@@ -137,48 +141,50 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class LaunchSnapshot:
     """All that a launch looks at, as it is at one moment."""
 
     tenant_id: str
     project_id: str
     app: App
-    wish: LaunchWish
+    wish: LaunchRequest
     now: datetime
     version: AppVersion | None
     manifest: Manifest | None
     entitlement: Entitlement | None
-    policy: Chain  # global, tenant and project
+    policy: PolicyChain  # global, tenant and project
     artifacts: Sequence[tuple[Artifact, Trust]] = ()
-    spots: Mapping[str, Spot] = field(default_factory=dict)  # of the allocations that were named, those that are there
-    terms: Terms | None = None  # of the SKU that was named
-    shelf: Sequence[Terms] = ()  # every SKU on offer
+    spots: Mapping[str, TargetAllocation] = field(
+        default_factory=dict
+    )  # of the allocations that were named, those that are there
+    terms: SkuTerms | None = None  # of the SKU that was named
+    shelf: Sequence[SkuTerms] = ()  # every SKU on offer
     kinds: Mapping[str, Sequence[Capacity]] = field(default_factory=dict)  # what a SKU can be had on, by its slug
-    holding: Holding = field(default_factory=lambda: Holding(0, 0, 0))
+    holding: ProjectHolding = field(default_factory=lambda: ProjectHolding(0, 0, 0))
     place_seconds: int = 3_600
     circuit: CircuitFacts | None = None
     account: ServiceAccount | None = None  # who would operate it
     name_taken: bool = False
     open_instances: int = 0
-    expected: Expected = field(default_factory=Expected)
-    purpose: Purpose = Purpose.LAUNCH
-    standing: Sequence[Spot] = ()  # where members of the instance are already
-    group: Grouped | None = None  # the allocations on one machine among which those are
+    expected: LaunchEstimate = field(default_factory=LaunchEstimate)
+    purpose: EvaluationPurpose = EvaluationPurpose.LAUNCH
+    standing: Sequence[TargetAllocation] = ()  # where members of the instance are already
+    group: GroupWithAllocations | None = None  # the allocations on one machine among which those are
     adding: int = 0  # how many members are added
 
     @property
-    def chain(self) -> Chain:
+    def chain(self) -> PolicyChain:
         """The policy, with what the entitlement narrows behind it."""
         return self.policy if self.entitlement is None else self.policy.narrowed(*self.entitlement.layer)
 
     @property
     def is_new(self) -> bool:
         """Whether this makes an instance."""
-        return self.purpose is Purpose.LAUNCH
+        return self.purpose is EvaluationPurpose.LAUNCH
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Evaluation:
     """What a launch comes to: all that stands in its way, and what it would be."""
 
     refusals: tuple[Refusal, ...]
@@ -195,7 +201,7 @@ class Judged:
         return self.gpu_count > 0
 
 
-def judge(launch: Launch) -> Judged:
+def evaluate(launch: LaunchSnapshot) -> Evaluation:
     """Everything in the way, in the one order, and what it would be."""
     refused: dict[str, list[Refusal]] = {}
     topology = _try(refused, "topology", lambda: _topology(launch)) or {}
@@ -223,7 +229,7 @@ def judge(launch: Launch) -> Judged:
     for name in ORDER:
         for each in refused[name]:
             found.setdefault((each.code.value, each.detail), each)
-    return Judged(tuple(found.values()), topology, members, gpu_count, tuple(regions), offer, shape)
+    return Evaluation(tuple(found.values()), topology, members, gpu_count, tuple(regions), offer, shape)
 
 
 ORDER: Final = (
@@ -232,21 +238,21 @@ ORDER: Final = (
 )  # fmt: skip
 
 
-def require(judged: Judged) -> None:
+def require(evaluation: Evaluation) -> None:
     """Raise the first thing that stands in the way, with the codes of the others."""
-    if not judged.refusals:
+    if not evaluation.refusals:
         return
-    first, *rest = judged.refusals
+    first, *rest = evaluation.refusals
     if not rest:
         raise first
     others = [{"code": each.code.value, "detail": each.detail} for each in rest[:20]]
     raise Refusal(first.code, first.detail, {**first.details, "others": others})
 
 
-def allocation_wish(launch: Launch, judged: Judged) -> AllocationWish:
+def allocation_request(launch: LaunchSnapshot, evaluation: Evaluation) -> AllocationRequest:
     """What each new allocation is asked for with."""
     placement, terms = launch.wish.placement, _known(launch.terms)
-    return AllocationWish(CapacityShape(terms.shape), terms.slug, judged.gpu_count, placement.region)
+    return AllocationRequest(CapacityShape(terms.shape), terms.slug, evaluation.gpu_count, placement.region)
 
 
 def together_on_one_node(shape: CapacityShape, members_max: int) -> bool:
@@ -254,7 +260,7 @@ def together_on_one_node(shape: CapacityShape, members_max: int) -> bool:
     return shape is CapacityShape.GPU_SLICE and members_max > 1
 
 
-def offer_of(terms: Terms, kind: Capacity | None, count: tuple[int, int], where: str = "new") -> Offer:
+def offer_of(terms: SkuTerms, kind: Capacity | None, count: tuple[int, int], where: str = "new") -> Offer:
     """New allocations of a SKU on machines of one kind; `count` is how many, and the GPUs of each."""
     (members, gpu_count), shape = count, CapacityShape(terms.shape)
     facts: Mapping[str, Fact] = {"gpu_model": terms.gpu_model} if kind is None else kind.facts
@@ -276,7 +282,7 @@ def _known(value: Any) -> Any:
     return value
 
 
-def _topology(launch: Launch) -> dict[str, int]:
+def _topology(launch: LaunchSnapshot) -> dict[str, int]:
     if launch.manifest is None:
         return dict(launch.wish.topology)
     if launch.is_new:
@@ -284,7 +290,7 @@ def _topology(launch: Launch) -> dict[str, int]:
     return dict(launch.wish.topology)
 
 
-def _new_capacity(launch: Launch, members: int) -> tuple[int, list[str]] | None:
+def _new_capacity(launch: LaunchSnapshot, members: int) -> tuple[int, list[str]] | None:
     """How many GPUs each new allocation has and where it may be; none where existing ones are meant."""
     placement = launch.wish.placement
     if placement.sku is None or not members:
@@ -295,11 +301,11 @@ def _new_capacity(launch: Launch, members: int) -> tuple[int, list[str]] | None:
     there = 0 if launch.group is None else len(launch.group.allocations)
     if shape is CapacityShape.GPU_SLICE and members + there > GROUP_MAX:
         raise validation.invalid("topology", f"at most {GROUP_MAX} slices stand on one machine")
-    wish = AllocationWish(shape, launch.terms.slug, placement.gpu_count, placement.region)
+    wish = AllocationRequest(shape, launch.terms.slug, placement.gpu_count, placement.region)
     return gpu_count_of(wish, launch.terms), regions_of(wish, launch.terms, launch.chain)
 
 
-def _offer(launch: Launch, members: int, gpu_count: int, refused: dict[str, list[Refusal]]) -> Offer:
+def _offer(launch: LaunchSnapshot, members: int, gpu_count: int, refused: dict[str, list[Refusal]]) -> Offer:
     """All allocations together, and what is wrong with those that were named."""
     there = tuple(each.capacity(launch.group) for each in launch.standing)
     placement = launch.wish.placement
@@ -319,7 +325,7 @@ def _offer(launch: Launch, members: int, gpu_count: int, refused: dict[str, list
     return (*there, *(launch.spots[each].capacity(launch.group) for each in fresh))
 
 
-def _named(launch: Launch, members: int) -> Iterator[Refusal]:
+def _named(launch: LaunchSnapshot, members: int) -> Iterator[Refusal]:
     """What is wrong with the allocations that were named."""
     placement = launch.wish.placement
     if not placement.allocations:
@@ -343,7 +349,7 @@ def _named(launch: Launch, members: int) -> Iterator[Refusal]:
             )
 
 
-def _entitlement(launch: Launch) -> Iterator[Refusal]:
+def _entitlement(launch: LaunchSnapshot) -> Iterator[Refusal]:
     if launch.version is None or launch.manifest is None:
         if launch.entitlement is None or not launch.entitlement.enabled:
             yield Refusal(Code.NOT_ENTITLED, "the project is not entitled to this app", {"reason": "not_entitled"})
@@ -352,7 +358,7 @@ def _entitlement(launch: Launch) -> Iterator[Refusal]:
     yield from _maybe(why_not_entitled(launch.entitlement, version, launch.manifest.required_actions))
 
 
-def _promotion(launch: Launch) -> Iterator[Refusal]:
+def _promotion(launch: LaunchSnapshot) -> Iterator[Refusal]:
     if launch.version is None or launch.manifest is None:
         wanted = launch.wish.version or launch.wish.channel or Channel.STABLE
         yield Refusal(
@@ -361,12 +367,12 @@ def _promotion(launch: Launch) -> Iterator[Refusal]:
             {"app": launch.app.slug, "wanted": str(wanted)},
         )
         return
-    if launch.purpose is Purpose.ADD and launch.version.promotion != PromotionState.RETIRED:
+    if launch.purpose is EvaluationPurpose.ADD and launch.version.promotion != PromotionState.RETIRED:
         return  # what runs goes on, and may grow
     yield from _maybe(why_not_offered(launch.version.candidate(), launch.project_id))
 
 
-def _trust(launch: Launch) -> Iterator[Refusal]:
+def _trust(launch: LaunchSnapshot) -> Iterator[Refusal]:
     if launch.version is None:
         return
     known = {artifact.digest for artifact, _ in launch.artifacts}
@@ -377,29 +383,29 @@ def _trust(launch: Launch) -> Iterator[Refusal]:
         yield from _maybe(trust.refusal(artifact))
 
 
-def _policy(launch: Launch, offer: Offer, new_gpus: int) -> Iterator[Refusal]:
+def _policy(launch: LaunchSnapshot, offer: Offer, new_gpus: int) -> Iterator[Refusal]:
     chain = launch.chain
-    yield from _maybe(chain.decide(Request(app=launch.app.slug)).refusal())
+    yield from _maybe(chain.decide(PolicyRequest(app=launch.app.slug)).refusal())
     for allocation_id in dict.fromkeys(launch.wish.placement.allocations):
         if (spot := launch.spots.get(allocation_id)) is not None:
-            asked = Request(region=spot.allocation.region, sku=spot.allocation.sku_slug)
+            asked = PolicyRequest(region=spot.allocation.region, sku=spot.allocation.sku_slug)
             yield from _maybe(chain.decide(asked).refusal())
-    yield from _maybe(chain.decide(Request(gpus=launch.holding.gpus + new_gpus)).refusal())
+    yield from _maybe(chain.decide(PolicyRequest(gpus=launch.holding.gpus + new_gpus)).refusal())
 
 
-def _compatibility(launch: Launch, offer: Offer) -> Iterator[Refusal]:
+def _compatibility(launch: LaunchSnapshot, offer: Offer) -> Iterator[Refusal]:
     if launch.manifest is not None and offer:
         yield from _maybe(fit(launch.manifest.compatibility, offer).refusal())
 
 
-def _quota(launch: Launch, allocations: int) -> Iterator[Refusal]:
+def _quota(launch: LaunchSnapshot, allocations: int) -> Iterator[Refusal]:
     if launch.holding.open + allocations > OPEN_MAX:
         yield Refusal(Code.LIMIT_REACHED, f"a project has at most {OPEN_MAX} allocations", {"limit": OPEN_MAX})
     if launch.is_new and launch.open_instances >= INSTANCES_MAX:
         yield Refusal(Code.LIMIT_REACHED, f"a project has at most {INSTANCES_MAX} instances", {"limit": INSTANCES_MAX})
 
 
-def _config(launch: Launch) -> Iterator[Refusal]:
+def _config(launch: LaunchSnapshot) -> Iterator[Refusal]:
     config = dict(launch.wish.config)
     if unread := plain_findings(config):
         yield from refusals_of(unread, "config")
@@ -407,7 +413,7 @@ def _config(launch: Launch) -> Iterator[Refusal]:
     if len(canonical(config)) > CONFIG_BYTES_MAX:
         yield validation.invalid("config", f"at most {CONFIG_BYTES_MAX} bytes")
         return
-    if launch.manifest is None or launch.purpose is Purpose.ADD:
+    if launch.manifest is None or launch.purpose is EvaluationPurpose.ADD:
         return
     if launch.manifest.config_schema is None:
         if config:
@@ -424,7 +430,7 @@ def refusals_of(findings: Iterable[Any], path: str) -> Iterator[Refusal]:
         yield Refusal(Code.VALIDATION_FAILED, detail, {"path": where, "rule": each.rule})
 
 
-def _mode(launch: Launch) -> Iterator[Refusal]:
+def _mode(launch: LaunchSnapshot) -> Iterator[Refusal]:
     if not launch.is_new:
         return
     mode = (OperatingMode(launch.wish.operating_mode), ControlPlaneScope(launch.wish.control_plane_scope))
@@ -442,7 +448,7 @@ def _mode(launch: Launch) -> Iterator[Refusal]:
         yield Refusal(Code.MODE_NOT_OFFERED, detail, {"offered": offered})
 
 
-def _name(launch: Launch) -> Iterator[Refusal]:
+def _name(launch: LaunchSnapshot) -> Iterator[Refusal]:
     if not launch.is_new:
         return
     try:
@@ -455,7 +461,7 @@ def _name(launch: Launch) -> Iterator[Refusal]:
         )
 
 
-def _account(launch: Launch) -> Iterator[Refusal]:
+def _account(launch: LaunchSnapshot) -> Iterator[Refusal]:
     if not launch.is_new:
         return
     account, path = launch.account, "service_account_id"
@@ -472,8 +478,8 @@ def _account(launch: Launch) -> Iterator[Refusal]:
         yield validation.invalid(path, f"the service account {account.name} may not {' nor '.join(missing)}")
 
 
-def _circuit(launch: Launch) -> Iterator[Refusal]:
-    if launch.circuit is not None and launch.purpose is not Purpose.ADD:
+def _circuit(launch: LaunchSnapshot) -> Iterator[Refusal]:
+    if launch.circuit is not None and launch.purpose is not EvaluationPurpose.ADD:
         yield from _maybe(why_open(launch.circuit, launch.now))
 
 

@@ -31,7 +31,7 @@ class Basis(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredLaunch:
     """One launch that succeeded."""
 
     version_id: str
@@ -44,7 +44,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class LaunchStage:
     """One stage of a launch, and how long it took in the middle of what was measured."""
 
     name: str
@@ -52,33 +52,33 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class LaunchEstimate:
     """The time to ready, and what it rests on."""
 
     basis: Basis = Basis.NONE
     samples: int = 0
     seconds: float | None = None
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[LaunchStage, ...] = ()
 
 
-def expect(launches: Iterable[Measured], version_id: str | None) -> Expected:
+def expect(launches: Iterable[MeasuredLaunch], version_id: str | None) -> LaunchEstimate:
     """What launches that were measured let one expect of the next."""
     known = sorted(launches, key=lambda each: each.finished_at, reverse=True)
     same = [each for each in known if each.version_id == version_id]
     basis, used = (Basis.VERSION, same) if same else (Basis.APP, known)
     used = used[:SAMPLES_MAX]
     if not used:
-        return Expected()
+        return LaunchEstimate()
     times: dict[str, list[float]] = {}
     for each in reversed(used):
         for name, seconds in _stages(each):
             times.setdefault(name, []).append(seconds)
     total = median(_between(each.created_at, each.finished_at) for each in used)
-    stages = tuple(Stage(name, round(median(seconds), 3)) for name, seconds in times.items())
-    return Expected(basis, len(used), round(total, 3), stages)
+    stages = tuple(LaunchStage(name, round(median(seconds), 3)) for name, seconds in times.items())
+    return LaunchEstimate(basis, len(used), round(total, 3), stages)
 
 
-def _stages(launch: Measured) -> Iterable[tuple[str, float]]:
+def _stages(launch: MeasuredLaunch) -> Iterable[tuple[str, float]]:
     """How long one launch waited for capacity, waited for its adapter, and took for each step."""
     if launch.dispatched_at is not None:
         yield CAPACITY, _between(launch.created_at, launch.dispatched_at)

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from mooring.core.kernel.lifecycle import Edge, Machine, Who
+from mooring.core.kernel.lifecycle import Lifecycle, Transition, Who
 
 
 class MemberState(StrEnum):
@@ -41,7 +41,7 @@ class MemberTrigger(StrEnum):
 
 S, T = MemberState, MemberTrigger
 
-MEMBER = Machine(
+MEMBER = Lifecycle(
     name="member",
     about="One realized part of an instance, bound to one allocation. Health is observed beside the state.",
     states=MemberState,
@@ -59,36 +59,36 @@ MEMBER = Machine(
         S.REMOVED: "it has its closing record; a tombstone that stays readable",
     },
     edges=(
-        Edge(S.REQUESTED, T.JOIN, S.JOINING, Who.ADAPTER, "Its adapter begins to start it."),
-        Edge(S.REQUESTED, T.FAIL, S.FAILED, Who.WORKER, "Nothing was begun before the deadline."),
-        Edge(S.REQUESTED, T.REMOVE, S.REMOVING, Who.USER, "A caller gives it up before anything was begun."),
-        Edge(S.JOINING, T.REPORT_READY, S.READY, Who.ADAPTER, "Its adapter observed that it does its part."),
-        Edge(S.JOINING, T.FAIL, S.FAILED, Who.ADAPTER, "It did not start, or the others did not take it."),
-        Edge(S.JOINING, T.REMOVE, S.REMOVING, Who.USER, "A caller gives it up while it is being built."),
-        Edge(S.READY, T.DEGRADE, S.DEGRADED, Who.ADAPTER, "Its adapter observed that it does badly."),
-        Edge(S.READY, T.DRAIN, S.DRAINING, Who.USER, "A caller asks it to finish its work and take no more."),
-        Edge(S.READY, T.FAIL, S.FAILED, Who.ADAPTER, "It ended by itself, and not as it should."),
-        Edge(S.READY, T.REMOVE, S.REMOVING, Who.USER, "A caller takes it out, or its instance is stopped."),
-        Edge(S.DEGRADED, T.RECOVER, S.READY, Who.ADAPTER, "Its adapter observed that it does well again."),
-        Edge(S.DEGRADED, T.DRAIN, S.DRAINING, Who.USER, "It shall finish what it still can before it goes."),
-        Edge(S.DEGRADED, T.FAIL, S.FAILED, Who.ADAPTER, "What was bad became an error."),
-        Edge(S.DEGRADED, T.REMOVE, S.REMOVING, Who.USER, "It is not worth waiting for."),
-        Edge(
+        Transition(S.REQUESTED, T.JOIN, S.JOINING, Who.ADAPTER, "Its adapter begins to start it."),
+        Transition(S.REQUESTED, T.FAIL, S.FAILED, Who.WORKER, "Nothing was begun before the deadline."),
+        Transition(S.REQUESTED, T.REMOVE, S.REMOVING, Who.USER, "A caller gives it up before anything was begun."),
+        Transition(S.JOINING, T.REPORT_READY, S.READY, Who.ADAPTER, "Its adapter observed that it does its part."),
+        Transition(S.JOINING, T.FAIL, S.FAILED, Who.ADAPTER, "It did not start, or the others did not take it."),
+        Transition(S.JOINING, T.REMOVE, S.REMOVING, Who.USER, "A caller gives it up while it is being built."),
+        Transition(S.READY, T.DEGRADE, S.DEGRADED, Who.ADAPTER, "Its adapter observed that it does badly."),
+        Transition(S.READY, T.DRAIN, S.DRAINING, Who.USER, "A caller asks it to finish its work and take no more."),
+        Transition(S.READY, T.FAIL, S.FAILED, Who.ADAPTER, "It ended by itself, and not as it should."),
+        Transition(S.READY, T.REMOVE, S.REMOVING, Who.USER, "A caller takes it out, or its instance is stopped."),
+        Transition(S.DEGRADED, T.RECOVER, S.READY, Who.ADAPTER, "Its adapter observed that it does well again."),
+        Transition(S.DEGRADED, T.DRAIN, S.DRAINING, Who.USER, "It shall finish what it still can before it goes."),
+        Transition(S.DEGRADED, T.FAIL, S.FAILED, Who.ADAPTER, "What was bad became an error."),
+        Transition(S.DEGRADED, T.REMOVE, S.REMOVING, Who.USER, "It is not worth waiting for."),
+        Transition(
             S.DRAINING,
             T.FINISH_DRAIN,
             S.DRAINED,
             Who.ADAPTER,
             "Its adapter observed that it is quiet; silence is no observation.",
         ),
-        Edge(S.DRAINING, T.RESUME, S.READY, Who.USER, "A caller takes the drain back before it is through."),
-        Edge(S.DRAINING, T.FAIL, S.FAILED, Who.ADAPTER, "It came to an error while it finished its work."),
-        Edge(S.DRAINING, T.REMOVE, S.REMOVING, Who.USER, "A caller does not wait for the work to finish."),
-        Edge(S.DRAINED, T.RESUME, S.READY, Who.USER, "A caller puts it back to work."),
-        Edge(S.DRAINED, T.FAIL, S.FAILED, Who.ADAPTER, "It came to an error while it stood idle."),
-        Edge(S.DRAINED, T.REMOVE, S.REMOVING, Who.USER, "It is quiet, so taking it out disturbs nobody."),
-        Edge(S.FAILED, T.REPAIR, S.JOINING, Who.USER, "A caller lets the adapter build it once more."),
-        Edge(S.FAILED, T.REMOVE, S.REMOVING, Who.USER, "It is given up; what is left of it is torn down."),
-        Edge(
+        Transition(S.DRAINING, T.RESUME, S.READY, Who.USER, "A caller takes the drain back before it is through."),
+        Transition(S.DRAINING, T.FAIL, S.FAILED, Who.ADAPTER, "It came to an error while it finished its work."),
+        Transition(S.DRAINING, T.REMOVE, S.REMOVING, Who.USER, "A caller does not wait for the work to finish."),
+        Transition(S.DRAINED, T.RESUME, S.READY, Who.USER, "A caller puts it back to work."),
+        Transition(S.DRAINED, T.FAIL, S.FAILED, Who.ADAPTER, "It came to an error while it stood idle."),
+        Transition(S.DRAINED, T.REMOVE, S.REMOVING, Who.USER, "It is quiet, so taking it out disturbs nobody."),
+        Transition(S.FAILED, T.REPAIR, S.JOINING, Who.USER, "A caller lets the adapter build it once more."),
+        Transition(S.FAILED, T.REMOVE, S.REMOVING, Who.USER, "It is given up; what is left of it is torn down."),
+        Transition(
             S.REMOVING,
             T.FINISH_TEARDOWN,
             S.REMOVED,

@@ -12,12 +12,25 @@ from typing import Any, Final
 from mooring.core.catalog.manifest import Component, Drain, Manifest
 from mooring.core.catalog.manifest_schema import DRAIN_SECONDS_MAX
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import Context, Decision, PrincipalKind
+from mooring.core.kernel.decision import Decision, DecisionContext, PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.lifecycle import IllegalTransition
 from mooring.core.runtime.instance import Instance
-from mooring.core.runtime.instance_change import Standing, in_progress, require_no_member_operation, require_running
-from mooring.core.runtime.instance_launch import Bounds, Launched, Seated, dispatched, member_rows, new_row, seat
+from mooring.core.runtime.instance_change import (
+    InstanceContext,
+    in_progress,
+    require_no_member_operation,
+    require_running,
+)
+from mooring.core.runtime.instance_launch import (
+    AssignedMembers,
+    LaunchedInstance,
+    OperationBounds,
+    assign_allocations,
+    dispatched,
+    member_rows,
+    new_row,
+)
 from mooring.core.runtime.instance_transitions import (
     change_instance,
     change_member,
@@ -26,7 +39,7 @@ from mooring.core.runtime.instance_transitions import (
     new_operation,
     together,
 )
-from mooring.core.runtime.launch import STANDS, Launch, judge, require
+from mooring.core.runtime.launch import STANDS, LaunchSnapshot, evaluate, require
 from mooring.core.runtime.member import MEMBER, Member, MemberState, MemberTrigger
 from mooring.core.runtime.operation import Operation, OperationKind, OperationState, OperationTrigger, Phase
 from mooring.core.runtime.topology import AT_ONCE_MAX, GOING, MEMBERS_MAX, component_of, free_ordinals, standing
@@ -37,7 +50,7 @@ TELLING: Final = timedelta(seconds=15)
 
 
 @dataclass(frozen=True, slots=True)
-class AddWish:
+class AddMembersRequest:
     """So many members of a component."""
 
     component: str
@@ -45,7 +58,7 @@ class AddWish:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveWish:
+class RemoveMemberRequest:
     """How a member is taken out."""
 
     timeout_seconds: int | None = None  # for its work to finish; where none is told, as the app says
@@ -54,14 +67,20 @@ class RemoveWish:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaceWish:
+class ReplaceMemberRequest:
     """How a member is exchanged for a new one."""
 
     surge: bool | None = None  # the new one joins before the old one goes; where none is told, if there may be one more
     timeout_seconds: int | None = None
 
 
-def add_members(context: Context, seen: Standing, launch: Launch, wish: AddWish, bounds: Bounds) -> Decision[Launched]:
+def add_members(
+    context: DecisionContext,
+    seen: InstanceContext,
+    launch: LaunchSnapshot,
+    wish: AddMembersRequest,
+    bounds: OperationBounds,
+) -> Decision[LaunchedInstance]:
     """New members, each bound to a place; `launch` is what they would be launched into."""
     instance = seen.instance
     require_running(instance, "add")
@@ -78,10 +97,10 @@ def add_members(context: Context, seen: Standing, launch: Launch, wish: AddWish,
         )
     if len(seen.members) + wish.count > MEMBERS_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"an instance has at most {MEMBERS_MAX} members", {"limit": MEMBERS_MAX})
-    judged = judge(launch)
+    judged = evaluate(launch)
     require(judged)
     spots = [(component.key, each) for each in free_ordinals(seen.members, component.key, wish.count)]
-    seated = seat(context, launch, judged, (instance, spots))
+    seated = assign_allocations(context, launch, judged, (instance, spots))
     request = {"component": component.key, "count": wish.count}
     row = new_row(context, instance, OperationKind.ADD, request, bounds.deploy_seconds)
     operation = dispatched(context, launch, replace(row, member_ids=[each.id for each in seated.members]), seated)
@@ -89,7 +108,7 @@ def add_members(context: Context, seen: Standing, launch: Launch, wish: AddWish,
     topology = {**instance.topology, component.key: wanted}
     changed = change_instance(instance, "member.add", topology=topology)
     return together(
-        Launched(changed.result, members, operation),
+        LaunchedInstance(changed.result, members, operation),
         changed,
         seated.asked,
         member_rows(instance, members),
@@ -98,7 +117,11 @@ def add_members(context: Context, seen: Standing, launch: Launch, wish: AddWish,
 
 
 def drain_member(
-    context: Context, seen: Standing, member: Member, asked: tuple[int | None, str], bounds: Bounds
+    context: DecisionContext,
+    seen: InstanceContext,
+    member: Member,
+    asked: tuple[int | None, str],
+    bounds: OperationBounds,
 ) -> Decision[Operation]:
     """Ask it to finish its work and take no more; `asked` is how long that may take, and why.
 
@@ -111,8 +134,10 @@ def drain_member(
     if len(member.holds) >= HOLDS_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"a member has at most {HOLDS_MAX} holds", {"limit": HOLDS_MAX})
     hold = {
-        "owner": context.actor.id, "reason": validation.remark(reason, "reason"), "since": context.now.isoformat(),
-    }  # fmt: skip
+        "owner": context.actor.id,
+        "reason": validation.remark(reason, "reason"),
+        "since": context.now.isoformat(),
+    }
     holds = [*(each for each in member.holds if each.get("owner") != context.actor.id), hold]
     until = context.now + timedelta(seconds=timeout_seconds)
     operation = replace(
@@ -130,7 +155,7 @@ def drain_member(
     return together(operation, moved, new_operation(instance, operation, "member.drain"))
 
 
-def resume_member(context: Context, seen: Standing, member: Member) -> Decision[Member]:
+def resume_member(context: DecisionContext, seen: InstanceContext, member: Member) -> Decision[Member]:
     """Put it back to work: one's own hold goes, and that of other people; an adapter's stays until it lets go."""
     instance = seen.instance
     require_running(instance, "resume")
@@ -157,7 +182,7 @@ def resume_member(context: Context, seen: Standing, member: Member) -> Decision[
 
 
 def remove_member(
-    context: Context, seen: Standing, member: Member, wish: RemoveWish, bounds: Bounds
+    context: DecisionContext, seen: InstanceContext, member: Member, wish: RemoveMemberRequest, bounds: OperationBounds
 ) -> Decision[Operation]:
     """Take it out: its work finishes within a bound, then it is torn down, and looked for."""
     instance = seen.instance
@@ -188,8 +213,12 @@ def remove_member(
 
 
 def replace_member(
-    context: Context, seen: Standing, launch: Launch, what: tuple[Member, ReplaceWish], bounds: Bounds
-) -> Decision[Launched]:
+    context: DecisionContext,
+    seen: InstanceContext,
+    launch: LaunchSnapshot,
+    what: tuple[Member, ReplaceMemberRequest],
+    bounds: OperationBounds,
+) -> Decision[LaunchedInstance]:
     """A new member in its place; without a surge it takes over the allocation, where that still stands."""
     member, wish = what
     instance = seen.instance
@@ -208,9 +237,9 @@ def replace_member(
             f"the app has at most {component.max_count} members of {component.key}, so none joins before one goes",
             {"instead": "replace it without a surge"},
         )
-    judged = judge(launch)
+    judged = evaluate(launch)
     require(judged)
-    seated = seat(
+    seated = assign_allocations(
         context, launch, judged, (instance, [(component.key, free_ordinals(seen.members, component.key, 1)[0])])
     )
     takes_over = any(each.id == member.allocation_id for each in seated.allocations)
@@ -225,7 +254,7 @@ def replace_member(
         member_ids=[member.id, new.id],
         phase_deadline_at=context.now + timedelta(seconds=seconds + bounds.deploy_seconds),
     )
-    operation = dispatched(context, launch, row, Seated((new,), seated.allocations, seated.asked))
+    operation = dispatched(context, launch, row, AssignedMembers((new,), seated.allocations, seated.asked))
     new = replace(new, last_operation_id=operation.id)
     columns: dict[str, Any] = {"last_operation_id": operation.id}
     if takes_over:
@@ -236,7 +265,7 @@ def replace_member(
         else _leaving(context, instance, member, columns)
     )
     return together(
-        Launched(instance, (member, new), operation),
+        LaunchedInstance(instance, (member, new), operation),
         seated.asked,
         leaving,
         member_rows(instance, [new]),
@@ -244,32 +273,32 @@ def replace_member(
     )
 
 
-def surges(seen: Standing, member: Member, wish: ReplaceWish) -> bool:
+def surges(seen: InstanceContext, member: Member, request: ReplaceMemberRequest) -> bool:
     """Whether the new member joins before the old one goes."""
-    if wish.surge is not None:
-        return wish.surge
+    if request.surge is not None:
+        return request.surge
     return _has_room(seen, _component(seen.manifest, member.component_key))
 
 
-def _has_room(seen: Standing, component: Component) -> bool:
+def _has_room(seen: InstanceContext, component: Component) -> bool:
     return standing(seen.members, component.key) < component.max_count
 
 
-def takes_over(seen: Standing, member: Member, status: str | None, wish: ReplaceWish) -> bool:
+def takes_over(seen: InstanceContext, member: Member, status: str | None, request: ReplaceMemberRequest) -> bool:
     """Whether the new member goes into the allocation of the old one, which is in this state."""
-    if surges(seen, member, wish):
+    if surges(seen, member, request):
         return False
     return member.allocation_id is not None and status in {each.value for each in STANDS}
 
 
-def _leaving(context: Context, instance: Instance, member: Member, columns: dict[str, Any]) -> Decision[Member]:
+def _leaving(context: DecisionContext, instance: Instance, member: Member, columns: dict[str, Any]) -> Decision[Member]:
     """A member that works is asked to finish; one that does not is only told of its operation."""
     if member.status in (MemberState.READY, MemberState.DEGRADED):
         return move_member(context, instance.app_slug, member, MemberTrigger.DRAIN, ("member.remove", columns))
     return change_member(instance.app_slug, member, "member.remove", **columns)
 
 
-def _lowered(seen: Standing, member: Member) -> dict[str, int]:
+def _lowered(seen: InstanceContext, member: Member) -> dict[str, int]:
     """The topology with one member less, where that may be; one that failed does nothing for its component."""
     key, topology = member.component_key, dict(seen.instance.topology)
     component = _component(seen.manifest, key)
@@ -291,13 +320,13 @@ def _component(manifest: Manifest | None, key: str) -> Component:
     return found
 
 
-def _require_not_stopping(seen: Standing) -> None:
+def _require_not_stopping(seen: InstanceContext) -> None:
     for each in seen.operations:
         if each.kind == OperationKind.DECOMMISSION:
             raise in_progress(each)
 
 
-def _drain_seconds(seen: Standing, asked: int | None) -> int:
+def _drain_seconds(seen: InstanceContext, asked: int | None) -> int:
     """How long a member's work may take: as it was asked for, or as the app says, by its configuration where it can."""
     drain = Drain() if seen.lifecycle is None else seen.lifecycle.drain
     chosen = None if drain.from_config is None else seen.instance.config.get(drain.from_config)
@@ -308,7 +337,7 @@ def _drain_seconds(seen: Standing, asked: int | None) -> int:
     return seconds
 
 
-def _may_lift(context: Context, owner: str) -> bool:
+def _may_lift(context: DecisionContext, owner: str) -> bool:
     """Whether this caller may take the hold of that owner away."""
     return owner == context.actor.id or (context.actor.kind is PrincipalKind.USER and owner.startswith("usr_"))
 

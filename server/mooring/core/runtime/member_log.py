@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from mooring.core.fleet.allocation import Allocation
 from mooring.core.fleet.task import Task, TaskState
-from mooring.core.fleet.task_creation import TaskWish, make_task
+from mooring.core.fleet.task_creation import TaskRequest, make_task
 from mooring.core.fleet.task_family import FailureCode, RefusalReason
 from mooring.core.fleet.task_log_read import CONTENT, LOG_READ
-from mooring.core.kernel.decision import Context, Decision
+from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.validation import invalid
@@ -42,7 +42,7 @@ LIMIT_BYTES: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class MemberProgram:
     """Something of a member that has a log."""
 
     name: str
@@ -50,7 +50,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class LogAsk:
+class LogReadRequest:
     """Which part of the log is wanted."""
 
     offset: int | None = None
@@ -61,15 +61,15 @@ class LogAsk:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownPrograms:
     """What the platform knows of a member's programs without asking its node."""
 
-    programs: tuple[Program, ...]
+    programs: tuple[MemberProgram, ...]
     lines: dict[str, tuple[str, ...]]  # by the program's name
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class LogReadContext:
     """Where a read goes, and how many are under way there."""
 
     member: Member
@@ -86,7 +86,7 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True)
-class LogRead:
+class LogPart:
     """A part of a log that was read."""
 
     content: bytes
@@ -98,23 +98,23 @@ class LogRead:
     log: str
 
 
-def known_of(tasks: Sequence[Task]) -> Known:
+def known_of(tasks: Sequence[Task]) -> KnownPrograms:
     """The programs that a member's tasks started and did not remove, and the last lines that were seen of each."""
-    programs: dict[str, Program] = {}
+    programs: dict[str, MemberProgram] = {}
     lines: dict[str, tuple[str, ...]] = {}
     for task in sorted(tasks, key=lambda each: each.id):
         name = str(task.arguments.get("name", ""))
         if task.type in STARTS and task.first_claimed_at is not None:
-            programs[name] = Program(name, STARTS[task.type])
+            programs[name] = MemberProgram(name, STARTS[task.type])
         elif task.type == REMOVES and task.status == TaskState.SUCCEEDED:
             programs.pop(name, None)
         told = (task.result or {}).get("last_lines") if task.type in TELLS else None
         if told:
             lines[name] = tuple(str(line) for line in told)
-    return Known(tuple(sorted(programs.values(), key=lambda each: each.name)), lines)
+    return KnownPrograms(tuple(sorted(programs.values(), key=lambda each: each.name)), lines)
 
 
-def chosen(known: Known, member: Member, service: str | None) -> Program:
+def chosen(known: KnownPrograms, member: Member, service: str | None) -> MemberProgram:
     """The program whose log is meant: the named one, or the only one."""
     names = [each.name for each in known.programs]
     found = [each for each in known.programs if service in (None, each.name)]
@@ -129,13 +129,19 @@ def chosen(known: Known, member: Member, service: str | None) -> Program:
     raise Refusal(Code.VALIDATION_FAILED, f"service: say which, of {', '.join(names)}", {"path": "service", **details})
 
 
-def last_known(known: Known, member: Member, program: Program | None = None) -> dict[str, Any]:
+def last_known(known: KnownPrograms, member: Member, program: MemberProgram | None = None) -> dict[str, Any]:
     """What is told beside a refusal: the last lines that somebody saw."""
     seen = known.lines.get(program.name, ()) if program is not None else ()
     return {"last_lines": list(seen or member.last_lines or ())}
 
 
-def ask(context: Context, ground: Ground, program: Program, known: Known, wanted: LogAsk) -> Decision[Task]:
+def ask(
+    context: DecisionContext,
+    ground: LogReadContext,
+    program: MemberProgram,
+    known: KnownPrograms,
+    wanted: LogReadRequest,
+) -> Decision[Task]:
     """The task that reads; a refusal where nobody could answer it, or where too many read already."""
     told = {"member_id": ground.member.id, **last_known(known, ground.member, program)}
     allocation = _standing(ground, told)
@@ -149,7 +155,7 @@ def ask(context: Context, ground: Ground, program: Program, known: Known, wanted
         arguments |= {"offset": wanted.offset, "wait_seconds": wanted.wait_seconds, "log": wanted.log}
     made = make_task(
         context,
-        TaskWish(
+        TaskRequest(
             tenant_id=ground.member.tenant_id,
             project_id=ground.member.project_id,
             allocation_id=allocation.id,
@@ -164,7 +170,7 @@ def ask(context: Context, ground: Ground, program: Program, known: Known, wanted
     return Decision(made.task, made.writes, traceless=True)
 
 
-def _standing(ground: Ground, told: dict[str, Any]) -> Allocation:
+def _standing(ground: LogReadContext, told: dict[str, Any]) -> Allocation:
     member, allocation = ground.member, ground.allocation
     if member.status in (MemberState.REMOVING, MemberState.REMOVED):
         raise Refusal(Code.CONFLICT, f"member {member.name} is {member.status}, and its logs go with it", told)
@@ -176,7 +182,7 @@ def _standing(ground: Ground, told: dict[str, Any]) -> Allocation:
     return allocation
 
 
-def outcome(task: Task, told: dict[str, Any]) -> LogRead:
+def outcome(task: Task, told: dict[str, Any]) -> LogPart:
     """What the node read, or why it did not; `told` goes into every refusal."""
     if task.status == TaskState.SUCCEEDED:
         return _read(task, told)
@@ -192,13 +198,13 @@ def outcome(task: Task, told: dict[str, Any]) -> LogRead:
     raise Refusal(Code.TEMPORARILY_UNAVAILABLE, f"the node could not read the log: {detail}", told)
 
 
-def _read(task: Task, told: dict[str, Any]) -> LogRead:
+def _read(task: Task, told: dict[str, Any]) -> LogPart:
     result = task.result or {}
     try:
         content = base64.b64decode(result.get(CONTENT, ""), validate=True)
     except binascii.Error as error:  # the schema looks at the letters alone
         raise Refusal(Code.TEMPORARILY_UNAVAILABLE, "what the node read cannot be understood", told) from error
-    return LogRead(
+    return LogPart(
         content=content,
         offset=int(result["offset"]),
         next_offset=int(result["next_offset"]),
@@ -209,7 +215,7 @@ def _read(task: Task, told: dict[str, Any]) -> LogRead:
     )
 
 
-def check_ask(wanted: LogAsk) -> LogAsk:
+def check_ask(wanted: LogReadRequest) -> LogReadRequest:
     """A place or the last lines, not both; and nobody waits for what was written already."""
     if wanted.offset is not None and wanted.tail is not None:
         raise invalid("tail", "an offset, or a number of lines from the end, not both")

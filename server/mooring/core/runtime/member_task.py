@@ -10,11 +10,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 from mooring.core.fleet.allocation import Allocation, AllocationState
-from mooring.core.fleet.runtime_secret import GrantWish, RuntimeSecret
+from mooring.core.fleet.runtime_secret import RuntimeSecret, SecretGrantRequest
 from mooring.core.fleet.task import Task
-from mooring.core.fleet.task_creation import TaskWish
+from mooring.core.fleet.task_creation import TaskRequest
 from mooring.core.fleet.task_log_read import LOG_READ
-from mooring.core.kernel.decision import Guard
+from mooring.core.kernel.decision import RowGuard
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.validation import invalid
 from mooring.core.runtime.adapter_report import require_turn
@@ -37,7 +37,7 @@ PULL: Final = "mooring-pull"
 
 
 @dataclass(frozen=True, slots=True)
-class MemberTaskWish:
+class MemberTaskRequest:
     """What an adapter asks for."""
 
     member_id: str
@@ -49,7 +49,7 @@ class MemberTaskWish:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeOrNot:
+class TaskMaking:
     """What came of one of several wishes: the task, or why there is none."""
 
     step: str
@@ -58,7 +58,7 @@ class MadeOrNot:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class TaskTarget:
     """Where the task goes: the member, its allocation and the operation that wants it."""
 
     instance: Instance
@@ -69,14 +69,14 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedArtifact:
     """An artifact that the arguments name: the digest, and the role under which it was asked for."""
 
     path: str
     digest: str
 
 
-def check_ground(ground: Ground, wish: MemberTaskWish) -> Allocation:
+def check_ground(ground: TaskTarget, request: MemberTaskRequest) -> Allocation:
     """The member stands somewhere, and the operation is the adapter's turn; else only a look is allowed."""
     member, allocation = ground.member, ground.allocation
     if member.status in (MemberState.REMOVING, MemberState.REMOVED):
@@ -86,15 +86,15 @@ def check_ground(ground: Ground, wish: MemberTaskWish) -> Allocation:
     if allocation is None or allocation.status not in STANDS or allocation.node_id is None:
         how = "in no allocation" if allocation is None else f"in an allocation that is {allocation.status}"
         raise Refusal(Code.CONFLICT, f"member {member.id} is {how}", {"member_id": member.id})
-    if wish.type == LOG_READ and _whole(wish.arguments.get("max_bytes")) > LOG_BYTES:
+    if request.type == LOG_READ and _whole(request.arguments.get("max_bytes")) > LOG_BYTES:
         raise invalid("arguments/max_bytes", f"at most {LOG_BYTES} bytes of a log at once")
     if ground.operation is not None:
         require_turn(ground.operation)
-    elif wish.type not in LOOKS and not (
-        wish.type == "container.control" and wish.arguments.get("action") == "inspect"
+    elif request.type not in LOOKS and not (
+        request.type == "container.control" and request.arguments.get("action") == "inspect"
     ):
         raise invalid(
-            "operation_id", f"an operation: without one a member is only looked at, and {wish.type} does more"
+            "operation_id", f"an operation: without one a member is only looked at, and {request.type} does more"
         )
     return allocation
 
@@ -103,17 +103,17 @@ def _whole(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def guards_of(ground: Ground) -> tuple[Guard, ...]:
+def guards_of(ground: TaskTarget) -> tuple[RowGuard, ...]:
     """What keeps a task from being written for a member that is torn down by then, or an operation that is over."""
     member, operation = ground.member, ground.operation
-    guards = [Guard("member", {"id": member.id, "generation": member.generation})]
+    guards = [RowGuard("member", {"id": member.id, "generation": member.generation})]
     if operation is not None:
         seen = {"id": operation.id, "generation": operation.generation, "phase": operation.phase}
-        guards.append(Guard("operation", seen))
+        guards.append(RowGuard("operation", seen))
     return tuple(guards)
 
 
-def require_distinct(wishes: Sequence[MemberTaskWish]) -> None:
+def require_distinct(wishes: Sequence[MemberTaskRequest]) -> None:
     """Tasks that are asked for together have names of their own."""
     seen: set[str] = set()
     for index, each in enumerate(wishes):
@@ -122,28 +122,28 @@ def require_distinct(wishes: Sequence[MemberTaskWish]) -> None:
         seen.add(each.step)
 
 
-def require_same(task: Task, ground: Ground) -> Task:
+def require_same(task: Task, ground: TaskTarget) -> Task:
     """The task of this name is one of this member's; another's is not handed out."""
     if task.instance_id != ground.instance.id or task.member_id != ground.member.id:
         raise Refusal(Code.NAME_TAKEN, "a task of another member has this name", {"step": task.step})
     return task
 
 
-def named_artifacts(ground: Ground, wish: MemberTaskWish) -> list[Named]:
+def named_artifacts(ground: TaskTarget, request: MemberTaskRequest) -> list[NamedArtifact]:
     """The digests that the arguments name, each of which the instance or the operation was pinned to."""
     found = []
-    if wish.type == LAUNCH:
-        found.append(_named(ground, wish.arguments.get("image"), "arguments/image"))
-    elif wish.type == FETCH:
-        found.append(_named(ground, wish.arguments, "arguments"))
-    elif wish.type == WRITE and isinstance(wish.arguments.get("files"), list):
-        for index, each in enumerate(wish.arguments["files"]):
+    if request.type == LAUNCH:
+        found.append(_named(ground, request.arguments.get("image"), "arguments/image"))
+    elif request.type == FETCH:
+        found.append(_named(ground, request.arguments, "arguments"))
+    elif request.type == WRITE and isinstance(request.arguments.get("files"), list):
+        for index, each in enumerate(request.arguments["files"]):
             if isinstance(each, Mapping) and "artifact" in each:
                 found.append(_named(ground, each, f"arguments/files/{index}"))
     return found
 
 
-def roles_of(ground: Ground) -> dict[str, str]:
+def roles_of(ground: TaskTarget) -> dict[str, str]:
     """The digest of each role: of the version that an operation leads to, else of the instance's."""
     pin = ground.instance.pin
     if ground.operation is not None and ground.operation.target_pin is not None:
@@ -151,7 +151,7 @@ def roles_of(ground: Ground) -> dict[str, str]:
     return dict(pin["artifacts"])
 
 
-def _named(ground: Ground, named: object, path: str) -> Named:
+def _named(ground: TaskTarget, named: object, path: str) -> NamedArtifact:
     if not isinstance(named, Mapping):
         raise invalid(path, '{"artifact": "<role>"} or {"digest": "sha256:…"}')
     role, digest = named.get("artifact"), named.get("digest")
@@ -159,11 +159,11 @@ def _named(ground: Ground, named: object, path: str) -> Named:
         pinned = roles_of(ground).get(role) if isinstance(role, str) else None
         if pinned is None or digest not in (None, pinned):
             raise _not_pinned(path, f"the role {role!r}")
-        return Named(path, pinned)
+        return NamedArtifact(path, pinned)
     pins = [ground.instance.pin, ground.operation.target_pin if ground.operation else None]
     if not any(pin is not None and digest in pin["artifacts"].values() for pin in pins):
         raise _not_pinned(path, str(digest))
-    return Named(path, str(digest))
+    return NamedArtifact(path, str(digest))
 
 
 def _not_pinned(path: str, what: str) -> Refusal:
@@ -174,28 +174,28 @@ def _not_pinned(path: str, what: str) -> Refusal:
     )
 
 
-def task_wish(ground: Ground, wish: MemberTaskWish, maker: str) -> TaskWish:
+def task_request(ground: TaskTarget, request: MemberTaskRequest, maker: str) -> TaskRequest:
     """The task as the platform makes it: the member's, in its allocation, on its node."""
-    allocation = check_ground(ground, wish)
+    allocation = check_ground(ground, request)
     grants = []
-    for index, (name, kept) in enumerate(wish.grants):
+    for index, (name, kept) in enumerate(request.grants):
         secret = ground.secrets.get(kept)
         if secret is None:
             raise Refusal(Code.NOT_FOUND, f"grants/{index}: the instance has no secret {kept!r}")
-        grants.append(GrantWish(name, secret.purpose, stored=secret))
-    return TaskWish(
+        grants.append(SecretGrantRequest(name, secret.purpose, stored=secret))
+    return TaskRequest(
         tenant_id=ground.instance.tenant_id,
         project_id=ground.instance.project_id,
         allocation_id=allocation.id,
         node_id=str(allocation.node_id),
-        type=wish.type,
-        step=wish.step,
-        arguments=wish.arguments,
+        type=request.type,
+        step=request.step,
+        arguments=request.arguments,
         label=ground.member.id,
         instance_id=ground.instance.id,
         member_id=ground.member.id,
         operation_id=None if ground.operation is None else ground.operation.id,
-        lifetime=wish.lifetime,
+        lifetime=request.lifetime,
         grants=tuple(grants),
         maker=maker,
     )

@@ -33,7 +33,7 @@ class Unblocker(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class NextStep:
     """The one next step: who takes it, what it is, and the command for it where there is one."""
 
     who: Unblocker
@@ -43,8 +43,8 @@ class Next:
 
 U = Unblocker
 
-NOTHING: Final = Next(U.NOBODY, "nothing is to be done")
-BY_ITSELF: Final = Next(U.NOBODY, "nothing is to be done: it goes on by itself")
+NOTHING: Final = NextStep(U.NOBODY, "nothing is to be done")
+BY_ITSELF: Final = NextStep(U.NOBODY, "nothing is to be done: it goes on by itself")
 
 WHO_OF_FAILURE: Final[Mapping[OperationFailure, Unblocker]] = MappingProxyType(
     {
@@ -57,49 +57,61 @@ WHO_OF_FAILURE: Final[Mapping[OperationFailure, Unblocker]] = MappingProxyType(
 )  # fmt: skip
 """Who acts on a failure; what he does is the advice that goes with it."""
 
-NEXT_OF_TASK: Final[Mapping[FailureCode, Next]] = MappingProxyType(
+NEXT_OF_TASK: Final[Mapping[FailureCode, NextStep]] = MappingProxyType(
     {
-        C.REFUSED: Next(U.OPERATOR, "the node did not take the task: compare the versions of agent and platform"),
-        C.INTERRUPTED: Next(U.YOU, "the node's agent began anew while it ran: ask again"),
-        C.TIMED_OUT: Next(U.YOU, "it took longer than it may: read the last lines, then ask again with more time"),
-        C.CANCELLED: Next(U.YOU, "somebody ended it early: ask again if it is wanted after all"),
-        C.EXITED: Next(U.YOU, "the program ended by itself: read the last lines and change its command or its config"),
-        C.NOT_FOUND: Next(U.APP_TEAM, "something that the task names is not there: correct the version's manifest"),
-        C.DIGEST_MISMATCH: Next(U.PROJECT_ADMIN, "the bytes are not those of the digest: check the artifact's source"),
-        C.IMAGE_PULL_FAILED: Next(U.YOU, "ask again; if it fails again, see whether the image's source answers"),
-        C.NO_PROGRESS: Next(U.OPERATOR, "no bytes came for too long: see whether the node reaches the image's source"),
-        C.TOO_LARGE: Next(U.APP_TEAM, "it is larger than the node takes: make it smaller, or ask for a larger limit"),
-        C.PATH_REFUSED: Next(U.APP_TEAM, "the task names a path outside of its own: correct the version's manifest"),
-        C.PERMISSION_DENIED: Next(U.PROJECT_ADMIN, "the node was not given what the task needs: check the grants"),
-        C.PROBE_FAILED: Next(U.YOU, "it runs and does not answer as it should: read the last lines of its program"),
-        C.CAPACITY: Next(U.YOU, "the machine has too little left of something: ask for another, or for less"),
-        C.HOST_ERROR: Next(U.OPERATOR, "the node's host came to an error: its agent's log has the cause"),
+        C.REFUSED: NextStep(U.OPERATOR, "the node did not take the task: compare the versions of agent and platform"),
+        C.INTERRUPTED: NextStep(U.YOU, "the node's agent began anew while it ran: ask again"),
+        C.TIMED_OUT: NextStep(U.YOU, "it took longer than it may: read the last lines, then ask again with more time"),
+        C.CANCELLED: NextStep(U.YOU, "somebody ended it early: ask again if it is wanted after all"),
+        C.EXITED: NextStep(
+            U.YOU, "the program ended by itself: read the last lines and change its command or its config"
+        ),
+        C.NOT_FOUND: NextStep(U.APP_TEAM, "something that the task names is not there: correct the version's manifest"),
+        C.DIGEST_MISMATCH: NextStep(
+            U.PROJECT_ADMIN, "the bytes are not those of the digest: check the artifact's source"
+        ),
+        C.IMAGE_PULL_FAILED: NextStep(U.YOU, "ask again; if it fails again, see whether the image's source answers"),
+        C.NO_PROGRESS: NextStep(
+            U.OPERATOR, "no bytes came for too long: see whether the node reaches the image's source"
+        ),
+        C.TOO_LARGE: NextStep(
+            U.APP_TEAM, "it is larger than the node takes: make it smaller, or ask for a larger limit"
+        ),
+        C.PATH_REFUSED: NextStep(
+            U.APP_TEAM, "the task names a path outside of its own: correct the version's manifest"
+        ),
+        C.PERMISSION_DENIED: NextStep(U.PROJECT_ADMIN, "the node was not given what the task needs: check the grants"),
+        C.PROBE_FAILED: NextStep(U.YOU, "it runs and does not answer as it should: read the last lines of its program"),
+        C.CAPACITY: NextStep(U.YOU, "the machine has too little left of something: ask for another, or for less"),
+        C.HOST_ERROR: NextStep(U.OPERATOR, "the node's host came to an error: its agent's log has the cause"),
     }
 )
 
-NEXT_OF_BLOCKER: Final[Mapping[str, Next]] = MappingProxyType(
+NEXT_OF_BLOCKER: Final[Mapping[str, NextStep]] = MappingProxyType(
     {
-        NO_CAPACITY: Next(U.YOU, "wait until capacity becomes free, or stop this and ask for what fits now"),
-        WAITING: Next(U.NOBODY, "its capacity is on the way: it goes on when the sandbox stands"),
-        UNREACHABLE: Next(U.OPERATOR, "bring the node back, or retire it for ever, which writes off what it had"),
-        SOMETHING_LEFT: Next(U.OPERATOR, "look at what the receipt names and remove it: the next look finds nothing"),
+        NO_CAPACITY: NextStep(U.YOU, "wait until capacity becomes free, or stop this and ask for what fits now"),
+        WAITING: NextStep(U.NOBODY, "its capacity is on the way: it goes on when the sandbox stands"),
+        UNREACHABLE: NextStep(U.OPERATOR, "bring the node back, or retire it for ever, which writes off what it had"),
+        SOMETHING_LEFT: NextStep(
+            U.OPERATOR, "look at what the receipt names and remove it: the next look finds nothing"
+        ),
     }
 )
-NEXT_OF_ALLOCATION: Final[Mapping[str, Next]] = MappingProxyType(
+NEXT_OF_ALLOCATION: Final[Mapping[str, NextStep]] = MappingProxyType(
     {
-        FailureReason.NO_CAPACITY: Next(U.YOU, "ask again when there is room, or ask for less"),
-        FailureReason.CANCELLED: Next(U.YOU, "the allocation was given back before it stood: ask again"),
-        FailureReason.NODE_LOST: Next(U.YOU, "ask again: another machine is taken"),
+        FailureReason.NO_CAPACITY: NextStep(U.YOU, "ask again when there is room, or ask for less"),
+        FailureReason.CANCELLED: NextStep(U.YOU, "the allocation was given back before it stood: ask again"),
+        FailureReason.NODE_LOST: NextStep(U.YOU, "ask again: another machine is taken"),
     }
 )
 
-NODE_SILENT: Final = Next(U.OPERATOR, "bring the node back: its agent was not heard of for too long")
-ADAPTER_MISSING: Final = Next(
+NODE_SILENT: Final = NextStep(U.OPERATOR, "bring the node back: its agent was not heard of for too long")
+ADAPTER_MISSING: Final = NextStep(
     U.APP_TEAM, "start the adapter of this app with the operator account of this project: then it goes on by itself"
 )
-ADAPTER_BLOCKED: Final = Next(U.APP_TEAM, "the adapter named what it waits for: whoever runs it can remove that")
-HELD: Final = Next(U.YOU, "whoever holds the member lets it go: the hold names its owner and the reason")
-UNHEALTHY: Final = Next(U.YOU, "read what the health says; a repair builds what is broken anew")
+ADAPTER_BLOCKED: Final = NextStep(U.APP_TEAM, "the adapter named what it waits for: whoever runs it can remove that")
+HELD: Final = NextStep(U.YOU, "whoever holds the member lets it go: the hold names its owner and the reason")
+UNHEALTHY: Final = NextStep(U.YOU, "read what the health says; a repair builds what is broken anew")
 
 VAGUE: Final = frozenset(
     {
@@ -110,21 +122,21 @@ VAGUE: Final = frozenset(
 """Failures of an operation that the failure of one of its tasks explains better."""
 
 
-def next_of_failure(code: str, command: str | None) -> Next:
+def next_of_failure(code: str, command: str | None) -> NextStep:
     """What follows on a failure of an operation, a member or an instance."""
     try:
         known = OperationFailure(code)
     except ValueError:  # a word of the adapter's own
-        return Next(U.APP_TEAM, ADVICE[F.ADAPTER_ERROR], command)
-    return Next(WHO_OF_FAILURE[known], ADVICE[known], command)
+        return NextStep(U.APP_TEAM, ADVICE[F.ADAPTER_ERROR], command)
+    return NextStep(WHO_OF_FAILURE[known], ADVICE[known], command)
 
 
-def next_of_task(code: str | None) -> Next | None:
+def next_of_task(code: str | None) -> NextStep | None:
     """What follows on the failure of a task."""
     return NEXT_OF_TASK[FailureCode(code)] if code in tuple(FailureCode) else None
 
 
-def next_of_allocation(code: str | None) -> Next:
+def next_of_allocation(code: str | None) -> NextStep:
     """What follows when an allocation did not come to stand: its own reason, or that of its node's task."""
     return NEXT_OF_ALLOCATION.get(code or "") or next_of_task(code) or NEXT_OF_ALLOCATION[FailureReason.NO_CAPACITY]
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from mooring.core.kernel.lifecycle import Edge, Machine, Who
+from mooring.core.kernel.lifecycle import Lifecycle, Transition, Who
 
 
 class OperationState(StrEnum):
@@ -36,7 +36,7 @@ class OperationTrigger(StrEnum):
 
 S, T = OperationState, OperationTrigger
 
-OPERATION = Machine(
+OPERATION = Lifecycle(
     name="operation",
     about="Any asynchronous change: deploy, add, drain, remove, replace, upgrade, rollback, reconcile, "
     "repair, restart, action, attach, detach, decommission. An attempt is not a state.",
@@ -53,32 +53,32 @@ OPERATION = Machine(
         S.CANCELLED: "it ended early because somebody asked, and nothing of it goes on",
     },
     edges=(
-        Edge(S.ACCEPTED, T.START, S.RUNNING, Who.ADAPTER, "A holder claims the work and begins."),
-        Edge(S.ACCEPTED, T.BLOCK, S.BLOCKED, Who.WORKER, "Something with a name stands in its way."),
-        Edge(S.ACCEPTED, T.FAIL, S.FAILED, Who.WORKER, "The deadline passed before anybody began."),
-        Edge(S.ACCEPTED, T.CANCEL, S.CANCELLING, Who.USER, "A caller no longer wants it, or a stop does."),
-        Edge(S.RUNNING, T.BLOCK, S.BLOCKED, Who.ADAPTER, "Something with a name came in its way."),
-        Edge(S.RUNNING, T.SUCCEED, S.SUCCEEDED, Who.ADAPTER, "The holder observed what was asked for."),
-        Edge(
+        Transition(S.ACCEPTED, T.START, S.RUNNING, Who.ADAPTER, "A holder claims the work and begins."),
+        Transition(S.ACCEPTED, T.BLOCK, S.BLOCKED, Who.WORKER, "Something with a name stands in its way."),
+        Transition(S.ACCEPTED, T.FAIL, S.FAILED, Who.WORKER, "The deadline passed before anybody began."),
+        Transition(S.ACCEPTED, T.CANCEL, S.CANCELLING, Who.USER, "A caller no longer wants it, or a stop does."),
+        Transition(S.RUNNING, T.BLOCK, S.BLOCKED, Who.ADAPTER, "Something with a name came in its way."),
+        Transition(S.RUNNING, T.SUCCEED, S.SUCCEEDED, Who.ADAPTER, "The holder observed what was asked for."),
+        Transition(
             S.RUNNING,
             T.FAIL,
             S.FAILED,
             Who.ADAPTER,
             "The holder came to an error that trying again does not mend, or the deadline passed.",
         ),
-        Edge(S.RUNNING, T.CANCEL, S.CANCELLING, Who.USER, "A caller asks it to end early, or a stop does."),
-        Edge(S.BLOCKED, T.UNBLOCK, S.RUNNING, Who.WORKER, "The blocker is gone, so it goes on by itself."),
-        Edge(S.BLOCKED, T.FAIL, S.FAILED, Who.WORKER, "The deadline passed while the blocker stayed."),
-        Edge(S.BLOCKED, T.CANCEL, S.CANCELLING, Who.USER, "A caller does not wait longer, or a stop does."),
-        Edge(
+        Transition(S.RUNNING, T.CANCEL, S.CANCELLING, Who.USER, "A caller asks it to end early, or a stop does."),
+        Transition(S.BLOCKED, T.UNBLOCK, S.RUNNING, Who.WORKER, "The blocker is gone, so it goes on by itself."),
+        Transition(S.BLOCKED, T.FAIL, S.FAILED, Who.WORKER, "The deadline passed while the blocker stayed."),
+        Transition(S.BLOCKED, T.CANCEL, S.CANCELLING, Who.USER, "A caller does not wait longer, or a stop does."),
+        Transition(
             S.CANCELLING,
             T.FINISH_CANCEL,
             S.CANCELLED,
             Who.ADAPTER,
             "Nothing of it goes on; where nobody had begun, the worker says so.",
         ),
-        Edge(S.CANCELLING, T.SUCCEED, S.SUCCEEDED, Who.ADAPTER, "It was done before the holder heard of it."),
-        Edge(S.CANCELLING, T.FAIL, S.FAILED, Who.ADAPTER, "It came to an error before it had ended early."),
+        Transition(S.CANCELLING, T.SUCCEED, S.SUCCEEDED, Who.ADAPTER, "It was done before the holder heard of it."),
+        Transition(S.CANCELLING, T.FAIL, S.FAILED, Who.ADAPTER, "It came to an error before it had ended early."),
     ),
     requires={
         S.BLOCKED: frozenset({"blocker"}),

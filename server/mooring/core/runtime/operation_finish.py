@@ -14,11 +14,11 @@ from typing import Any, Final
 from mooring.core.catalog.artifact_hold import ArtifactHold, drop_holds
 from mooring.core.catalog.manifest import Manifest
 from mooring.core.fleet.task import SYSTEM_MAKER
-from mooring.core.kernel.decision import Context, Decision
+from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.validation import invalid
-from mooring.core.runtime.adapter_report import FailureTold, Seen, bounded_detail
+from mooring.core.runtime.adapter_report import FailureReport, ReportContext, bounded_detail
 from mooring.core.runtime.app_action import check_output
 from mooring.core.runtime.attachment import Attachment
 from mooring.core.runtime.attachment_reconcile import outcome_of
@@ -61,20 +61,20 @@ class FinishOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class OperationEnd:
     """What an adapter tells of the end."""
 
     outcome: FinishOutcome
     evidence: Mapping[str, Any] | None = None
     output: dict[str, Any] | None = None
-    failure: FailureTold | None = None
+    failure: FailureReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Finishing:
+class FinishContext:
     """What the end of an operation is decided on."""
 
-    seen: Seen
+    seen: ReportContext
     operation: Operation
     manifest: Manifest  # of the instance's pin
     holds: Sequence[ArtifactHold] = field(default=())
@@ -99,7 +99,7 @@ TRIGGER: Final = {
 }
 
 
-def finish_operation(context: Context, finishing: Finishing, ending: Ending) -> Decision[Operation]:
+def finish_operation(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> Decision[Operation]:
     """All that becomes true with the end of an operation."""
     operation = finishing.operation
     if _is_told(operation, ending):
@@ -132,11 +132,11 @@ def finish_operation(context: Context, finishing: Finishing, ending: Ending) -> 
     return together(moved.result, moved, *rest, _guard(finishing))
 
 
-def _guard(finishing: Finishing) -> Decision[None]:
+def _guard(finishing: FinishContext) -> Decision[None]:
     return Decision(None, (guard_of(finishing.seen.claim),), traceless=True)
 
 
-def _is_told(operation: Operation, ending: Ending) -> bool:
+def _is_told(operation: Operation, ending: OperationEnd) -> bool:
     """Whether this very end was told before."""
     if operation.is_over:
         if operation.status == ending.outcome.value:
@@ -146,7 +146,7 @@ def _is_told(operation: Operation, ending: Ending) -> bool:
     return operation.phase == Phase.PLATFORM and told.get("outcome") == ending.outcome.value
 
 
-def _goes_over(operation: Operation, ending: Ending) -> bool:
+def _goes_over(operation: Operation, ending: OperationEnd) -> bool:
     """Whether the platform goes on from here: it tears down what the adapter let go of.
 
     A decommission goes over whatever its adapter says, and so does a removal that the platform itself began: teardown
@@ -175,17 +175,17 @@ def _not_done(operation: Operation, why: str, **details: object) -> Refusal:
     )
 
 
-Effect = Callable[[Context, Finishing, Ending], list[Decision[Any]]]
+Effect = Callable[[DecisionContext, FinishContext, OperationEnd], list[Decision[Any]]]
 
 
-def _nothing(context: Context, finishing: Finishing, ending: Ending) -> list[Decision[Any]]:
+def _nothing(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
     return []
 
 
 # Succeeded ------------------------------------------------------------------------------------------------------------
 
 
-def _deployed(context: Context, finishing: Finishing, ending: Ending) -> list[Decision[Any]]:
+def _deployed(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
     require_minimum(finishing)
     if finishing.instance.status != InstanceState.STARTING:
         return []  # it is being stopped meanwhile, and this is only how far it had come
@@ -194,7 +194,7 @@ def _deployed(context: Context, finishing: Finishing, ending: Ending) -> list[De
     return [running, completed]
 
 
-def require_minimum(finishing: Finishing) -> None:
+def require_minimum(finishing: FinishContext) -> None:
     """Every component has as many members that are ready as it needs."""
     members = finishing.seen.members.values()
     for component in components_of(finishing.manifest):
@@ -203,36 +203,40 @@ def require_minimum(finishing: Finishing) -> None:
             raise _not_done(
                 finishing.operation,
                 f"component {component.key} has {ready} ready members of the {component.min_count} that it needs",
-                component_key=component.key, ready=ready, needed=component.min_count,
-            )  # fmt: skip
+                component_key=component.key,
+                ready=ready,
+                needed=component.min_count,
+            )
 
 
-def _added(context: Context, finishing: Finishing, ending: Ending) -> list[Decision[Any]]:
+def _added(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
     lacking = [each.id for each in finishing.members if each.status in COMING or each.status == MemberState.FAILED]
     if lacking:
         raise _not_done(finishing.operation, f"{lacking[0]} is not ready", member_ids=lacking)
     return []
 
 
-def _drained(context: Context, finishing: Finishing, ending: Ending) -> list[Decision[Any]]:
+def _drained(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
     busy = [each.id for each in finishing.members if each.status not in (MemberState.DRAINED, *GONE)]
     if busy:
         raise _not_done(finishing.operation, f"{busy[0]} was not observed quiet", member_ids=busy)
     return []
 
 
-def _upgraded(context: Context, finishing: Finishing, ending: Ending) -> list[Decision[Any]]:
+def _upgraded(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
     instance = finishing.instance
     return _moved_pin(context, finishing, previous=instance.pin)
 
 
-def _rolled_back(context: Context, finishing: Finishing, ending: Ending) -> list[Decision[Any]]:
+def _rolled_back(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
     # A rollback from a half-made upgrade leads to the pin itself: there is still something before it.
     same = finishing.operation.target_pin == finishing.instance.pin
     return _moved_pin(context, finishing, previous=finishing.instance.previous_pin if same else None)
 
 
-def _moved_pin(context: Context, finishing: Finishing, previous: dict[str, Any] | None) -> list[Decision[Any]]:
+def _moved_pin(
+    context: DecisionContext, finishing: FinishContext, previous: dict[str, Any] | None
+) -> list[Decision[Any]]:
     """The pin is the target now; each member has said that it runs it."""
     target = finishing.operation.target_pin
     if target is None:
@@ -247,26 +251,29 @@ def _moved_pin(context: Context, finishing: Finishing, previous: dict[str, Any] 
             finishing.operation, f"{behind[0]} does not run {target['version']} yet", member_ids=behind[:100]
         )
     columns = {
-        "pin": target, "previous_pin": previous, "version": target["version"], "version_id": target["version_id"],
-    }  # fmt: skip
+        "pin": target,
+        "previous_pin": previous,
+        "version": target["version"],
+        "version_id": target["version_id"],
+    }
     moved = change_instance(finishing.instance, ACTION, EventType.INSTANCE_START_COMPLETED, **columns)
     return [moved, *_let_go(context, finishing, moved.result)]
 
 
-def _let_go(context: Context, finishing: Finishing, after: Instance) -> list[Decision[Any]]:
+def _let_go(context: DecisionContext, finishing: FinishContext, after: Instance) -> list[Decision[Any]]:
     """The holds on what neither a pin nor a member needs any more are dropped."""
     idle = idle_holds(after, finishing.seen.members.values(), (), finishing.holds)
     return [drop_holds(context, idle)] if idle else []
 
 
-def _restarted(context: Context, finishing: Finishing, ending: Ending) -> list[Decision[Any]]:
+def _restarted(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
     return [Decision(None, (), (instance_event(EventType.INSTANCE_START_COMPLETED, finishing.instance),))]
 
 
 # Failed and cancelled -------------------------------------------------------------------------------------------------
 
 
-def _launch_failed(context: Context, finishing: Finishing, ending: Ending) -> list[Decision[Any]]:
+def _launch_failed(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
     failure = _failure_of(ending)
     rest = _members_fail(context, finishing, list(finishing.seen.members.values()), failure)
     instance = finishing.instance
@@ -276,16 +283,16 @@ def _launch_failed(context: Context, finishing: Finishing, ending: Ending) -> li
     return [move_instance(context, instance, InstanceTrigger.FAIL, ACTION, **columns), *rest]
 
 
-def _members_failed(context: Context, finishing: Finishing, ending: Ending) -> list[Decision[Any]]:
+def _members_failed(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
     return _members_fail(context, finishing, finishing.members, _failure_of(ending))
 
 
-def _failure_of(ending: Ending) -> FailureTold:
-    return ending.failure or FailureTold(OperationFailure.CANCELLED, "the operation was cancelled")
+def _failure_of(ending: OperationEnd) -> FailureReport:
+    return ending.failure or FailureReport(OperationFailure.CANCELLED, "the operation was cancelled")
 
 
 def _members_fail(
-    context: Context, finishing: Finishing, members: Sequence[Member], failure: FailureTold
+    context: DecisionContext, finishing: FinishContext, members: Sequence[Member], failure: FailureReport
 ) -> list[Decision[Any]]:
     """Members that were still to come do not come any more; those that are ready stay, and so do those that failed."""
     slug, columns = finishing.instance.app_slug, failure.columns(context)
@@ -294,12 +301,12 @@ def _members_fail(
     return [move_member(context, slug, each, MemberTrigger.FAIL, told) for each in coming]
 
 
-def _version_failed(context: Context, finishing: Finishing, ending: Ending) -> list[Decision[Any]]:
+def _version_failed(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
     """The pin stays. What the target alone needs is let go of, unless a member runs it already."""
     return _let_go(context, finishing, finishing.instance)
 
 
-def _resumed(context: Context, finishing: Finishing, ending: Ending) -> list[Decision[Any]]:
+def _resumed(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
     """A drain that was taken back: who was asked to finish goes on with his work, unless the instance is stopped."""
     if finishing.instance.status != InstanceState.RUNNING:
         return []
@@ -311,7 +318,7 @@ def _resumed(context: Context, finishing: Finishing, ending: Ending) -> list[Dec
 # Attachments ----------------------------------------------------------------------------------------------------------
 
 
-def _attachment_ends(context: Context, finishing: Finishing, ending: Ending) -> list[Decision[Any]]:
+def _attachment_ends(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
     """What becomes of an attachment follows the operation that makes it, or ends it."""
     attachment, outcome = finishing.attachment, OperationState(ending.outcome.value)
     if attachment is None or attachment.operation_id != finishing.operation.id:

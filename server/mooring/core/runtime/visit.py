@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from mooring.core.fleet.allocation import Allocation, AllocationState
 from mooring.core.fleet.task import Task
-from mooring.core.kernel.decision import Audited, Change, Context, Decision, Happened, Insert
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
@@ -68,7 +68,7 @@ def label_of(endpoint_id: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class VisitEndpoint:
     """A port that an app declared when it was started; it is named by the task that started it."""
 
     id: str
@@ -116,7 +116,7 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandWish:
+class ExecRequest:
     """A command that somebody wants to run."""
 
     argv: Sequence[str]
@@ -129,16 +129,27 @@ class CommandWish:
     environment: Mapping[str, str] | None = None
 
 
-def endpoint_of(task: Task) -> Endpoint:
+def endpoint_of(task: Task) -> VisitEndpoint:
     """The endpoint that a task declared."""
     told: dict[str, Any] = task.arguments["endpoint"]
-    return Endpoint(
-        task.id, task.tenant_id, task.project_id, task.allocation_id, task.node_id, task.owner, task.instance_id,
-        str(told["name"]), int(told["port"]), str(told.get("protocol", "http")), task.created_at,
-    )  # fmt: skip
+    return VisitEndpoint(
+        task.id,
+        task.tenant_id,
+        task.project_id,
+        task.allocation_id,
+        task.node_id,
+        task.owner,
+        task.instance_id,
+        str(told["name"]),
+        int(told["port"]),
+        str(told.get("protocol", "http")),
+        task.created_at,
+    )
 
 
-def visit_endpoint(context: Context, endpoint: Endpoint, kind: VisitKind, ticket_hash: bytes) -> Decision[Visit]:
+def visit_endpoint(
+    context: DecisionContext, endpoint: VisitEndpoint, kind: VisitKind, ticket_hash: bytes
+) -> Decision[Visit]:
     """A visit to an endpoint: a ticket, or a link."""
     if kind is VisitKind.BROWSE and endpoint.protocol != "http":
         raise Refusal(
@@ -157,37 +168,46 @@ def visit_endpoint(context: Context, endpoint: Endpoint, kind: VisitKind, ticket
 
 
 def visit_command(
-    context: Context, allocation: Allocation, wish: CommandWish, ticket_hash: bytes, instance_id: str | None = None
+    context: DecisionContext,
+    allocation: Allocation,
+    request: ExecRequest,
+    ticket_hash: bytes,
+    instance_id: str | None = None,
 ) -> Decision[Visit]:
     """A visit for one command, as a user who is not root; of an instance, where it is at one of its terminals."""
     if allocation.status != AllocationState.ACTIVE or allocation.node_id is None:
         raise Refusal(Code.CONFLICT, f"the allocation is {allocation.status}: a command runs in an active one")
-    if not wish.argv or not wish.argv[0]:
+    if not request.argv or not request.argv[0]:
         raise invalid("argv", "the program and its arguments")
-    if sum(len(each.encode()) + 1 for each in wish.argv) > ARGUMENTS_BYTES_MAX:
+    if sum(len(each.encode()) + 1 for each in request.argv) > ARGUMENTS_BYTES_MAX:
         raise invalid("argv", f"at most {ARGUMENTS_BYTES_MAX} bytes together")
-    if any("\x00" in each for each in wish.argv):
+    if any("\x00" in each for each in request.argv):
         raise invalid("argv", "no argument holds a zero byte")
-    if is_root(wish.run_as):
+    if is_root(request.run_as):
         raise invalid("user", "a user who is not root: an interactive command has no need of more")
     visit = replace(
         _visit(context, VisitKind.EXEC, ticket_hash, (allocation.tenant_id, allocation.project_id), COMMAND_LIFETIME),
         allocation_id=allocation.id,
         node_id=allocation.node_id,
-        owner=f"{allocation.id}/{wish.label}" if wish.label else allocation.id,
-        argv=list(wish.argv),
-        run_as=wish.run_as,
-        columns=wish.columns,
-        rows=wish.rows,
-        terminal=wish.terminal,
-        directory=wish.directory,
-        environment=dict(wish.environment) if wish.environment else None,
+        owner=f"{allocation.id}/{request.label}" if request.label else allocation.id,
+        argv=list(request.argv),
+        run_as=request.run_as,
+        columns=request.columns,
+        rows=request.rows,
+        terminal=request.terminal,
+        directory=request.directory,
+        environment=dict(request.environment) if request.environment else None,
     )
-    told: dict[str, object] = {"owner": visit.owner, "argv": visit.argv, "user": wish.run_as, "terminal": wish.terminal}
+    told: dict[str, object] = {
+        "owner": visit.owner,
+        "argv": visit.argv,
+        "user": request.run_as,
+        "terminal": request.terminal,
+    }
     return _made(visit, told, instance_id)
 
 
-def open_session(context: Context, visit: Visit, session_hash: bytes) -> Decision[Visit]:
+def open_session(context: DecisionContext, visit: Visit, session_hash: bytes) -> Decision[Visit]:
     """Exchange a link for a browser's session, once."""
     if visit.opened_at is not None:
         raise Refusal(Code.UNAUTHENTICATED, "this link was used before: ask for a new one")
@@ -202,7 +222,7 @@ def open_session(context: Context, visit: Visit, session_hash: bytes) -> Decisio
     return _changed(visit, opened, change)
 
 
-def begin_command(context: Context, visit: Visit) -> Decision[Visit]:
+def begin_command(context: DecisionContext, visit: Visit) -> Decision[Visit]:
     """Use a command's ticket, once."""
     if visit.opened_at is not None:
         raise Refusal(Code.UNAUTHENTICATED, "this command was started before")
@@ -210,7 +230,9 @@ def begin_command(context: Context, visit: Visit) -> Decision[Visit]:
     return _changed(visit, opened, {"opened_at": opened.opened_at})
 
 
-def _visit(context: Context, kind: VisitKind, ticket_hash: bytes, home: tuple[str, str], lifetime: timedelta) -> Visit:
+def _visit(
+    context: DecisionContext, kind: VisitKind, ticket_hash: bytes, home: tuple[str, str], lifetime: timedelta
+) -> Visit:
     if context.actor.token_id is None:
         raise Refusal(Code.UNAUTHENTICATED, "a visit is made by somebody who holds a token")
     return Visit(
@@ -246,7 +268,7 @@ def _made(visit: Visit, told: dict[str, object], instance_id: str | None = None)
         writes=(Insert("visit", asdict(visit)),),
         events=(replace(_happened(EventType.VISIT_GRANTED, visit), app_instance_id=instance_id),),
         audits=(
-            Audited(
+            AuditRecord(
                 action, "visit", visit.id, visit.tenant_id, visit.project_id, after=after, app_instance_id=instance_id
             ),
         ),
@@ -258,16 +280,19 @@ def _changed(before: Visit, after: Visit, change: Mapping[str, object]) -> Decis
     told = {"kind": before.kind, "opened": True}
     return Decision(
         result=after,
-        writes=(Change("visit", before.id, before.revision, change),),
+        writes=(Update("visit", before.id, before.revision, change),),
         events=(_happened(EventType.VISIT_OPENED, after),),
-        audits=(Audited(action, "visit", before.id, before.tenant_id, before.project_id, after=told),),
+        audits=(AuditRecord(action, "visit", before.id, before.tenant_id, before.project_id, after=told),),
     )
 
 
-def _happened(type_: EventType, visit: Visit) -> Happened:
+def _happened(type_: EventType, visit: Visit) -> EventRecord:
     """What became true, without a command's arguments: who may read events need not be who may run commands."""
     data = {
-        "kind": visit.kind, "allocation_id": visit.allocation_id, "owner": visit.owner,
-        "endpoint_id": visit.endpoint_id, "expires_at": visit.expires_at.isoformat(),
-    }  # fmt: skip
-    return Happened(type_, "visit", visit.id, visit.tenant_id, visit.project_id, data=data)
+        "kind": visit.kind,
+        "allocation_id": visit.allocation_id,
+        "owner": visit.owner,
+        "endpoint_id": visit.endpoint_id,
+        "expires_at": visit.expires_at.isoformat(),
+    }
+    return EventRecord(type_, "visit", visit.id, visit.tenant_id, visit.project_id, data=data)

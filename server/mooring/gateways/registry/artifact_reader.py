@@ -21,14 +21,14 @@ from mooring.core.catalog.artifact_location import ArtifactSource, Location, Sou
 from mooring.core.kernel.address import read_url
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.gateways.registry.blob_source import BlobSource, BlobSourceSettings, read_place
-from mooring.gateways.registry.image_manifest import Descriptor, Manifest
+from mooring.gateways.registry.image_manifest import BlobDescriptor, ImageManifest
 from mooring.gateways.registry.image_smoke import SmokeLimits, SmokeResult, smoke
 from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
 from mooring.gateways.registry.registry_token import RegistryTokenIssuer
 from mooring.gateways.registry.source_refusals import not_found, too_large, too_slow
-from mooring.gateways.registry.source_stream import Dialer, Patience, Sink
+from mooring.gateways.registry.source_stream import Dialer, Sink, SourceTimeouts
 from mooring.gateways.signing import cosign
-from mooring.gateways.signing.cosign import Verdict
+from mooring.gateways.signing.cosign import CosignVerdict
 from mooring.gateways.signing.cosign_keys import TrustedKey
 from mooring.settings import Settings
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class HashedBytes:
     """Bytes that were found at a source, hashed."""
 
     digest: str
@@ -52,7 +52,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
+class StatedContent:
     """What a source says of a digest before its bytes are read."""
 
     media_type: str
@@ -60,7 +60,7 @@ class Stated:
     is_hashed: bool = False  # the size follows from manifests that were hashed; else the source may say anything
 
 
-class Tally:
+class ByteCounter:
     """How many bytes were read: the sink of a check."""
 
     def __init__(self) -> None:
@@ -96,8 +96,8 @@ class ArtifactReader:
         self._inside = inside
         self.own = own
         self._seconds = settings.source_timeout_seconds
-        self._patience = Patience(total_seconds=settings.source_timeout_seconds, attempts=2)
-        self._patience_of_checks = Patience(
+        self._patience = SourceTimeouts(total_seconds=settings.source_timeout_seconds, attempts=2)
+        self._patience_of_checks = SourceTimeouts(
             total_seconds=settings.check_hours_max * 3_600,
             answer_seconds=min(ANSWER_SECONDS_MAX, settings.source_timeout_seconds),
             window_seconds=settings.source_timeout_seconds / 2,
@@ -125,17 +125,23 @@ class ArtifactReader:
             and location.rest.partition("/")[0] == self.own.authority
         )
 
-    async def look(self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None) -> Seen:
+    async def look(
+        self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None
+    ) -> HashedBytes:
         """Find the bytes of a digest: an image's manifests, or every byte of a blob; a Refusal when they are not it."""
-        return await self._bounded(self._look(kind, location, digest, (source, self._patience, Tally().take)), location)
+        return await self._bounded(
+            self._look(kind, location, digest, (source, self._patience, ByteCounter().take)), location
+        )
 
-    async def state(self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None) -> Stated:
+    async def state(
+        self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None
+    ) -> StatedContent:
         """What the source says of a digest; a Refusal when it says that it does not have it."""
         return await self._bounded(self._state(kind, location, digest, source), location)
 
     async def read(
-        self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None, tally: Tally
-    ) -> Seen:
+        self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None, tally: ByteCounter
+    ) -> HashedBytes:
         """As `look`, however many bytes there are, as long as they come."""
         return await self._look(kind, location, digest, (source, self._patience_of_checks, tally.take))
 
@@ -155,12 +161,14 @@ class ArtifactReader:
 
     async def signatures(
         self, location: Location, digest: str, source: ArtifactSource | None, keys: Sequence[TrustedKey], now: datetime
-    ) -> Verdict:
+    ) -> CosignVerdict:
         """All signatures of a digest beside it in its registry."""
         client, repository = self._registry(location, source, self._patience)
         return await self._bounded(cosign.verify(client, repository, digest, keys, now=now), location)
 
-    async def smoke(self, location: Location, digest: str, source: ArtifactSource | None, tally: Tally) -> SmokeResult:
+    async def smoke(
+        self, location: Location, digest: str, source: ArtifactSource | None, tally: ByteCounter
+    ) -> SmokeResult:
         """The smoke check of what lies in a registry, as long as bytes come."""
         client, repository = self._registry(location, source, self._patience_of_checks)
         limits = SmokeLimits(total_bytes=self._limit_bytes)
@@ -168,7 +176,7 @@ class ArtifactReader:
 
     async def _state(
         self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None
-    ) -> Stated:
+    ) -> StatedContent:
         if location.source_type is not SourceType.OCI:
             return await self._state_of_blob(location, source)
         client, repository = self._registry(location, source, self._patience)
@@ -177,32 +185,32 @@ class ArtifactReader:
         except Refusal as refusal:
             if kind is not ArtifactKind.BLOB or refusal.code is not Code.ARTIFACT_NOT_FOUND_AT_SOURCE:
                 raise
-            return Stated(BLOB_MEDIA_TYPE, (await self._descriptor(client, repository, digest)).size)
-        return Stated(manifest.media_type, await self._size(client, repository, manifest), is_hashed=True)
+            return StatedContent(BLOB_MEDIA_TYPE, (await self._descriptor(client, repository, digest)).size)
+        return StatedContent(manifest.media_type, await self._size(client, repository, manifest), is_hashed=True)
 
-    async def _state_of_blob(self, location: Location, source: ArtifactSource | None) -> Stated:
+    async def _state_of_blob(self, location: Location, source: ArtifactSource | None) -> StatedContent:
         try:
             size = await BlobSource(self._blobs, self._dialer(source)).size(read_place(location.text))
         except Refusal as refusal:
             if refusal.code not in UNSTATED or location.source_type is SourceType.FILE:
                 raise
-            return Stated(BLOB_MEDIA_TYPE, None)
+            return StatedContent(BLOB_MEDIA_TYPE, None)
         if size is not None and size > self._limit_bytes:
             raise too_large(_host(location), size, self._limit_bytes)
-        return Stated(BLOB_MEDIA_TYPE, size)
+        return StatedContent(BLOB_MEDIA_TYPE, size)
 
     async def _look(
         self,
         kind: ArtifactKind,
         location: Location,
         digest: str,
-        how: tuple[ArtifactSource | None, Patience, Sink],
-    ) -> Seen:
+        how: tuple[ArtifactSource | None, SourceTimeouts, Sink],
+    ) -> HashedBytes:
         source, patience, sink = how
         if location.source_type is not SourceType.OCI:
             reader = BlobSource(replace(self._blobs, patience=patience), self._dialer(source))
             received = await reader.read(read_place(location.text), sink, digest=digest)
-            return Seen(received.digest, received.size_bytes, BLOB_MEDIA_TYPE)
+            return HashedBytes(received.digest, received.size_bytes, BLOB_MEDIA_TYPE)
         client, repository = self._registry(location, source, patience)
         try:
             manifest = await client.manifest(repository, digest)
@@ -210,21 +218,21 @@ class ArtifactReader:
             if kind is not ArtifactKind.BLOB or refusal.code is not Code.ARTIFACT_NOT_FOUND_AT_SOURCE:
                 raise
             received = await client.read_blob(repository, await self._descriptor(client, repository, digest), sink)
-            return Seen(received.digest, received.size_bytes, BLOB_MEDIA_TYPE)
+            return HashedBytes(received.digest, received.size_bytes, BLOB_MEDIA_TYPE)
         if kind is ArtifactKind.BLOB:
             for part in manifest.layers:
                 await client.read_blob(repository, part, sink)
-        return Seen(manifest.digest, await self._size(client, repository, manifest), manifest.media_type)
+        return HashedBytes(manifest.digest, await self._size(client, repository, manifest), manifest.media_type)
 
     @staticmethod
-    async def _descriptor(client: RegistryClient, repository: str, digest: str) -> Descriptor:
+    async def _descriptor(client: RegistryClient, repository: str, digest: str) -> BlobDescriptor:
         """Of a blob that no manifest names."""
         size = await client.blob_size(repository, digest)
         if size is None:
             raise not_found(client.host, digest)
-        return Descriptor(media_type=BLOB_MEDIA_TYPE, digest=digest, size=size)
+        return BlobDescriptor(media_type=BLOB_MEDIA_TYPE, digest=digest, size=size)
 
-    async def _size(self, client: RegistryClient, repository: str, manifest: Manifest) -> int:
+    async def _size(self, client: RegistryClient, repository: str, manifest: ImageManifest) -> int:
         """All bytes that a digest stands for, as its manifests state them."""
         if not manifest.is_index:
             parts = (*manifest.layers, *(() if manifest.config is None else (manifest.config,)))
@@ -241,7 +249,7 @@ class ArtifactReader:
         return total
 
     def _registry(
-        self, location: Location, source: ArtifactSource | None, patience: Patience
+        self, location: Location, source: ArtifactSource | None, patience: SourceTimeouts
     ) -> tuple[RegistryClient, str]:
         authority, _, repository = location.rest.partition("/")
         limit = self._limit_bytes

@@ -34,14 +34,14 @@ from mooring.gateways.registry.source_refusals import (
     too_slow,
 )
 from mooring.gateways.registry.source_stream import (
-    Call,
+    BodyRequest,
     Dialer,
-    Patience,
-    Received,
-    Redirects,
+    ReceivedBody,
+    RedirectPolicy,
     Sink,
     SourceReader,
-    Wanted,
+    SourceRequest,
+    SourceTimeouts,
     host_of,
 )
 
@@ -101,7 +101,7 @@ class BlobSourceSettings:
     file_directory: str = ""
     redirect_hosts: frozenset[str] = frozenset()
     limit_bytes: int = BLOB_BYTES_MAX
-    patience: Patience = field(default_factory=Patience)
+    patience: SourceTimeouts = field(default_factory=SourceTimeouts)
 
 
 class BlobSource:
@@ -109,7 +109,9 @@ class BlobSource:
 
     def __init__(self, settings: BlobSourceSettings, dialer: Dialer) -> None:
         self._settings = settings
-        self._reader = SourceReader(dialer, redirects=Redirects(settings.redirect_hosts), patience=settings.patience)
+        self._reader = SourceReader(
+            dialer, redirects=RedirectPolicy(settings.redirect_hosts), patience=settings.patience
+        )
 
     def address(self, place: HttpsPlace | S3Place | HuggingFacePlace) -> str:
         """The address that is read for a place."""
@@ -124,20 +126,20 @@ class BlobSource:
         if isinstance(place, FilePlace):
             return await asyncio.to_thread(self._file_size, place)
         url = self.address(place)
-        answer = await self._reader.ask(Call("HEAD", url))
+        answer = await self._reader.ask(SourceRequest("HEAD", url))
         if answer.status != 200:
             raise status_refusal(host_of(url), answer.status, "the file")
         return _stated(answer.headers)
 
     async def read(
         self, place: BlobPlace, sink: Sink | None = None, *, digest: str | None = None, size_bytes: int | None = None
-    ) -> Received:
+    ) -> ReceivedBody:
         """Pour a blob into the sink, hashed; refused unless it is what digest and size say, where they are given."""
         if digest is not None:
             digest_name(digest)
         if isinstance(place, FilePlace):
             return await self._read_file(place, sink, digest, size_bytes)
-        wanted = Wanted(self.address(place), self._settings.limit_bytes, digest, size_bytes)
+        wanted = BodyRequest(self.address(place), self._settings.limit_bytes, digest, size_bytes)
         return await self._reader.stream(wanted, sink)
 
     def _s3(self, place: S3Place) -> str:
@@ -163,7 +165,7 @@ class BlobSource:
 
     async def _read_file(
         self, place: FilePlace, sink: Sink | None, digest: str | None, size_bytes: int | None
-    ) -> Received:
+    ) -> ReceivedBody:
         seconds = self._settings.patience.total_seconds
         try:
             async with asyncio.timeout(seconds) as limit:
@@ -178,7 +180,7 @@ class BlobSource:
             raise mismatch(FILE_HOST, digest, received.digest)
         return received
 
-    async def _pour_file(self, place: FilePlace, sink: Sink | None, digest: str | None) -> Received:
+    async def _pour_file(self, place: FilePlace, sink: Sink | None, digest: str | None) -> ReceivedBody:
         algorithm = "sha256" if digest is None else digest.partition(":")[0]
         hashed, size, limit = hashlib.new(algorithm), 0, self._settings.limit_bytes
         with await _finished(self._opened, place) as file:
@@ -189,7 +191,7 @@ class BlobSource:
                 hashed.update(chunk)
                 if sink is not None:
                     await sink(chunk)
-        return Received(f"{algorithm}:{hashed.hexdigest()}", size)
+        return ReceivedBody(f"{algorithm}:{hashed.hexdigest()}", size)
 
     def _file_size(self, place: FilePlace) -> int:
         with self._opened(place) as file:

@@ -51,7 +51,7 @@ class ManifestMalformed(Exception):
     """The document is not one that is taken; the message says why."""
 
 
-class Platform(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ImagePlatform(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an image runs on."""
 
     os: Text = ""
@@ -59,7 +59,7 @@ class Platform(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     variant: Text = ""
 
 
-class Descriptor(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class BlobDescriptor(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A pointer to content: its kind, digest and size."""
 
     media_type: Text
@@ -67,14 +67,14 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     size: Annotated[int, msgspec.Meta(ge=0, le=SIZE_BYTES_MAX)]
     artifact_type: Text | None = None
     annotations: Annotations | None = None
-    platform: Platform | None = None
+    platform: ImagePlatform | None = None
 
     def annotation(self, name: str) -> str | None:
         """One annotation, if it is there."""
         return None if self.annotations is None else self.annotations.get(name)
 
 
-Descriptors = Annotated[list[Descriptor], msgspec.Meta(max_length=ENTRIES_MAX)]
+Descriptors = Annotated[list[BlobDescriptor], msgspec.Meta(max_length=ENTRIES_MAX)]
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -83,25 +83,25 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     schema_version: int
     media_type: Text | None = None
     artifact_type: Text | None = None
-    config: Descriptor | None = None
+    config: BlobDescriptor | None = None
     layers: Descriptors | None = None
     manifests: Descriptors | None = None
-    subject: Descriptor | None = None
+    subject: BlobDescriptor | None = None
     annotations: Annotations | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ImageManifest:
     """An image, an index, or another artifact, with the very bytes that its digest names."""
 
     digest: str
     raw: bytes
     media_type: str
     artifact_type: str | None
-    config: Descriptor | None
-    layers: tuple[Descriptor, ...]
-    manifests: tuple[Descriptor, ...]
-    subject: Descriptor | None
+    config: BlobDescriptor | None
+    layers: tuple[BlobDescriptor, ...]
+    manifests: tuple[BlobDescriptor, ...]
+    subject: BlobDescriptor | None
 
     @property
     def is_index(self) -> bool:
@@ -114,9 +114,9 @@ class Manifest:
         return self.config is not None and self.config.media_type in CONFIG_TYPES
 
     @property
-    def descriptor(self) -> Descriptor:
+    def descriptor(self) -> BlobDescriptor:
         """The pointer to this manifest."""
-        return Descriptor(
+        return BlobDescriptor(
             media_type=self.media_type, digest=self.digest, size=len(self.raw), artifact_type=self.artifact_type
         )
 
@@ -124,7 +124,7 @@ class Manifest:
 _DECODER: Final = msgspec.json.Decoder(_Document)
 
 
-def read_manifest(raw: bytes, content_type: str | None = None, digest: str | None = None) -> Manifest:
+def read_manifest(raw: bytes, content_type: str | None = None, digest: str | None = None) -> ImageManifest:
     """The manifest in these bytes; the digest, where one is given, was checked by whoever read them."""
     try:
         document = _DECODER.decode(raw)
@@ -142,7 +142,7 @@ def read_manifest(raw: bytes, content_type: str | None = None, digest: str | Non
         raise ManifestMalformed("an index without manifests, or with layers besides")
     if not is_index and (document.config is None or document.layers is None or document.manifests is not None):
         raise ManifestMalformed("an image manifest without config or layers, or with manifests besides")
-    return Manifest(
+    return ImageManifest(
         digest=digest or digest_of(raw),
         raw=raw,
         media_type=media_type,

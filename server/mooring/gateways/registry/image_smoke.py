@@ -27,7 +27,7 @@ from mooring.gateways.registry.image_layer import (
     Packing,
     packing_of,
 )
-from mooring.gateways.registry.image_manifest import Descriptor, Manifest, Text
+from mooring.gateways.registry.image_manifest import BlobDescriptor, ImageManifest, Text
 from mooring.gateways.registry.registry_client import Registry
 
 CONFIG_BYTES_MAX: Final = 4 * 1_048_576
@@ -49,7 +49,7 @@ OF_CONTENT: Final = frozenset(
 Progress = Callable[[int], Awaitable[None]]
 
 
-class Outcome(StrEnum):
+class SmokeOutcome(StrEnum):
     """What came of a check."""
 
     PASSED = "passed"
@@ -63,7 +63,7 @@ class SmokeCheck:
 
     name: str  # manifest, config, layers, platform, entry_point
     subject: str  # the digest that was looked at
-    outcome: Outcome
+    outcome: SmokeOutcome
     detail: str
     code: Code | None = None
 
@@ -91,11 +91,11 @@ class SmokeResult:
     @property
     def passed(self) -> bool:
         """Whether nothing failed."""
-        return all(check.outcome is not Outcome.FAILED for check in self.checks)
+        return all(check.outcome is not SmokeOutcome.FAILED for check in self.checks)
 
     def refusal(self) -> Refusal | None:
         """Why the artifact is not staged; content that is not what it says has a code of its own."""
-        failed = [check for check in self.checks if check.outcome is Outcome.FAILED]
+        failed = [check for check in self.checks if check.outcome is SmokeOutcome.FAILED]
         if not failed:
             return None
         worst = next((check for check in failed if check.code is not None), failed[0])
@@ -159,14 +159,14 @@ class _Inspection:
     size_bytes: int = 0
     checks: list[SmokeCheck] = field(default_factory=list)
 
-    def note(self, name: str, subject: str, outcome: Outcome, detail: str, code: Code | None = None) -> None:
+    def note(self, name: str, subject: str, outcome: SmokeOutcome, detail: str, code: Code | None = None) -> None:
         self.checks.append(SmokeCheck(name, subject, outcome, detail, code))
 
     def refused(self, name: str, subject: str, refusal: Refusal) -> None:
         """A check that failed by what the registry has; anything else is no result."""
         if refusal.code not in OF_CONTENT:
             raise refusal
-        self.note(name, subject, Outcome.FAILED, refusal.detail, refusal.code)
+        self.note(name, subject, SmokeOutcome.FAILED, refusal.detail, refusal.code)
 
     async def artifact(self, digest: str) -> None:
         manifest = await self._manifest(digest)
@@ -177,31 +177,31 @@ class _Inspection:
             return
         images = [each for each in manifest.manifests if each.platform is None or each.platform.os != "unknown"]
         if not 1 <= len(images) <= PLATFORMS_MAX:
-            self.note("manifest", digest, Outcome.FAILED, f"an index of 1 to {PLATFORMS_MAX} images is taken")
+            self.note("manifest", digest, SmokeOutcome.FAILED, f"an index of 1 to {PLATFORMS_MAX} images is taken")
             return
         for each in images:
             image = await self._manifest(each.digest)
             if image is not None and image.is_index:
-                self.note("manifest", each.digest, Outcome.FAILED, "an index inside of an index")
+                self.note("manifest", each.digest, SmokeOutcome.FAILED, "an index inside of an index")
             elif image is not None:
                 await self._content(image)
 
-    async def _manifest(self, digest: str) -> Manifest | None:
+    async def _manifest(self, digest: str) -> ImageManifest | None:
         try:
             manifest = await self.registry.manifest(self.repository, digest)
         except Refusal as refusal:
             self.refused("manifest", digest, refusal)
             return None
-        self.note("manifest", digest, Outcome.PASSED, manifest.media_type)
+        self.note("manifest", digest, SmokeOutcome.PASSED, manifest.media_type)
         return manifest
 
-    async def _content(self, manifest: Manifest) -> None:
+    async def _content(self, manifest: ImageManifest) -> None:
         announced = sum(layer.size for layer in manifest.layers)
         if self.size_bytes + announced > self.limits.total_bytes:
             self.note(
                 "layers",
                 manifest.digest,
-                Outcome.FAILED,
+                SmokeOutcome.FAILED,
                 f"the layers have {announced} bytes, and at most {self.limits.total_bytes} are taken",
                 Code.SOURCE_TOO_LARGE,
             )
@@ -217,7 +217,7 @@ class _Inspection:
         if await self._unpacked(manifest, config, tree):
             self._entry_point(manifest, config, tree)
 
-    async def _payload(self, manifest: Manifest) -> None:
+    async def _payload(self, manifest: ImageManifest) -> None:
         """What is no image has content, and that is all that can be said."""
         contents = (*manifest.layers, manifest.config) if manifest.config is not None else manifest.layers
         for content in contents:
@@ -227,9 +227,9 @@ class _Inspection:
                 self.refused("layers", content.digest, _of_layer(refusal))
                 return
         self.layers += len(manifest.layers)
-        self.note("layers", manifest.digest, Outcome.PASSED, f"{len(manifest.layers)} files fetched and hashed")
+        self.note("layers", manifest.digest, SmokeOutcome.PASSED, f"{len(manifest.layers)} files fetched and hashed")
 
-    async def _config(self, manifest: Manifest) -> _Config | None:
+    async def _config(self, manifest: ImageManifest) -> _Config | None:
         config = manifest.config
         if config is None:
             raise AssertionError("unreachable: an image has a config")
@@ -240,22 +240,22 @@ class _Inspection:
             self.refused("config", config.digest, refusal)
             return None
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            self.note("config", config.digest, Outcome.FAILED, f"it cannot be read: {error}")
+            self.note("config", config.digest, SmokeOutcome.FAILED, f"it cannot be read: {error}")
             return None
-        self.note("config", config.digest, Outcome.PASSED, f"{len(read.rootfs.diff_ids)} layers")
+        self.note("config", config.digest, SmokeOutcome.PASSED, f"{len(read.rootfs.diff_ids)} layers")
         return read
 
-    def _platform(self, manifest: Manifest, config: _Config) -> None:
+    def _platform(self, manifest: ImageManifest, config: _Config) -> None:
         name = "/".join(part for part in (config.os, config.architecture, config.variant) if part)
         if config.os in self.limits.systems and config.architecture in self.limits.architectures:
             self.platforms.append(name)
-            self.note("platform", manifest.digest, Outcome.PASSED, name)
+            self.note("platform", manifest.digest, SmokeOutcome.PASSED, name)
         else:
-            self.note("platform", manifest.digest, Outcome.FAILED, f"it is for {name or 'no platform'}")
+            self.note("platform", manifest.digest, SmokeOutcome.FAILED, f"it is for {name or 'no platform'}")
 
-    async def _unpacked(self, manifest: Manifest, config: _Config, tree: FileTree) -> bool:
+    async def _unpacked(self, manifest: ImageManifest, config: _Config, tree: FileTree) -> bool:
         if len(config.rootfs.diff_ids) != len(manifest.layers):
-            self.note("layers", manifest.digest, Outcome.FAILED, "the config names another number of layers")
+            self.note("layers", manifest.digest, SmokeOutcome.FAILED, "the config names another number of layers")
             return False
         for layer, unpacked_digest in zip(manifest.layers, config.rootfs.diff_ids, strict=True):
             try:
@@ -264,18 +264,21 @@ class _Inspection:
                 self.refused("layers", layer.digest, _of_layer(refusal))
                 return False
             except LayerMalformed as error:
-                self.note("layers", layer.digest, Outcome.FAILED, str(error))
+                self.note("layers", layer.digest, SmokeOutcome.FAILED, str(error))
                 return False
             if found is not None and found != unpacked_digest:
                 self.note(
-                    "layers", layer.digest, Outcome.FAILED, f"it unpacks to {found}, the config says {unpacked_digest}"
+                    "layers",
+                    layer.digest,
+                    SmokeOutcome.FAILED,
+                    f"it unpacks to {found}, the config says {unpacked_digest}",
                 )
                 return False
         self.layers += len(manifest.layers)
-        self.note("layers", manifest.digest, Outcome.PASSED, f"{len(manifest.layers)} layers fetched and hashed")
+        self.note("layers", manifest.digest, SmokeOutcome.PASSED, f"{len(manifest.layers)} layers fetched and hashed")
         return True
 
-    async def _layer(self, layer: Descriptor, tree: FileTree) -> str | None:
+    async def _layer(self, layer: BlobDescriptor, tree: FileTree) -> str | None:
         """The digest of the unpacked layer, or none when it could not be looked into."""
         packing = packing_of(layer.media_type)
         if packing is Packing.UNKNOWN:
@@ -309,18 +312,18 @@ class _Inspection:
 
         return take
 
-    def _entry_point(self, manifest: Manifest, config: _Config, tree: FileTree) -> None:
+    def _entry_point(self, manifest: ImageManifest, config: _Config, tree: FileTree) -> None:
         process = config.config or _Process()
         words = self.command or (*(process.entrypoint or ()), *(process.command or ()))
         if not words or not words[0]:
-            self.note("entry_point", manifest.digest, Outcome.FAILED, "it says no program to start")
+            self.note("entry_point", manifest.digest, SmokeOutcome.FAILED, "it says no program to start")
             return
         if any(tree.has_executable(path) for path in _places(words[0], process)):
-            self.note("entry_point", manifest.digest, Outcome.PASSED, words[0])
+            self.note("entry_point", manifest.digest, SmokeOutcome.PASSED, words[0])
         elif tree.is_whole:
-            self.note("entry_point", manifest.digest, Outcome.FAILED, f"{words[0]} is no executable file in it")
+            self.note("entry_point", manifest.digest, SmokeOutcome.FAILED, f"{words[0]} is no executable file in it")
         else:
-            self.note("entry_point", manifest.digest, Outcome.UNKNOWN, f"{words[0]}: not every layer was unpacked")
+            self.note("entry_point", manifest.digest, SmokeOutcome.UNKNOWN, f"{words[0]}: not every layer was unpacked")
 
 
 def _of_layer(refusal: Refusal) -> Refusal:

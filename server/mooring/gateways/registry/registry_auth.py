@@ -20,11 +20,11 @@ from mooring.core.kernel.address import Target, read_url
 from mooring.core.kernel.errors import Refusal
 from mooring.gateways.registry.source_refusals import auth_refused, malformed
 from mooring.gateways.registry.source_stream import (
-    Call,
     Dialer,
-    Patience,
-    Redirects,
+    RedirectPolicy,
     SourceReader,
+    SourceRequest,
+    SourceTimeouts,
     is_named,
     same_origin,
 )
@@ -42,7 +42,7 @@ _PART: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Password:
+class RegistryPassword:
     """A name and a password: sent as they are to a registry with basic authentication, or to its token service."""
 
     username: str
@@ -63,7 +63,7 @@ class TokenSource(Protocol):
         ...
 
 
-Credentials = Password | TokenSource
+Credentials = RegistryPassword | TokenSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +90,19 @@ class RegistryAuthorizer:
         *,
         credentials: Credentials | None = None,
         token_hosts: frozenset[str] = frozenset(),
-        patience: Patience | None = None,
+        patience: SourceTimeouts | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._origin = origin
         self._credentials = credentials
         self._token_hosts = token_hosts
-        self._reader = SourceReader(dialer, redirects=Redirects(hops=0), patience=patience)
+        self._reader = SourceReader(dialer, redirects=RedirectPolicy(hops=0), patience=patience)
         self._clock = clock
         self._known: dict[str, tuple[str, float]] = {}
 
     async def current(self, scope: str) -> str | None:
         """What is known to be taken; our own tokens are always at hand."""
-        if self._credentials is not None and not isinstance(self._credentials, Password):
+        if self._credentials is not None and not isinstance(self._credentials, RegistryPassword):
             return self._own_token(self._credentials, scope)
         header, until = self._known.get(scope, ("", 0.0))
         return header if self._clock() < until else None
@@ -110,7 +110,7 @@ class RegistryAuthorizer:
     async def answer(self, scope: str, challenge: str | None) -> str:
         """What to send after a refusal; a Refusal when there is nothing, or nobody to send it to."""
         self._known.pop(scope, None)
-        if self._credentials is not None and not isinstance(self._credentials, Password):
+        if self._credentials is not None and not isinstance(self._credentials, RegistryPassword):
             raise auth_refused(self._origin.authority, "the token that the platform issued is not accepted")
         asked = read_challenges(challenge or "")
         bearer = next((each for each in asked if each.scheme == "bearer"), None)
@@ -139,10 +139,10 @@ class RegistryAuthorizer:
             name: value for name, value in (("service", bearer.parameters.get("service")), ("scope", scope)) if value
         }
         headers = {"accept": "application/json"}
-        if isinstance(self._credentials, Password):
+        if isinstance(self._credentials, RegistryPassword):
             headers["authorization"] = self._credentials.header
         url = f"{realm.url}{'&' if '?' in realm.path else '?'}{urlencode(query)}"
-        answer = await self._reader.ask(Call("GET", url, headers))
+        answer = await self._reader.ask(SourceRequest("GET", url, headers))
         if answer.status != 200:
             raise auth_refused(realm.authority, f"no token was given (HTTP {answer.status})")
         try:

@@ -22,8 +22,8 @@ from mooring.gateways.registry.image_manifest import (
     ACCEPTED,
     ENTRIES_MAX,
     MANIFEST_BYTES_MAX,
-    Descriptor,
-    Manifest,
+    BlobDescriptor,
+    ImageManifest,
     ManifestMalformed,
     digest_name,
     digest_of,
@@ -35,15 +35,15 @@ from mooring.gateways.registry.image_manifest import (
 from mooring.gateways.registry.registry_auth import Credentials, RegistryAuthorizer
 from mooring.gateways.registry.source_refusals import malformed, mismatch, status_refusal
 from mooring.gateways.registry.source_stream import (
-    Answer,
-    Call,
+    BodyRequest,
     Dialer,
-    Patience,
-    Received,
-    Redirects,
+    ReceivedBody,
+    RedirectPolicy,
     Sink,
+    SourceAnswer,
     SourceReader,
-    Wanted,
+    SourceRequest,
+    SourceTimeouts,
     same_origin,
 )
 
@@ -64,7 +64,7 @@ class RegistryPlace:
     redirect_hosts: frozenset[str] = frozenset()  # where it may keep its blobs
     known_as: tuple[str, ...] = ()  # further names (`host:port`) under which publishers know it
     blob_limit_bytes: int = BLOB_BYTES_MAX
-    patience: Patience = field(default_factory=Patience)
+    patience: SourceTimeouts = field(default_factory=SourceTimeouts)
 
 
 class Registry(Protocol):
@@ -74,23 +74,23 @@ class Registry(Protocol):
         """The full names of a repository, as publishers and signers write them."""
         ...
 
-    async def manifest(self, repository: str, digest: str) -> Manifest:
+    async def manifest(self, repository: str, digest: str) -> ImageManifest:
         """The manifest that a digest names."""
         ...
 
-    async def resolve_tag(self, repository: str, tag: str) -> Manifest:
+    async def resolve_tag(self, repository: str, tag: str) -> ImageManifest:
         """The manifest that a tag names at this moment."""
         ...
 
-    async def blob_bytes(self, repository: str, wanted: Descriptor, limit_bytes: int) -> bytes:
+    async def blob_bytes(self, repository: str, wanted: BlobDescriptor, limit_bytes: int) -> bytes:
         """A small blob, whole."""
         ...
 
-    async def read_blob(self, repository: str, wanted: Descriptor, sink: Sink | None = None) -> Received:
+    async def read_blob(self, repository: str, wanted: BlobDescriptor, sink: Sink | None = None) -> ReceivedBody:
         """A blob of any size, poured into a sink."""
         ...
 
-    async def referrers(self, repository: str, digest: str) -> tuple[Descriptor, ...]:
+    async def referrers(self, repository: str, digest: str) -> tuple[BlobDescriptor, ...]:
         """What says that it refers to a digest; each is to be fetched before it is believed."""
         ...
 
@@ -113,7 +113,7 @@ class RegistryClient:
         )
         self.reader = SourceReader(
             dialer,
-            redirects=Redirects(place.redirect_hosts),
+            redirects=RedirectPolicy(place.redirect_hosts),
             patience=place.patience,
             authorizer=authorizer,
         )
@@ -136,7 +136,7 @@ class RegistryClient:
         """The full names of a repository, as publishers and signers write them."""
         return tuple(f"{host}/{repository_name(repository)}" for host in (self.host, *self._place.known_as))
 
-    async def manifest(self, repository: str, digest: str) -> Manifest:
+    async def manifest(self, repository: str, digest: str) -> ImageManifest:
         """The manifest that a digest names; refused unless the bytes are those."""
         url = self.url(repository, f"manifests/{digest_name(digest)}")
         raw = bytearray()
@@ -144,7 +144,7 @@ class RegistryClient:
         async def take(chunk: bytes) -> None:
             raw.extend(chunk)
 
-        wanted = Wanted(url, MANIFEST_BYTES_MAX, digest, headers={"accept": ACCEPTED}, scope=pull(repository))
+        wanted = BodyRequest(url, MANIFEST_BYTES_MAX, digest, headers={"accept": ACCEPTED}, scope=pull(repository))
         received = await self.reader.stream(wanted, take)
         return self._read(bytes(raw), received.content_type, digest)
 
@@ -156,7 +156,7 @@ class RegistryClient:
         """The size of a blob as the registry says it, or none when it does not have it; nothing is hashed."""
         return await self._has(repository, f"blobs/{digest_name(digest)}")
 
-    async def resolve_tag(self, repository: str, tag: str) -> Manifest:
+    async def resolve_tag(self, repository: str, tag: str) -> ImageManifest:
         """The manifest that a tag names at this moment: for labels, never to decide what runs."""
         answer = await self._tagged(repository, tag)
         if answer.status != 200:
@@ -167,7 +167,7 @@ class RegistryClient:
             raise mismatch(self.host, stated, digest)
         return self._read(answer.body, answer.headers.get("content-type"), digest)
 
-    async def confirm_tag(self, repository: str, tag: str, digest: str) -> Manifest:
+    async def confirm_tag(self, repository: str, tag: str, digest: str) -> ImageManifest:
         """The manifest of a digest, refused when the tag that is said to name it names another one by now."""
         found = await self.resolve_tag(repository, tag)
         if found.digest != digest_name(digest):
@@ -178,10 +178,10 @@ class RegistryClient:
             )
         return found
 
-    async def read_blob(self, repository: str, wanted: Descriptor, sink: Sink | None = None) -> Received:
+    async def read_blob(self, repository: str, wanted: BlobDescriptor, sink: Sink | None = None) -> ReceivedBody:
         """Pour a blob into a sink, hashed; refused unless it is what the descriptor says."""
         return await self.reader.stream(
-            Wanted(
+            BodyRequest(
                 self.url(repository, f"blobs/{digest_name(wanted.digest)}"),
                 self._place.blob_limit_bytes,
                 wanted.digest,
@@ -192,7 +192,7 @@ class RegistryClient:
         )
 
     async def blob_bytes(
-        self, repository: str, wanted: Descriptor, limit_bytes: int = BLOB_IN_MEMORY_BYTES_MAX
+        self, repository: str, wanted: BlobDescriptor, limit_bytes: int = BLOB_IN_MEMORY_BYTES_MAX
     ) -> bytes:
         """A small blob, whole."""
         content = bytearray()
@@ -202,14 +202,16 @@ class RegistryClient:
 
         url = self.url(repository, f"blobs/{digest_name(wanted.digest)}")
         limit = min(limit_bytes, self._place.blob_limit_bytes)
-        await self.reader.stream(Wanted(url, limit, wanted.digest, wanted.size, scope=pull(repository)), take)
+        await self.reader.stream(BodyRequest(url, limit, wanted.digest, wanted.size, scope=pull(repository)), take)
         return bytes(content)
 
-    async def referrers(self, repository: str, digest: str, artifact_type: str | None = None) -> tuple[Descriptor, ...]:
+    async def referrers(
+        self, repository: str, digest: str, artifact_type: str | None = None
+    ) -> tuple[BlobDescriptor, ...]:
         """What refers to a digest, by the API or the fallback tag; at most as many as an index has entries."""
         query = "" if artifact_type is None else f"?{urlencode({'artifactType': artifact_type})}"
         url = self.url(repository, f"referrers/{digest_name(digest)}{query}")
-        found: list[Descriptor] = []
+        found: list[BlobDescriptor] = []
         for _ in range(REFERRER_PAGES_MAX):
             answer = await self._ask("GET", url, repository)
             if answer.status in NO_REFERRERS and not found:
@@ -223,7 +225,7 @@ class RegistryClient:
             url = following
         return tuple(found[:ENTRIES_MAX])
 
-    async def fallback_index(self, repository: str, digest: str) -> Manifest | None:
+    async def fallback_index(self, repository: str, digest: str) -> ImageManifest | None:
         """The index under the fallback tag, if there is one."""
         answer = await self._tagged(repository, fallback_tag(digest))
         if answer.status == 404:
@@ -235,11 +237,11 @@ class RegistryClient:
             raise malformed(self.host, f"{fallback_tag(digest)}, which is no index")
         return index
 
-    async def _fallback(self, repository: str, digest: str) -> tuple[Descriptor, ...]:
+    async def _fallback(self, repository: str, digest: str) -> tuple[BlobDescriptor, ...]:
         index = await self.fallback_index(repository, digest)
         return () if index is None else index.manifests
 
-    async def _tagged(self, repository: str, tag: str) -> Answer:
+    async def _tagged(self, repository: str, tag: str) -> SourceAnswer:
         return await self._ask("GET", self.url(repository, f"manifests/{tag_name(tag)}"), repository)
 
     async def _has(self, repository: str, rest: str) -> int | None:
@@ -253,9 +255,11 @@ class RegistryClient:
             raise malformed(self.host, f"no size of {rest}")
         return int(size)
 
-    async def _ask(self, method: str, url: str, repository: str) -> Answer:
+    async def _ask(self, method: str, url: str, repository: str) -> SourceAnswer:
         headers = {"accept": ACCEPTED}
-        return await self.reader.ask(Call(method, url, headers, limit_bytes=MANIFEST_BYTES_MAX, scope=pull(repository)))
+        return await self.reader.ask(
+            SourceRequest(method, url, headers, limit_bytes=MANIFEST_BYTES_MAX, scope=pull(repository))
+        )
 
     def _following(self, url: str, headers: Mapping[str, str]) -> str | None:
         """The next page, if there is one and it is the registry's own."""
@@ -267,7 +271,7 @@ class RegistryClient:
             raise malformed(self.host, "a next page that is somewhere else")
         return following.url
 
-    def _read(self, raw: bytes, content_type: str | None, digest: str | None) -> Manifest:
+    def _read(self, raw: bytes, content_type: str | None, digest: str | None) -> ImageManifest:
         try:
             return read_manifest(raw, content_type, digest)
         except ManifestMalformed as error:

@@ -16,8 +16,8 @@ from mooring.core.kernel.errors import Refusal
 from mooring.gateways.registry.image_manifest import (
     MANIFEST_BYTES_MAX,
     OCI_INDEX,
-    Descriptor,
-    Manifest,
+    BlobDescriptor,
+    ImageManifest,
     digest_name,
     digest_of,
     fallback_tag,
@@ -32,7 +32,7 @@ from mooring.gateways.registry.source_refusals import (
     redirect_refused,
     status_refusal,
 )
-from mooring.gateways.registry.source_stream import Answer, Call, same_origin
+from mooring.gateways.registry.source_stream import SourceAnswer, SourceRequest, same_origin
 
 CHUNK_BYTES: Final = 8 * 1_048_576
 OCTETS: Final = {"content-type": "application/octet-stream"}
@@ -44,15 +44,17 @@ class RegistryPusher:
     def __init__(self, client: RegistryClient) -> None:
         self.client = client
 
-    async def blob(self, repository: str, content: bytes, media_type: str = "application/octet-stream") -> Descriptor:
+    async def blob(
+        self, repository: str, content: bytes, media_type: str = "application/octet-stream"
+    ) -> BlobDescriptor:
         """Push a blob in one piece, unless it is there."""
-        wanted = Descriptor(media_type=media_type, digest=digest_of(content), size=len(content))
+        wanted = BlobDescriptor(media_type=media_type, digest=digest_of(content), size=len(content))
         if await self.client.blob_size(repository, wanted.digest) is None:
             place = await self._begin(repository)
             await self._finish(repository, place, wanted.digest, content, len(content))
         return wanted
 
-    async def stream(self, repository: str, content: AsyncIterable[bytes], wanted: Descriptor) -> None:
+    async def stream(self, repository: str, content: AsyncIterable[bytes], wanted: BlobDescriptor) -> None:
         """Push a blob of known digest and size in one request, without holding it."""
         place = await self._begin(repository)
         await self._finish(repository, place, wanted.digest, content, wanted.size)
@@ -63,7 +65,7 @@ class RegistryPusher:
         content: bytes,
         media_type: str = "application/octet-stream",
         chunk_bytes: int = CHUNK_BYTES,
-    ) -> Descriptor:
+    ) -> BlobDescriptor:
         """Push a blob in several pieces."""
         place = await self._begin(repository)
         for start in range(0, len(content), chunk_bytes):
@@ -75,13 +77,13 @@ class RegistryPusher:
             place = self._location(place, answer.headers)
         digest = digest_of(content)
         await self._finish(repository, place, digest, b"", 0)
-        return Descriptor(media_type=OCTETS["content-type"], digest=digest, size=len(content))
+        return BlobDescriptor(media_type=OCTETS["content-type"], digest=digest, size=len(content))
 
-    async def manifest(self, repository: str, document: Mapping[str, object], tag: str | None = None) -> Manifest:
+    async def manifest(self, repository: str, document: Mapping[str, object], tag: str | None = None) -> ImageManifest:
         """Push a manifest by its digest, and under a tag if one is given; what it refers to is listed by fallback."""
         return await self.manifest_bytes(repository, msgspec.json.encode(document), tag)
 
-    async def manifest_bytes(self, repository: str, raw: bytes, tag: str | None = None) -> Manifest:
+    async def manifest_bytes(self, repository: str, raw: bytes, tag: str | None = None) -> ImageManifest:
         """Push the very bytes of a manifest."""
         made = read_manifest(raw)
         answer = await self._put_manifest(repository, made, made.digest)
@@ -91,7 +93,7 @@ class RegistryPusher:
             await self._list_by_fallback(repository, made)
         return made
 
-    async def _put_manifest(self, repository: str, made: Manifest, reference: str) -> Answer:
+    async def _put_manifest(self, repository: str, made: ImageManifest, reference: str) -> SourceAnswer:
         url = self.client.url(repository, f"manifests/{reference}")
         answer = await self._send("PUT", url, repository, {"content-type": made.media_type}, made.raw)
         if answer.status != 201:
@@ -101,7 +103,7 @@ class RegistryPusher:
             raise mismatch(self.client.host, made.digest, stated)
         return answer
 
-    async def _list_by_fallback(self, repository: str, made: Manifest) -> None:
+    async def _list_by_fallback(self, repository: str, made: ImageManifest) -> None:
         """Add a manifest to the list of what refers to its subject. Two writers at once may lose one entry: the tag
         has no compare-and-set; whoever signs reads the list again and repeats."""
         if made.subject is None:
@@ -136,8 +138,8 @@ class RegistryPusher:
 
     async def _send(
         self, method: str, url: str, repository: str, headers: Mapping[str, str], body: bytes | AsyncIterable[bytes]
-    ) -> Answer:
-        call = Call(
+    ) -> SourceAnswer:
+        call = SourceRequest(
             method,
             url,
             headers,

@@ -49,7 +49,7 @@ _SCOPE: Final = re.compile(r"repository(?:\([a-z0-9]+\))?:(?P<name>[^:]+):(?P<ac
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class RepositoryAccess:
     """What may be done with one repository."""
 
     repository: str
@@ -141,9 +141,9 @@ class RegistryTokenIssuer:
 
     def token(self, repository: str, actions: Sequence[str]) -> str:
         """A token for the platform itself."""
-        return self.issue("mooring", [Access(repository, tuple(actions))]).token
+        return self.issue("mooring", [RepositoryAccess(repository, tuple(actions))]).token
 
-    def issue(self, subject: str, access: Sequence[Access]) -> IssuedToken:
+    def issue(self, subject: str, access: Sequence[RepositoryAccess]) -> IssuedToken:
         """A token for a subject over what is granted to it."""
         now = int(self._clock())
         claims = {
@@ -172,7 +172,7 @@ def key_id(public_key: ec.EllipticCurvePublicKey) -> str:
     return ":".join(text[place : place + 4] for place in range(0, len(text), 4))
 
 
-def read_scopes(values: Iterable[str]) -> list[Access]:
+def read_scopes(values: Iterable[str]) -> list[RepositoryAccess]:
     """What a client of the registry asks for; scopes of other kinds than repositories are not known here."""
     asked: dict[str, set[str]] = {}
     words = [word for value in values for word in value.split()]
@@ -187,12 +187,14 @@ def read_scopes(values: Iterable[str]) -> list[Access]:
         name = repository_name(scope["name"], "scope")
         named = {each for each in scope["actions"].split(",") if each}
         asked.setdefault(name, set()).update(ACTIONS if "*" in named else named & set(ACTIONS))
-    return [Access(name, _actions(actions)) for name, actions in asked.items()]
+    return [RepositoryAccess(name, _actions(actions)) for name, actions in asked.items()]
 
 
-def granted(asked: Sequence[Access], allowed: Callable[[str], frozenset[str]]) -> list[Access]:
+def granted(asked: Sequence[RepositoryAccess], allowed: Callable[[str], frozenset[str]]) -> list[RepositoryAccess]:
     """What is given of what was asked: `allowed` says which actions the caller has on a repository."""
-    given = [Access(each.repository, _actions(set(each.actions) & allowed(each.repository))) for each in asked]
+    given = [
+        RepositoryAccess(each.repository, _actions(set(each.actions) & allowed(each.repository))) for each in asked
+    ]
     return [each for each in given if each.actions]
 
 

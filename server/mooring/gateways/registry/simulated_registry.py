@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from mooring.gateways.registry.image_manifest import (
-    Descriptor,
-    Manifest,
+    BlobDescriptor,
+    ImageManifest,
     digest_name,
     digest_of,
     read_manifest,
@@ -18,7 +18,7 @@ from mooring.gateways.registry.image_manifest import (
     tag_name,
 )
 from mooring.gateways.registry.source_refusals import mismatch, not_found, too_large
-from mooring.gateways.registry.source_stream import Received, Sink
+from mooring.gateways.registry.source_stream import ReceivedBody, Sink
 
 CHUNK_BYTES: Final = 65_536
 
@@ -31,13 +31,13 @@ class SimulatedRegistry:
         self._content: dict[tuple[str, str], bytes] = {}
         self._tags: dict[tuple[str, str], str] = {}
 
-    def put_blob(self, repository: str, content: bytes, media_type: str = "application/octet-stream") -> Descriptor:
+    def put_blob(self, repository: str, content: bytes, media_type: str = "application/octet-stream") -> BlobDescriptor:
         """Have a blob."""
         digest = digest_of(content)
         self._content[repository_name(repository), digest] = content
-        return Descriptor(media_type=media_type, digest=digest, size=len(content))
+        return BlobDescriptor(media_type=media_type, digest=digest, size=len(content))
 
-    def put_manifest(self, repository: str, raw: bytes, tags: Iterable[str] = ()) -> Manifest:
+    def put_manifest(self, repository: str, raw: bytes, tags: Iterable[str] = ()) -> ImageManifest:
         """Have a manifest, and tags that name it."""
         manifest = read_manifest(raw)
         self._content[repository_name(repository), manifest.digest] = raw
@@ -57,24 +57,24 @@ class SimulatedRegistry:
         """The full names of a repository."""
         return (f"{self._host}/{repository_name(repository)}",)
 
-    async def manifest(self, repository: str, digest: str) -> Manifest:
+    async def manifest(self, repository: str, digest: str) -> ImageManifest:
         """The manifest that a digest names."""
         return read_manifest(self._taken(repository, digest_name(digest)), digest=digest)
 
-    async def resolve_tag(self, repository: str, tag: str) -> Manifest:
+    async def resolve_tag(self, repository: str, tag: str) -> ImageManifest:
         """The manifest that a tag names at this moment."""
         digest = self._tags.get((repository_name(repository), tag_name(tag)))
         if digest is None:
             raise not_found(self._host, f"{repository}:{tag}")
         return await self.manifest(repository, digest)
 
-    async def blob_bytes(self, repository: str, wanted: Descriptor, limit_bytes: int) -> bytes:
+    async def blob_bytes(self, repository: str, wanted: BlobDescriptor, limit_bytes: int) -> bytes:
         """A small blob, whole."""
         if wanted.size > limit_bytes:
             raise too_large(self._host, wanted.size, limit_bytes)
         return self._taken(repository, wanted.digest)
 
-    async def read_blob(self, repository: str, wanted: Descriptor, sink: Sink | None = None) -> Received:
+    async def read_blob(self, repository: str, wanted: BlobDescriptor, sink: Sink | None = None) -> ReceivedBody:
         """A blob, poured into a sink."""
         content = self._taken(repository, wanted.digest)
         if len(content) != wanted.size:
@@ -82,9 +82,9 @@ class SimulatedRegistry:
         for start in range(0, len(content), CHUNK_BYTES):
             if sink is not None:
                 await sink(content[start : start + CHUNK_BYTES])
-        return Received(wanted.digest, len(content))
+        return ReceivedBody(wanted.digest, len(content))
 
-    async def referrers(self, repository: str, digest: str) -> tuple[Descriptor, ...]:
+    async def referrers(self, repository: str, digest: str) -> tuple[BlobDescriptor, ...]:
         """What refers to a digest."""
         found = []
         for (place, _), content in self._content.items():

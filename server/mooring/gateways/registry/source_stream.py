@@ -5,9 +5,10 @@ read without a bound. The whole has a time limit, the answer's head has one, and
 least so many bytes must come. A body goes chunk by chunk into a *sink*, so memory does not grow with it. What the
 source announces is checked before the first byte is taken, and the hash of what came is checked at the end.
 
-A transfer that breaks off is taken up where it stopped, by `Range`, as often as `Patience` says; what the sink got is
-hashed as one, so a source that changes its content meanwhile is found out. Without a digest to compare with, a broken
-transfer is not taken up. Content is never decompressed on the way: the digest names the bytes as they are stored.
+A transfer that breaks off is taken up where it stopped, by `Range`, as often as `SourceTimeouts` says; what the sink
+got is hashed as one, so a source that changes its content meanwhile is found out. Without a digest to compare with, a
+broken transfer is not taken up. Content is never decompressed on the way: the digest names the bytes as they are
+stored.
 
 Redirects stay with the source's own origin or go to a host that is allowed by name, never from https to http, and each
 is dialled anew by the `Dialer`, which resolves and checks the address. Authorization goes to the origin alone.
@@ -24,7 +25,7 @@ from urllib.parse import urljoin
 
 from mooring.core.kernel.address import Target, read_url
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.gateways.egress import Failure, OpenAnswer, OutboundFailed, OutboundRequest
+from mooring.gateways.egress import EgressFailed, EgressFailure, EgressRequest, OpenEgressAnswer
 from mooring.gateways.registry.source_refusals import (
     auth_refused,
     endless,
@@ -50,7 +51,7 @@ _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 class Dialer(Protocol):
     """Sends one request to an address that it has resolved and checked itself: `Outbound`."""
 
-    def open(self, request: OutboundRequest) -> AbstractAsyncContextManager[OpenAnswer]:
+    def open(self, request: EgressRequest) -> AbstractAsyncContextManager[OpenEgressAnswer]:
         """The answer, its body still to be read."""
         ...
 
@@ -68,7 +69,7 @@ class Authorizer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class SourceTimeouts:
     """How long and how often a source is waited for."""
 
     total_seconds: float = 3_600.0
@@ -82,7 +83,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class Redirects:
+class RedirectPolicy:
     """Where a source may send its readers besides its own origin."""
 
     hosts: frozenset[str] = frozenset()  # `host`, `host:port` or `*.domain`
@@ -96,7 +97,7 @@ class Redirects:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class SourceRequest:
     """One request of ours; its answer is no larger than the limit."""
 
     method: str
@@ -109,7 +110,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SourceAnswer:
     """A small answer, read whole."""
 
     status: int
@@ -118,7 +119,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class BodyRequest:
     """A body to be read, and what is known of it beforehand."""
 
     url: str
@@ -130,7 +131,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedBody:
     """What was read: its digest is computed here, whatever the source says."""
 
     digest: str
@@ -176,8 +177,8 @@ class _Taken:
         """How long it is since enough came."""
         return asyncio.get_running_loop().time() - self._marked_at
 
-    def received(self) -> Received:
-        return Received(f"{self.algorithm}:{self.hash.hexdigest()}", self.size, self.content_type)
+    def received(self) -> ReceivedBody:
+        return ReceivedBody(f"{self.algorithm}:{self.hash.hexdigest()}", self.size, self.content_type)
 
 
 class SourceReader:
@@ -187,21 +188,21 @@ class SourceReader:
         self,
         dialer: Dialer,
         *,
-        redirects: Redirects | None = None,
-        patience: Patience | None = None,
+        redirects: RedirectPolicy | None = None,
+        patience: SourceTimeouts | None = None,
         authorizer: Authorizer | None = None,
     ) -> None:
         self._dialer = dialer
-        self._redirects = redirects or Redirects()
-        self._patience = patience or Patience()
+        self._redirects = redirects or RedirectPolicy()
+        self._patience = patience or SourceTimeouts()
         self._authorizer = authorizer
 
-    async def ask(self, call: Call) -> Answer:
+    async def ask(self, call: SourceRequest) -> SourceAnswer:
         """A small answer, whatever its status; reads are tried again when the source fails in passing."""
         attempts = self._patience.attempts if call.method in ("GET", "HEAD") else 1
         return await self._within(lambda: self._read_whole(call), attempts, host_of(call.url))
 
-    async def stream(self, wanted: Wanted, sink: Sink | None = None) -> Received:
+    async def stream(self, wanted: BodyRequest, sink: Sink | None = None) -> ReceivedBody:
         """Pour a body into the sink, hashed; refused unless it is what was wanted, byte for byte."""
         host = host_of(wanted.url)
         if wanted.digest is not None and not _DIGEST.fullmatch(wanted.digest):
@@ -210,7 +211,7 @@ class SourceReader:
             raise too_large(host, wanted.size_bytes, wanted.limit_bytes)
         taken = _Taken(wanted.digest)
 
-        async def attempt() -> Received:
+        async def attempt() -> ReceivedBody:
             if wanted.size_bytes is None or taken.size < wanted.size_bytes or taken.size == 0:
                 await self._pour(wanted, taken, sink)
             return taken.received()
@@ -259,12 +260,12 @@ class SourceReader:
         is_silent = 0 < patience.silence_seconds <= taken.silent_seconds
         return number, number if is_silent else patience.attempts_midway
 
-    async def _read_whole(self, call: Call) -> Answer:
+    async def _read_whole(self, call: SourceRequest) -> SourceAnswer:
         async with self._open(call) as answer:
             if answer.status in PASSING:
                 raise _Interrupted(_failing(call.url, answer.status), _asked_pause(answer))
             if call.method == "HEAD":
-                return Answer(answer.status, answer.headers, b"")
+                return SourceAnswer(answer.status, answer.headers, b"")
             host = host_of(call.url)
             announced = announced_bytes(answer)
             if announced is not None and announced > call.limit_bytes:
@@ -272,15 +273,15 @@ class SourceReader:
             body = bytearray()
             async for chunk in self._paced(answer, host):
                 body += chunk
-            return Answer(answer.status, answer.headers, bytes(body))
+            return SourceAnswer(answer.status, answer.headers, bytes(body))
 
-    async def _pour(self, wanted: Wanted, taken: _Taken, sink: Sink | None) -> None:
+    async def _pour(self, wanted: BodyRequest, taken: _Taken, sink: Sink | None) -> None:
         """One attempt at what is still missing."""
         headers = dict(wanted.headers)
         if taken.size:
             headers["range"] = f"bytes={taken.size}-"
         most = wanted.limit_bytes if wanted.size_bytes is None else wanted.size_bytes
-        call = Call("GET", wanted.url, headers, limit_bytes=most, scope=wanted.scope)
+        call = SourceRequest("GET", wanted.url, headers, limit_bytes=most, scope=wanted.scope)
         host = host_of(wanted.url)
         async with self._open(call) as answer:
             already = _begin(wanted, taken.size, answer, host)
@@ -293,7 +294,7 @@ class SourceReader:
                 if fresh:
                     await taken.take(fresh, sink)
 
-    async def _paced(self, answer: OpenAnswer, host: str) -> AsyncIterator[bytes]:
+    async def _paced(self, answer: OpenEgressAnswer, host: str) -> AsyncIterator[bytes]:
         """The chunks of a body, as long as enough of them come; only the waiting counts, not what is done with them."""
         patience, loop = self._patience, asyncio.get_running_loop()
         chunks = answer.chunks()
@@ -318,15 +319,15 @@ class SourceReader:
             yield chunk
 
     @asynccontextmanager
-    async def _open(self, call: Call) -> AsyncIterator[OpenAnswer]:
+    async def _open(self, call: SourceRequest) -> AsyncIterator[OpenEgressAnswer]:
         """The answer after redirects and authorization."""
         try:
             async with AsyncExitStack() as stack:
                 yield await self._answered(stack, call)
-        except OutboundFailed as failed:
+        except EgressFailed as failed:
             _give_up(failed, host_of(call.url), call.limit_bytes)
 
-    async def _answered(self, stack: AsyncExitStack, call: Call) -> OpenAnswer:
+    async def _answered(self, stack: AsyncExitStack, call: SourceRequest) -> OpenEgressAnswer:
         origin = target = read_url(call.url)
         authorization = None if self._authorizer is None else await self._authorizer.current(call.scope)
         hops, challenged = 0, False
@@ -361,11 +362,11 @@ class SourceReader:
             raise redirect_refused(origin.host, target.authority, "the host is not allowed for this source")
         return target
 
-    async def _dial(self, stack: AsyncExitStack, call: Call, authorization: str | None) -> OpenAnswer:
+    async def _dial(self, stack: AsyncExitStack, call: SourceRequest, authorization: str | None) -> OpenEgressAnswer:
         headers = dict(call.headers)
         if authorization is not None:
             headers["authorization"] = authorization
-        request = OutboundRequest(
+        request = EgressRequest(
             call.method,
             call.url,
             headers,
@@ -403,7 +404,7 @@ def host_of(url: str) -> str:
     return read_url(url).authority
 
 
-def announced_bytes(answer: OpenAnswer) -> int | None:
+def announced_bytes(answer: OpenEgressAnswer) -> int | None:
     """The size that an answer announces, if it does."""
     text = answer.headers.get("content-length", "")
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
@@ -414,16 +415,16 @@ def _failing(url: str, status: int) -> Refusal:
     return Refusal(Code.SOURCE_UNREACHABLE, f"{host} fails with HTTP {status}", {"host": host, "status": status})
 
 
-def _repeatable(call: Call) -> bool:
+def _repeatable(call: SourceRequest) -> bool:
     return isinstance(call.body, bytes)
 
 
-def _asked_pause(answer: OpenAnswer) -> float:
+def _asked_pause(answer: OpenEgressAnswer) -> float:
     text = answer.headers.get("retry-after", "")
     return float(text) if re.fullmatch("[0-9]{1,6}", text) else 0.0
 
 
-def _begin(wanted: Wanted, offset: int, answer: OpenAnswer, host: str) -> int:
+def _begin(wanted: BodyRequest, offset: int, answer: OpenEgressAnswer, host: str) -> int:
     """Check an answer's head against what is wanted from the offset on; how many bytes of it are known already."""
     if answer.status in PASSING:
         raise _Interrupted(_failing(wanted.url, answer.status), _asked_pause(answer))
@@ -445,20 +446,20 @@ def _begin(wanted: Wanted, offset: int, answer: OpenAnswer, host: str) -> int:
     return known
 
 
-def _compare(wanted: Wanted, received: Received, host: str) -> None:
+def _compare(wanted: BodyRequest, received: ReceivedBody, host: str) -> None:
     if wanted.size_bytes is not None and received.size_bytes != wanted.size_bytes:
         raise mismatch(host, wanted.size_bytes, received.size_bytes)
     if wanted.digest is not None and received.digest != wanted.digest:
         raise mismatch(host, wanted.digest, received.digest)
 
 
-def _give_up(failed: OutboundFailed, host: str, limit_bytes: int) -> NoReturn:
+def _give_up(failed: EgressFailed, host: str, limit_bytes: int) -> NoReturn:
     """What a failure of the connection means for whoever wanted the content."""
-    if failed.failure is Failure.TOO_LARGE:
+    if failed.failure is EgressFailure.TOO_LARGE:
         raise endless(host, limit_bytes) from failed
-    if failed.failure is Failure.TIMEOUT:
+    if failed.failure is EgressFailure.TIMEOUT:
         raise _Interrupted(too_slow(host, failed.reason)) from failed
     refusal = Refusal(Code.SOURCE_UNREACHABLE, f"{host}: {failed.reason}", {"host": host, "reason": failed.failure})
-    if failed.failure is Failure.TLS:
+    if failed.failure is EgressFailure.TLS:
         raise refusal from failed  # a certificate does not become better by asking again
     raise _Interrupted(refusal) from failed

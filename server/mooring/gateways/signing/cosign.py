@@ -18,17 +18,17 @@ from typing import Annotated, Final
 import msgspec
 
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.gateways.registry.image_manifest import Descriptor, Manifest
+from mooring.gateways.registry.image_manifest import BlobDescriptor, ImageManifest
 from mooring.gateways.registry.registry_client import Registry
 from mooring.gateways.signing.cosign_claims import (
     DSSE_PAYLOAD_TYPE,
     PAYLOAD_BYTES_MAX,
     EntryRefused,
-    Evidence,
-    Form,
-    Reason,
-    Signed,
-    Subject,
+    SignatureEvidence,
+    SignatureForm,
+    SignatureRefusalReason,
+    SignedPayload,
+    SignedSubject,
     examine,
 )
 from mooring.gateways.signing.cosign_keys import TrustedKey
@@ -57,18 +57,18 @@ CONTENT_CODES: Final = frozenset(
 class FailedEntry:
     """A signature that does not count, and why."""
 
-    form: Form
+    form: SignatureForm
     where: str  # the digest of what was looked at
-    reason: Reason
+    reason: SignatureRefusalReason
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CosignVerdict:
     """What was found for a digest."""
 
-    subject: Subject
-    evidence: tuple[Evidence, ...]
+    subject: SignedSubject
+    evidence: tuple[SignatureEvidence, ...]
     failures: tuple[FailedEntry, ...]
 
     @property
@@ -94,9 +94,18 @@ class Verdict:
 
 
 _CODES: Final = (
-    (frozenset({Reason.OTHER_REPOSITORY, Reason.OTHER_DIGEST, Reason.NO_REPOSITORY}), Code.SIGNATURE_REPLAYED),
-    (frozenset({Reason.UNKNOWN_KEY}), Code.SIGNATURE_KEY_UNKNOWN),
-    (frozenset(Reason), Code.SIGNATURE_INVALID),
+    (
+        frozenset(
+            {
+                SignatureRefusalReason.OTHER_REPOSITORY,
+                SignatureRefusalReason.OTHER_DIGEST,
+                SignatureRefusalReason.NO_REPOSITORY,
+            }
+        ),
+        Code.SIGNATURE_REPLAYED,
+    ),
+    (frozenset({SignatureRefusalReason.UNKNOWN_KEY}), Code.SIGNATURE_KEY_UNKNOWN),
+    (frozenset(SignatureRefusalReason), Code.SIGNATURE_INVALID),
 )
 """The worst first: a trusted key's signature in the wrong place says more than a stranger's."""
 
@@ -107,22 +116,22 @@ class _Search:
 
     registry: Registry
     repository: str
-    subject: Subject
+    subject: SignedSubject
     keys: Sequence[TrustedKey]
     now: datetime
-    evidence: list[Evidence] = field(default_factory=list)
+    evidence: list[SignatureEvidence] = field(default_factory=list)
     failures: list[FailedEntry] = field(default_factory=list)
 
-    def fail(self, form: Form, where: str, reason: Reason, detail: str) -> None:
+    def fail(self, form: SignatureForm, where: str, reason: SignatureRefusalReason, detail: str) -> None:
         self.failures.append(FailedEntry(form, where, reason, detail))
 
-    def unreadable(self, form: Form, where: str, refusal: Refusal) -> None:
+    def unreadable(self, form: SignatureForm, where: str, refusal: Refusal) -> None:
         """Note what is wrong with an entry; what is wrong with the registry goes on up."""
         if refusal.code not in CONTENT_CODES:
             raise refusal
-        self.fail(form, where, Reason.UNREADABLE, refusal.detail)
+        self.fail(form, where, SignatureRefusalReason.UNREADABLE, refusal.detail)
 
-    def weigh(self, signed: Signed, where: str) -> None:
+    def weigh(self, signed: SignedPayload, where: str) -> None:
         try:
             self.evidence.append(examine(signed, self.keys, self.subject, self.now))
         except EntryRefused as refused:
@@ -136,33 +145,40 @@ class _Search:
             manifest = await self.registry.resolve_tag(self.repository, tag)
         except Refusal as refusal:
             if refusal.code is not Code.ARTIFACT_NOT_FOUND_AT_SOURCE:
-                self.unreadable(Form.TAG, tag, refusal)
+                self.unreadable(SignatureForm.TAG, tag, refusal)
             return
         for layer in manifest.layers[:SIGNATURES_MAX]:
             await self._tag_entry(manifest, layer)
         if len(manifest.layers) > SIGNATURES_MAX:
-            self.fail(Form.TAG, manifest.digest, Reason.TOO_MANY, f"only {SIGNATURES_MAX} signatures are looked at")
+            self.fail(
+                SignatureForm.TAG,
+                manifest.digest,
+                SignatureRefusalReason.TOO_MANY,
+                f"only {SIGNATURES_MAX} signatures are looked at",
+            )
 
-    async def _tag_entry(self, manifest: Manifest, layer: Descriptor) -> None:
+    async def _tag_entry(self, manifest: ImageManifest, layer: BlobDescriptor) -> None:
         try:
             if layer.media_type != SIMPLE_SIGNING_MEDIA_TYPE:
-                raise EntryRefused(Reason.WRONG_TYPE, f"an entry of the type {layer.media_type[:80]}")
+                raise EntryRefused(SignatureRefusalReason.WRONG_TYPE, f"an entry of the type {layer.media_type[:80]}")
             signature = decoded(layer.annotation(SIGNATURE_ANNOTATION) or "")
             if layer.size > PAYLOAD_BYTES_MAX:
-                raise EntryRefused(Reason.TOO_LARGE, f"the payload is larger than {PAYLOAD_BYTES_MAX} bytes")
+                raise EntryRefused(
+                    SignatureRefusalReason.TOO_LARGE, f"the payload is larger than {PAYLOAD_BYTES_MAX} bytes"
+                )
             payload = await self.registry.blob_bytes(self.repository, layer, PAYLOAD_BYTES_MAX)
         except EntryRefused as refused:
-            self.fail(Form.TAG, layer.digest, refused.reason, refused.detail)
+            self.fail(SignatureForm.TAG, layer.digest, refused.reason, refused.detail)
         except Refusal as refusal:
-            self.unreadable(Form.TAG, layer.digest, refusal)
+            self.unreadable(SignatureForm.TAG, layer.digest, refusal)
         else:
-            self.weigh(Signed(Form.TAG, payload, (signature,), manifest.digest), layer.digest)
+            self.weigh(SignedPayload(SignatureForm.TAG, payload, (signature,), manifest.digest), layer.digest)
 
     async def bundle_form(self) -> None:
         try:
             listed = await self.registry.referrers(self.repository, self.subject.digest)
         except Refusal as refusal:
-            self.unreadable(Form.BUNDLE, self.subject.digest, refusal)
+            self.unreadable(SignatureForm.BUNDLE, self.subject.digest, refusal)
             return
         for each in listed[:REFERRERS_MAX]:
             try:
@@ -171,37 +187,40 @@ class _Search:
                     signed = await self._bundle(manifest)
                     self.weigh(signed, manifest.digest)
             except EntryRefused as refused:
-                self.fail(Form.BUNDLE, each.digest, refused.reason, refused.detail)
+                self.fail(SignatureForm.BUNDLE, each.digest, refused.reason, refused.detail)
             except Refusal as refusal:
-                self.unreadable(Form.BUNDLE, each.digest, refusal)
+                self.unreadable(SignatureForm.BUNDLE, each.digest, refusal)
         if len(listed) > REFERRERS_MAX:
             self.fail(
-                Form.BUNDLE, self.subject.digest, Reason.TOO_MANY, f"only {REFERRERS_MAX} referrers are looked at"
+                SignatureForm.BUNDLE,
+                self.subject.digest,
+                SignatureRefusalReason.TOO_MANY,
+                f"only {REFERRERS_MAX} referrers are looked at",
             )
 
-    async def _bundle(self, manifest: Manifest) -> Signed:
+    async def _bundle(self, manifest: ImageManifest) -> SignedPayload:
         if manifest.subject is None or manifest.subject.digest != self.subject.digest:
-            raise EntryRefused(Reason.OTHER_DIGEST, "it refers to another digest")
+            raise EntryRefused(SignatureRefusalReason.OTHER_DIGEST, "it refers to another digest")
         if len(manifest.layers) != 1 or manifest.layers[0].media_type != BUNDLE_MEDIA_TYPE:
-            raise EntryRefused(Reason.MALFORMED, "a bundle is one layer")
+            raise EntryRefused(SignatureRefusalReason.MALFORMED, "a bundle is one layer")
         layer = manifest.layers[0]
         if layer.size > BUNDLE_BYTES_MAX:
-            raise EntryRefused(Reason.TOO_LARGE, f"the bundle is larger than {BUNDLE_BYTES_MAX} bytes")
+            raise EntryRefused(SignatureRefusalReason.TOO_LARGE, f"the bundle is larger than {BUNDLE_BYTES_MAX} bytes")
         return read_bundle(await self.registry.blob_bytes(self.repository, layer, BUNDLE_BYTES_MAX), manifest.digest)
 
 
 async def verify(
     registry: Registry, repository: str, digest: str, keys: Sequence[TrustedKey], *, now: datetime
-) -> Verdict:
+) -> CosignVerdict:
     """Find and check all signatures of a digest in its repository."""
     await registry.manifest(repository, digest)
-    search = _Search(registry, repository, Subject(digest, registry.names(repository)), keys, now)
+    search = _Search(registry, repository, SignedSubject(digest, registry.names(repository)), keys, now)
     await search.tag_form()
     await search.bundle_form()
-    return Verdict(search.subject, tuple(search.evidence), tuple(search.failures))
+    return CosignVerdict(search.subject, tuple(search.evidence), tuple(search.failures))
 
 
-def still_counts(evidence: Evidence, keys: Sequence[TrustedKey], subject: Subject) -> bool:
+def still_counts(evidence: SignatureEvidence, keys: Sequence[TrustedKey], subject: SignedSubject) -> bool:
     """Whether stored evidence holds with the keys of this moment; nothing is fetched."""
     try:
         examine(evidence.signed(), keys, subject, evidence.verified_at)
@@ -230,17 +249,17 @@ class _Bundle(msgspec.Struct, rename="camel"):
     dsse_envelope: _Envelope
 
 
-def read_bundle(raw: bytes, found_in: str) -> Signed:
+def read_bundle(raw: bytes, found_in: str) -> SignedPayload:
     """The payload and the signatures of a bundle; what else is in it (hints, log entries) is not believed."""
     try:
         bundle = msgspec.json.decode(raw, type=_Bundle)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise EntryRefused(Reason.MALFORMED, f"no bundle: {error}") from error
+        raise EntryRefused(SignatureRefusalReason.MALFORMED, f"no bundle: {error}") from error
     envelope = bundle.dsse_envelope
     if bundle.media_type != BUNDLE_MEDIA_TYPE or envelope.payload_type != DSSE_PAYLOAD_TYPE:
-        raise EntryRefused(Reason.WRONG_TYPE, f"an envelope of the type {envelope.payload_type[:80]}")
+        raise EntryRefused(SignatureRefusalReason.WRONG_TYPE, f"an envelope of the type {envelope.payload_type[:80]}")
     signatures = tuple(decoded(each.sig) for each in envelope.signatures)
-    return Signed(Form.BUNDLE, decoded(envelope.payload), signatures, found_in)
+    return SignedPayload(SignatureForm.BUNDLE, decoded(envelope.payload), signatures, found_in)
 
 
 def decoded(text: str) -> bytes:
@@ -248,7 +267,7 @@ def decoded(text: str) -> bytes:
     try:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise EntryRefused(Reason.MALFORMED, "a part of it is not base64") from error
+        raise EntryRefused(SignatureRefusalReason.MALFORMED, "a part of it is not base64") from error
     if not content:
-        raise EntryRefused(Reason.MALFORMED, "a part of it is empty")
+        raise EntryRefused(SignatureRefusalReason.MALFORMED, "a part of it is empty")
     return content

@@ -9,8 +9,9 @@ Two forms. In the tag form the payload is a "simple signing" document, whose `do
 the bundle form it is an in-toto statement in a DSSE envelope; cosign writes no repository into it by itself, so it
 counts when the signer has stated one, as the subject's name or by `cosign sign -a docker-reference=<repository>`.
 
-`Evidence` holds payload and signature whole. Whoever asks later whether an artifact is trusted calls `examine` again
-with the keys of that moment; nothing has to be fetched, and a key that was removed stops counting at once.
+`SignatureEvidence` holds payload and signature whole. Whoever asks later whether an artifact is trusted calls
+`examine` again with the keys of that moment; nothing has to be fetched, and a key that was removed stops counting at
+once.
 """
 
 import hashlib
@@ -35,14 +36,14 @@ SUBJECTS_MAX: Final = 64
 T = TypeVar("T")
 
 
-class Form(StrEnum):
+class SignatureForm(StrEnum):
     """Where a signature was found, and how its payload is made."""
 
     TAG = "tag"
     BUNDLE = "bundle"
 
 
-class Reason(StrEnum):
+class SignatureRefusalReason(StrEnum):
     """Why a signature does not count."""
 
     MALFORMED = "malformed"
@@ -59,14 +60,14 @@ class Reason(StrEnum):
 class EntryRefused(Exception):
     """One signature does not count; others may."""
 
-    def __init__(self, reason: Reason, detail: str) -> None:
+    def __init__(self, reason: SignatureRefusalReason, detail: str) -> None:
         self.reason = reason
         self.detail = detail
         super().__init__(f"{reason}: {detail}")
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class SignedSubject:
     """What ought to be signed."""
 
     digest: str
@@ -74,20 +75,20 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
+class SignedPayload:
     """A payload and its signatures as they were found, not yet believed."""
 
-    form: Form
+    form: SignatureForm
     payload: bytes
     signatures: tuple[bytes, ...]
     found_in: str  # the digest of the manifest that points to it
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class SignatureEvidence:
     """A signature that counted, with all that is needed to check it again."""
 
-    form: Form
+    form: SignatureForm
     key_id: str
     key_fingerprint: str
     artifact_digest: str
@@ -99,9 +100,9 @@ class Evidence:
     found_in: str
     verified_at: datetime
 
-    def signed(self) -> Signed:
+    def signed(self) -> SignedPayload:
         """What is checked when somebody asks again."""
-        return Signed(self.form, self.payload, (self.signature,), self.found_in)
+        return SignedPayload(self.form, self.payload, (self.signature,), self.found_in)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +111,26 @@ class _Claims:
     repositories: tuple[str, ...]
 
 
-def examine(signed: Signed, keys: Sequence[TrustedKey], subject: Subject, now: datetime) -> Evidence:
+def examine(
+    signed: SignedPayload, keys: Sequence[TrustedKey], subject: SignedSubject, now: datetime
+) -> SignatureEvidence:
     """The evidence that a signature is, or EntryRefused."""
     if len(signed.payload) > PAYLOAD_BYTES_MAX:
-        raise EntryRefused(Reason.TOO_LARGE, f"the payload is larger than {PAYLOAD_BYTES_MAX} bytes")
-    covered = signed.payload if signed.form is Form.TAG else pre_authentication_encoding(signed.payload)
+        raise EntryRefused(SignatureRefusalReason.TOO_LARGE, f"the payload is larger than {PAYLOAD_BYTES_MAX} bytes")
+    covered = signed.payload if signed.form is SignatureForm.TAG else pre_authentication_encoding(signed.payload)
     for signature in signed.signatures:
         if len(signature) > SIGNATURE_BYTES_MAX:
-            raise EntryRefused(Reason.TOO_LARGE, f"a signature is larger than {SIGNATURE_BYTES_MAX} bytes")
+            raise EntryRefused(
+                SignatureRefusalReason.TOO_LARGE, f"a signature is larger than {SIGNATURE_BYTES_MAX} bytes"
+            )
         key = signer_of(keys, signature, covered)
         if key is not None:
             break
     else:
-        raise EntryRefused(Reason.UNKNOWN_KEY, "no trusted key made this signature over these bytes")
-    read = _simple_signing if signed.form is Form.TAG else _statement
+        raise EntryRefused(SignatureRefusalReason.UNKNOWN_KEY, "no trusted key made this signature over these bytes")
+    read = _simple_signing if signed.form is SignatureForm.TAG else _statement
     claims = read(signed.payload, subject)
-    return Evidence(
+    return SignatureEvidence(
         form=signed.form,
         key_id=key.id,
         key_fingerprint=key.fingerprint,
@@ -146,17 +151,18 @@ def pre_authentication_encoding(payload: bytes, payload_type: str = DSSE_PAYLOAD
     return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
 
 
-def _bound(claims: _Claims, subject: Subject) -> str:
+def _bound(claims: _Claims, subject: SignedSubject) -> str:
     """The repository that was signed, if digest and repository are the subject's."""
     if claims.digest != subject.digest:
-        raise EntryRefused(Reason.OTHER_DIGEST, f"it is a signature of {claims.digest[:80]}")
+        raise EntryRefused(SignatureRefusalReason.OTHER_DIGEST, f"it is a signature of {claims.digest[:80]}")
     if not claims.repositories:
         raise EntryRefused(
-            Reason.NO_REPOSITORY, f"it states no repository; sign with -a {REPOSITORY_ANNOTATION}={subject.names[0]}"
+            SignatureRefusalReason.NO_REPOSITORY,
+            f"it states no repository; sign with -a {REPOSITORY_ANNOTATION}={subject.names[0]}",
         )
     for name in claims.repositories:
         if name not in subject.names:
-            raise EntryRefused(Reason.OTHER_REPOSITORY, f"it is a signature for {name[:300]}")
+            raise EntryRefused(SignatureRefusalReason.OTHER_REPOSITORY, f"it is a signature for {name[:300]}")
     return claims.repositories[0]
 
 
@@ -178,10 +184,10 @@ class _SimpleSigning(msgspec.Struct):
     critical: _Critical
 
 
-def _simple_signing(payload: bytes, subject: Subject) -> _Claims:
+def _simple_signing(payload: bytes, subject: SignedSubject) -> _Claims:
     critical = _decoded(payload, _SimpleSigning).critical
     if critical.type != SIMPLE_SIGNING_TYPE:
-        raise EntryRefused(Reason.WRONG_TYPE, f"it is of the type {critical.type[:80]}")
+        raise EntryRefused(SignatureRefusalReason.WRONG_TYPE, f"it is of the type {critical.type[:80]}")
     reference = critical.identity.docker_reference
     return _Claims(critical.image.docker_manifest_digest, (reference,) if reference else ())
 
@@ -198,10 +204,12 @@ class _Statement(msgspec.Struct):
     subject: Annotated[list[_StatementSubject], msgspec.Meta(min_length=1, max_length=SUBJECTS_MAX)]
 
 
-def _statement(payload: bytes, subject: Subject) -> _Claims:
+def _statement(payload: bytes, subject: SignedSubject) -> _Claims:
     statement = _decoded(payload, _Statement)
     if statement.type != STATEMENT_TYPE or statement.predicate_type != PREDICATE_TYPE:
-        raise EntryRefused(Reason.WRONG_TYPE, f"it is a statement of the type {statement.predicate_type[:80]}")
+        raise EntryRefused(
+            SignatureRefusalReason.WRONG_TYPE, f"it is a statement of the type {statement.predicate_type[:80]}"
+        )
     algorithm, _, encoded = subject.digest.partition(":")
     meant = [each for each in statement.subject if each.digest.get(algorithm) == encoded]
     if not meant:
@@ -219,7 +227,7 @@ def _decoded(payload: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(payload, type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise EntryRefused(Reason.MALFORMED, f"what was signed cannot be read: {error}") from error
+        raise EntryRefused(SignatureRefusalReason.MALFORMED, f"what was signed cannot be read: {error}") from error
 
 
 def _digest(content: bytes) -> str:

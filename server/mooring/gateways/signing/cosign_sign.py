@@ -17,8 +17,8 @@ from mooring.gateways.registry.image_manifest import (
     OCI_CONFIG,
     OCI_EMPTY,
     OCI_MANIFEST,
-    Descriptor,
-    Manifest,
+    BlobDescriptor,
+    ImageManifest,
 )
 from mooring.gateways.registry.registry_push import RegistryPusher
 from mooring.gateways.signing.cosign import (
@@ -41,10 +41,10 @@ ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class PushedSignature:
     """What was pushed."""
 
-    manifest: Manifest
+    manifest: ImageManifest
     payload: bytes
     signature: bytes
 
@@ -90,7 +90,7 @@ def bundle_bytes(key: SigningKey, payload: bytes) -> tuple[bytes, bytes]:
 
 async def sign_as_tag(
     pusher: RegistryPusher, repository: str, digest: str, key: SigningKey, name: str | None = None
-) -> Signature:
+) -> PushedSignature:
     """Add a signature under the `.sig` tag; `name` is the repository as verifiers know it."""
     payload = simple_signing_payload(name or pusher.client.names(repository)[0], digest)
     signature = key.sign(payload)
@@ -102,13 +102,13 @@ async def sign_as_tag(
         document = {"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers}
         made = await pusher.manifest(repository, document, tag=signature_tag(digest))
         if layer in await _listed(pusher, repository, digest):
-            return Signature(made, payload, signature)
+            return PushedSignature(made, payload, signature)
     raise _crowded(repository, digest)
 
 
 async def sign_as_bundle(
     pusher: RegistryPusher, repository: str, digest: str, key: SigningKey, name: str | None = None
-) -> Signature:
+) -> PushedSignature:
     """Add a bundle that refers to the digest; `name` is the repository as verifiers know it."""
     artifact = await pusher.client.manifest(repository, digest)
     payload = statement_payload(name or pusher.client.names(repository)[0], digest)
@@ -128,11 +128,11 @@ async def sign_as_bundle(
     for _ in range(ATTEMPTS):
         made = await pusher.manifest(repository, document)
         if any(each.digest == made.digest for each in await pusher.client.referrers(repository, digest)):
-            return Signature(made, payload, signature)
+            return PushedSignature(made, payload, signature)
     raise _crowded(repository, digest)
 
 
-async def _listed(pusher: RegistryPusher, repository: str, digest: str) -> list[Descriptor]:
+async def _listed(pusher: RegistryPusher, repository: str, digest: str) -> list[BlobDescriptor]:
     """The signatures that are there already."""
     try:
         return list((await pusher.client.resolve_tag(repository, signature_tag(digest))).layers)
@@ -142,7 +142,7 @@ async def _listed(pusher: RegistryPusher, repository: str, digest: str) -> list[
         raise
 
 
-def _config(layers: list[Descriptor]) -> bytes:
+def _config(layers: list[BlobDescriptor]) -> bytes:
     return msgspec.json.encode(
         {
             "architecture": "",

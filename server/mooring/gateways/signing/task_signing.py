@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from mooring.core.fleet.task_envelope import TASK_CONTEXT, Envelope, SealedSecret, encode
+from mooring.core.fleet.task_envelope import TASK_CONTEXT, SealedSecret, TaskEnvelope, encode
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
@@ -32,9 +32,9 @@ class TaskSigner:
     def __repr__(self) -> str:
         return f"TaskSigner({self.key_id})"
 
-    def sign(self, payload: bytes, context: bytes = TASK_CONTEXT) -> Envelope:
+    def sign(self, payload: bytes, context: bytes = TASK_CONTEXT) -> TaskEnvelope:
         """The payload with the platform's signature over it, in its context."""
-        return Envelope(encode(payload), self.key_id, encode(self._key.sign(context + payload)))
+        return TaskEnvelope(encode(payload), self.key_id, encode(self._key.sign(context + payload)))
 
 
 def seal_to_node(sealing_key: bytes, info: bytes, named: tuple[str, str], secret: bytes) -> SealedSecret:

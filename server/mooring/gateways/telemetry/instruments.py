@@ -1,7 +1,7 @@
 """Telemetry: what the running platform says of itself, by log lines, metrics and traces.
 
 Each request is observed once. While it runs, what is known of it (route, caller, place) is noted on its
-`Observed`, and every log line written meanwhile, however deep inside, carries its labels. When it ends
+`ObservedRequest`, and every log line written meanwhile, however deep inside, carries its labels. When it ends
 there is one log line, one count, one measured time, and one span where traces are wanted. Neither the path
 nor the query, a header, a body or a token is ever noted: the route's template and the ids of the place say
 where the request went.
@@ -26,9 +26,9 @@ from mooring.gateways.telemetry import metrics as telemetry_metrics
 from mooring.gateways.telemetry.log import (
     CARRIED,
     LEVELS,
-    Carried,
     Fields,
-    Lines,
+    LogContext,
+    LogOutput,
     configure_logging,
     configured_lines,
     error_fields,
@@ -36,7 +36,7 @@ from mooring.gateways.telemetry.log import (
 )
 from mooring.gateways.telemetry.metrics import Metrics, Source, bounded_method, template_of
 
-__all__ = ["METRICS_MEDIA_TYPE", "Observed", "Telemetry", "bound", "configure_logging", "span"]
+__all__ = ["METRICS_MEDIA_TYPE", "ObservedRequest", "Telemetry", "bound", "configure_logging", "span"]
 
 METRICS_MEDIA_TYPE: Final = telemetry_metrics.MEDIA_TYPE
 PROBES: Final = ("/healthz", "/readyz", "/metrics")
@@ -44,7 +44,7 @@ CLOSE_SECONDS: Final = 5.0
 _NO_SPAN: Final = nullcontext()
 
 
-class Traced(Protocol):
+class TraceLabels(Protocol):
     """The labels that a request came with, or was given."""
 
     @property
@@ -65,17 +65,17 @@ class SpanUnderWay(Protocol):
     def end(self, name: str, attributes: Mapping[str, object], *, failed: bool) -> None: ...
 
 
-class Tracing(Protocol):
+class SpanMaker(Protocol):
     """Makes spans; see telemetry_otlp."""
 
-    def request(self, traced: Traced) -> SpanUnderWay: ...
+    def request(self, traced: TraceLabels) -> SpanUnderWay: ...
     def span(
         self, name: str, attributes: Mapping[str, object], trace_id: str | None
     ) -> AbstractContextManager[None]: ...
     def close(self, timeout_seconds: float) -> None: ...
 
 
-class Observed:
+class ObservedRequest:
     """One request, and what is known of it so far."""
 
     __slots__ = (
@@ -94,7 +94,7 @@ class Observed:
         "status",
     )
 
-    def __init__(self, telemetry: "Telemetry", method: str, traced: Traced) -> None:
+    def __init__(self, telemetry: "Telemetry", method: str, traced: TraceLabels) -> None:
         self.route: str | None = None  # method and template, as the audit trail calls it
         self.status: int | None = None
         self.code: str | None = None
@@ -108,7 +108,7 @@ class Observed:
         self._span: SpanUnderWay | None = None
 
     @property
-    def tracing(self) -> Tracing | None:
+    def tracing(self) -> SpanMaker | None:
         """What makes the spans within this request."""
         return self._telemetry.tracing
 
@@ -150,10 +150,10 @@ class Observed:
                 found["break_glass_id"] = actor.break_glass_id
         return found
 
-    def __enter__(self) -> "Observed":
+    def __enter__(self) -> "ObservedRequest":
         self._begun = perf_counter()
         self._telemetry.in_flight += 1
-        self._outer: Token[Carried | None] = CARRIED.set(self)
+        self._outer: Token[LogContext | None] = CARRIED.set(self)
         tracing = self._telemetry.tracing
         if tracing is not None:
             self._span = tracing.request(self._traced)
@@ -236,12 +236,12 @@ def _well_formed(text: str | None, prefix: Prefix) -> bool:
     return text is not None and is_id(text, prefix)
 
 
-class Bound:
+class BoundContext:
     """A stretch of work with labels of its own."""
 
     __slots__ = ("_labels", "_outer", "tracing")
 
-    def __init__(self, labels: dict[str, object], tracing: Tracing | None) -> None:
+    def __init__(self, labels: dict[str, object], tracing: SpanMaker | None) -> None:
         self._labels = labels
         self.tracing = tracing
 
@@ -258,12 +258,12 @@ class Bound:
         CARRIED.reset(self._outer)
 
 
-def bound(**labels: str | None) -> Bound:
+def bound(**labels: str | None) -> BoundContext:
     """Let what is written within carry these labels too: `with bound(correlation_id=…):`."""
     outer = CARRIED.get()
     known: dict[str, object] = {} if outer is None else dict(outer.labels())
     known.update({name: value for name, value in labels.items() if value is not None})
-    return Bound(known, _tracing_of(outer))
+    return BoundContext(known, _tracing_of(outer))
 
 
 def span(name: str, **attributes: object) -> AbstractContextManager[None]:
@@ -276,8 +276,8 @@ def span(name: str, **attributes: object) -> AbstractContextManager[None]:
     return tracing.span(name, attributes, None if trace_id is None else str(trace_id))
 
 
-def _tracing_of(carried: Carried | None) -> Tracing | None:
-    return carried.tracing if isinstance(carried, Observed | Bound) else None
+def _tracing_of(carried: LogContext | None) -> SpanMaker | None:
+    return carried.tracing if isinstance(carried, ObservedRequest | BoundContext) else None
 
 
 def wants_traces(endpoint: str, environment: Mapping[str, str]) -> bool:
@@ -291,13 +291,13 @@ def wants_traces(endpoint: str, environment: Mapping[str, str]) -> bool:
 class Telemetry:
     """Log lines, metrics and traces of one process."""
 
-    def __init__(self, *, lines: Lines | None = None, otlp_endpoint: str = "") -> None:
+    def __init__(self, *, lines: LogOutput | None = None, otlp_endpoint: str = "") -> None:
         """`lines` is what `configure_logging` returned, here or earlier; else the standard error output."""
-        self.lines = lines or configured_lines() or Lines()
+        self.lines = lines or configured_lines() or LogOutput()
         self.numbers = Metrics()
         self.in_flight = 0
         self.streams = 0
-        self.tracing: Tracing | None = None
+        self.tracing: SpanMaker | None = None
         if wants_traces(otlp_endpoint, os.environ):
             # The SDK is loaded only where it is used: it would double the time that a start takes to import.
             module = importlib.import_module("mooring.gateways.telemetry.otlp")
@@ -306,9 +306,9 @@ class Telemetry:
         self.numbers.watch("mooring_event_streams", lambda: {(): self.streams})
         self.numbers.watch("mooring_log_lines_lost", lambda: {(): self.lines.lost})
 
-    def request(self, method: str, traced: Traced) -> Observed:
+    def request(self, method: str, traced: TraceLabels) -> ObservedRequest:
         """Observe one request: `with telemetry.request(method, traced) as observed:`."""
-        return Observed(self, method, traced)
+        return ObservedRequest(self, method, traced)
 
     def watch(self, name: str, source: Source) -> None:
         """Ask `source` for this gauge when the metrics are read; it answers with values by their labels."""
@@ -323,7 +323,7 @@ class Telemetry:
         """Observe one round of a worker. What it raises is counted and raised on: its loop says what came of it."""
         begun = perf_counter()
         outcome = "cancelled"
-        with Bound({"worker": worker}, self.tracing):
+        with BoundContext({"worker": worker}, self.tracing):
             try:
                 yield
                 outcome = "done"

@@ -9,7 +9,7 @@ speaks of a token, a password or the like loses its value; and in the finished t
 of our tokens, a bearer credential, a signed assertion, a password hash, a private key or the password of a
 URL is replaced, in messages and tracebacks too.
 
-A line that cannot be written (the reader has gone, the disk is full) is counted in `Lines.lost` and never
+A line that cannot be written (the reader has gone, the disk is full) is counted in `LogOutput.lost` and never
 fails the work that it was about.
 """
 
@@ -36,7 +36,7 @@ DEPTH_MAX: Final = 8
 Fields = MutableMapping[str, Any]
 
 
-class Carried(Protocol):
+class LogContext(Protocol):
     """The work under way, as far as its log lines are concerned."""
 
     def labels(self) -> dict[str, object]:
@@ -44,7 +44,7 @@ class Carried(Protocol):
         ...
 
 
-CARRIED: Final[ContextVar[Carried | None]] = ContextVar("mooring_carried", default=None)
+CARRIED: Final[ContextVar[LogContext | None]] = ContextVar("mooring_carried", default=None)
 """The work under way in this context; the tasks that it starts inherit it."""
 
 _SENSITIVE: Final = frozenset(
@@ -113,7 +113,7 @@ def error_fields(error: BaseException) -> dict[str, object]:
     }
 
 
-class Lines:
+class LogOutput:
     """Where the lines of a process go, and from which level on."""
 
     def __init__(self, level: str = "info", format: str = "json", stream: TextIO | None = None) -> None:
@@ -169,7 +169,7 @@ class Lines:
 class _Out:
     """What structlog takes for a logger."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: LogOutput) -> None:
         self.debug = self.info = self.warning = self.error = self.critical = self.msg = lines.put
 
 
@@ -230,7 +230,7 @@ _OF_EVERY_RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message
 class _Handler(logging.Handler):
     """Takes the standard library's records the same way."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: LogOutput) -> None:
         super().__init__(lines.threshold)
         self.lines = lines
 
@@ -256,15 +256,15 @@ _TELLS_ADDRESSES: Final = ("httpx", "httpcore", "urllib3", "hpack")
 """They log whole addresses at their lower levels, and a receiver's address may hold a credential."""
 
 
-def configured_lines() -> Lines | None:
+def configured_lines() -> LogOutput | None:
     """Where the lines of this process go, if that was configured."""
     handlers = logging.getLogger().handlers
     return next((each.lines for each in handlers if isinstance(each, _Handler)), None)
 
 
-def configure_logging(level: str = "info", format: str = "json", stream: TextIO | None = None) -> Lines:
+def configure_logging(level: str = "info", format: str = "json", stream: TextIO | None = None) -> LogOutput:
     """Send every log line of this process one way; calling it again replaces what was set before."""
-    lines = Lines(level, format, stream)
+    lines = LogOutput(level, format, stream)
     root = logging.getLogger()
     for handler in [each for each in root.handlers if isinstance(each, _Handler)]:
         root.removeHandler(handler)

@@ -51,7 +51,7 @@ GAUGES: Final[Mapping[str, Gauge]] = {
 }
 
 
-class Tally:
+class CounterValue:
     """A number that grows."""
 
     __slots__ = ("count",)
@@ -74,7 +74,7 @@ class _Requests(Collector):
     """Counts requests without locks: they are all observed in the thread of the event loop."""
 
     def __init__(self) -> None:
-        self.tallies: dict[tuple[str, str, str], Tally] = {}
+        self.tallies: dict[tuple[str, str, str], CounterValue] = {}
         self.durations: dict[tuple[str, str], Durations] = {}
 
     def collect(self) -> Iterator[Metric]:
@@ -119,7 +119,7 @@ class Metrics:
             buckets=BUCKETS,
             registry=self.registry,
         )
-        self._counted: dict[tuple[str, str | None, int | None], tuple[Tally, Durations]] = {}
+        self._counted: dict[tuple[str, str | None, int | None], tuple[CounterValue, Durations]] = {}
         self._watched = _Watched()
         self.registry.register(self._watched)
         ProcessCollector(registry=self.registry)
@@ -158,11 +158,11 @@ class Metrics:
         """All of it, in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def _bind(self, key: tuple[str, str | None, int | None]) -> tuple[Tally, Durations]:
+    def _bind(self, key: tuple[str, str | None, int | None]) -> tuple[CounterValue, Durations]:
         method, route, status = key
         shown = (bounded_method(method), template_of(route))
         children = (
-            self._requests.tallies.setdefault((*shown, NONE if status is None else str(status)), Tally()),
+            self._requests.tallies.setdefault((*shown, NONE if status is None else str(status)), CounterValue()),
             self._requests.durations.setdefault(shown, Durations()),
         )
         if method in METHODS:  # whoever invents methods does not fill our memory

@@ -31,7 +31,7 @@ TRACES_PATH: Final = "/v1/traces"
 Attribute = str | bool | int | float
 
 
-class Traced(Protocol):
+class TraceIds(Protocol):
     """The ids of a request, in hexadecimal digits."""
 
     @property
@@ -78,7 +78,7 @@ class RequestSpan:
         self._span.end()
 
 
-class Tracing:
+class OtlpTracing:
     """Makes spans and sends them."""
 
     def __init__(self, endpoint: str | None) -> None:
@@ -90,7 +90,7 @@ class Tracing:
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=address)))
         self._tracer = self._provider.get_tracer("mooring")
 
-    def request(self, traced: Traced) -> RequestSpan:
+    def request(self, traced: TraceIds) -> RequestSpan:
         """The span of a request begins, with the request's own ids."""
         trace_id = int(traced.trace_id, 16)
         parent = Context()

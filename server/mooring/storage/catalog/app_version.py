@@ -49,7 +49,7 @@ SELECT DISTINCT ON (t.generation) t.generation, t.source, t.trigger, t.target, t
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class VersionTransition:
     """One move of a version, and who made it and why."""
 
     generation: int
@@ -93,9 +93,9 @@ async def smoked(database: Database, acting: Acting, artifact_ids: list[str]) ->
     return {row["artifact_id"]: row["passed"] for row in await database.fetch(acting, SMOKED, artifact_ids)}
 
 
-async def history(database: Database, acting: Acting, version_id: str) -> list[Step]:
+async def history(database: Database, acting: Acting, version_id: str) -> list[VersionTransition]:
     """Every move of a version, the first one first."""
-    return [Step(*row) for row in await database.fetch(acting, HISTORY, version_id)]
+    return [VersionTransition(*row) for row in await database.fetch(acting, HISTORY, version_id)]
 
 
 def version_of(row: asyncpg.Record) -> AppVersion:

@@ -10,7 +10,7 @@ from typing import Final
 import asyncpg
 
 from mooring.core.catalog.artifact import Artifact
-from mooring.core.catalog.artifact_evidence import Step
+from mooring.core.catalog.artifact_evidence import ArtifactTransition
 from mooring.core.catalog.artifact_hold import ArtifactHold
 from mooring.core.catalog.artifact_promotion import CheckResult, Hold, VersionUse
 from mooring.core.catalog.artifact_trust import Evidence, EvidenceKind, SignatureFault
@@ -202,15 +202,15 @@ async def held_by(
     return instances, members
 
 
-async def history(database: Database, acting: Acting, artifact: Artifact) -> list[Step]:
+async def history(database: Database, acting: Acting, artifact: Artifact) -> list[ArtifactTransition]:
     """Every transition of an artifact, with who made it and why where this place may know."""
     owner = Acting(artifact.tenant_id)
     rows = await database.fetch(owner, HISTORY, artifact.id, HISTORY_MAX)
-    steps = [Step(*row) for row in rows]
+    steps = [ArtifactTransition(*row) for row in rows]
     if acting.tenant_id == artifact.tenant_id:
         return steps
     return [
-        Step(each.machine, each.generation, each.source, each.trigger, each.target, each.occurred_at, "")
+        ArtifactTransition(each.machine, each.generation, each.source, each.trigger, each.target, each.occurred_at, "")
         for each in steps
     ]
 

@@ -83,14 +83,14 @@ VERSIONS: Final = f"SELECT {VERSION_COLUMNS} FROM app_version v WHERE v.id = ANY
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class CatalogFilter:
     """What is looked for."""
 
     words: tuple[str, ...] = ()
     category: str | None = None
 
 
-async def page(database: Database, acting: Acting, sought: Sought, after: str, limit: int) -> list[App]:
+async def page(database: Database, acting: Acting, sought: CatalogFilter, after: str, limit: int) -> list[App]:
     """The next apps that the tenant sees, for the platform its own."""
     terms = _terms(sought)
     statement = WALK if len(terms) == 1 else LEAP
@@ -118,7 +118,7 @@ async def versions(database: Database, acting: Acting, version_ids: Iterable[str
     return {row["id"]: version_of(row) for row in rows}
 
 
-def _terms(sought: Sought) -> list[str]:
+def _terms(sought: CatalogFilter) -> list[str]:
     terms = [word[:WORD_LENGTH_MAX] for word in sought.words]
     if sought.category is not None:
         terms.append(f"category {sought.category}")  # no word has a space

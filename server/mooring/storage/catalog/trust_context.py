@@ -23,7 +23,7 @@ SELECT 'policy', p.id, p.tenant_id, p.project_id, NULL, NULL, p.rules, NULL, p.r
 
 
 @dataclass(frozen=True, slots=True)
-class Measures:
+class TrustRows:
     """What counts in a place now; every list is bounded where it is written."""
 
     sources: list[ArtifactSource]
@@ -31,18 +31,25 @@ class Measures:
     policies: list[Policy]
 
 
-async def measures(database: Database, acting: Acting, project_id: str | None) -> Measures:
+async def trust_rows(database: Database, acting: Acting, project_id: str | None) -> TrustRows:
     """Every source, every key that is not removed, and every layer of policy that counts here."""
-    found = Measures([], [], [])
+    found = TrustRows([], [], [])
     for row in await database.fetch(acting, MEASURES, acting.tenant_id, project_id):
         what, id, owner, first, second, third, rules, public_key, revision, created_at, updated_at, flag = row
         if what == "source":
             found.sources.append(ArtifactSource(id, owner, first, second, revision, created_at, flag))
         elif what == "key":
             key = SignerKey(
-                id=id, tenant_id=owner, fingerprint=first, removed_at=None, name=second, algorithm=third,
-                public_key=public_key, revision=revision, created_at=created_at,
-            )  # fmt: skip
+                id=id,
+                tenant_id=owner,
+                fingerprint=first,
+                removed_at=None,
+                name=second,
+                algorithm=third,
+                public_key=public_key,
+                revision=revision,
+                created_at=created_at,
+            )
             found.keys.append(key)
         else:
             found.policies.append(Policy(id, owner, first, rules, revision, created_at, updated_at))

@@ -7,7 +7,7 @@ from typing import Final
 
 import asyncpg
 
-from mooring.core.fleet.allocation import Allocation, Holding, Terms
+from mooring.core.fleet.allocation import Allocation, ProjectHolding, SkuTerms
 from mooring.core.fleet.allocation_group import AllocationGroup
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
 
@@ -63,7 +63,7 @@ class Occupancy:
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class AllocationFilter:
     """Which allocations of a project a list shows."""
 
     status: str | None = None
@@ -77,7 +77,7 @@ async def find(database: Database, acting: Acting, project_id: str, allocation_i
 
 
 async def page(
-    database: Database, acting: Acting, project_id: str, wanted: Filter, window: tuple[str, int]
+    database: Database, acting: Acting, project_id: str, wanted: AllocationFilter, window: tuple[str, int]
 ) -> list[Allocation]:
     """The next allocations of this project; `window` is the id after which they begin, and how many."""
     rows = await database.fetch(acting, LIST, project_id, *window, wanted.status, wanted.group_id)
@@ -108,16 +108,16 @@ async def of_groups(
     return found
 
 
-async def terms(database: Database, acting: Acting, sku: str) -> Terms | None:
+async def terms(database: Database, acting: Acting, sku: str) -> SkuTerms | None:
     """A SKU by slug or id."""
     row = await database.fetchrow(acting, TERMS, sku)
-    return None if row is None else Terms(*row)
+    return None if row is None else SkuTerms(*row)
 
 
-async def holding(database: Database, acting: Acting, project_id: str) -> Holding:
+async def holding(database: Database, acting: Acting, project_id: str) -> ProjectHolding:
     """What this project has, and the revision that guards its quota."""
     row = await database.fetchrow(acting, HOLDING, project_id)
-    return Holding(0, 0, 0) if row is None else Holding(*row)
+    return ProjectHolding(0, 0, 0) if row is None else ProjectHolding(*row)
 
 
 async def on_nodes(

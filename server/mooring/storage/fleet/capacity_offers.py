@@ -9,9 +9,9 @@ import time
 from typing import Final
 
 from mooring.core.catalog.compatibility import Capacity, CapacityShape
-from mooring.core.catalog.policy import Chain
-from mooring.core.fleet.allocation import Terms
-from mooring.core.fleet.capacity_offers import Held, MachineKind, ProjectCapacity, possible_for
+from mooring.core.catalog.policy import PolicyChain
+from mooring.core.fleet.allocation import SkuTerms
+from mooring.core.fleet.capacity_offers import HeldCapacity, MachineKind, ProjectCapacity, possible_for
 from mooring.core.fleet.inventory import facts_from
 from mooring.core.kernel.event import Event
 from mooring.storage.kernel.database import PLATFORM, Database
@@ -40,12 +40,12 @@ SELECT a.shape, a.gpu_count, a.node_id, n.host, n.region, {_INVENTORY},
  WHERE a.project_id = $1 AND a.status = 'active' ORDER BY a.id LIMIT $2"""
 
 
-class Fleet:
+class FleetCapacity:
     """The machines by their kinds, and the SKUs: one per process, read anew when something has changed."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._kept: tuple[list[MachineKind], list[Terms]] | None = None
+        self._kept: tuple[list[MachineKind], list[SkuTerms]] | None = None
         self._until = 0.0
         self._news = 0
 
@@ -59,29 +59,29 @@ class Fleet:
             self._kept = None
             self._news += 1
 
-    async def capacity_of(self, database: Database, project_id: str, chain: Chain) -> ProjectCapacity:
+    async def capacity_of(self, database: Database, project_id: str, chain: PolicyChain) -> ProjectCapacity:
         """The active allocations of a project, and what its policy lets it ask for."""
         kinds, terms = await self.read(database)
         return ProjectCapacity(tuple(await held(database, project_id)), possible_for(terms, kinds, chain))
 
-    async def read(self, database: Database) -> tuple[list[MachineKind], list[Terms]]:
+    async def read(self, database: Database) -> tuple[list[MachineKind], list[SkuTerms]]:
         """The kinds of machines, and what is sold."""
         async with self._lock:
             if self._kept is not None and time.monotonic() < self._until:
                 return self._kept
             news = self._news
-            found = await _kinds(database), [Terms(*row) for row in await database.fetch(PLATFORM, TERMS)]
+            found = await _kinds(database), [SkuTerms(*row) for row in await database.fetch(PLATFORM, TERMS)]
             # What changed while it was read is read again by the next who asks.
             self._kept = found if news == self._news else None
             self._until = time.monotonic() + KEPT_SECONDS
             return found
 
 
-async def held(database: Database, project_id: str) -> list[Held]:
+async def held(database: Database, project_id: str) -> list[HeldCapacity]:
     """The active allocations of a project, with the facts of their nodes."""
     rows = await database.fetch(PLATFORM, HELD, project_id, HELD_MAX)
     return [
-        Held(Capacity(CapacityShape(shape), count, node_id, facts_from(host, region, inventory)), occupied)
+        HeldCapacity(Capacity(CapacityShape(shape), count, node_id, facts_from(host, region, inventory)), occupied)
         for shape, count, node_id, host, region, inventory, occupied in rows
     ]
 

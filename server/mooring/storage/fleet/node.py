@@ -53,7 +53,7 @@ SELECT {_COLUMNS} FROM node n
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class NodeFilter:
     """Which nodes a list shows."""
 
     status: str | None = None
@@ -62,7 +62,7 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class NodeUsageCounts:
     """What stands on a node."""
 
     slots: int = 0
@@ -87,7 +87,7 @@ async def by_retired_key(database: Database, signing_key: bytes) -> Node | None:
     return None if row is None else node_of(row)
 
 
-async def page(database: Database, acting: Acting, wanted: Filter, after: str, limit: int) -> list[Node]:
+async def page(database: Database, acting: Acting, wanted: NodeFilter, after: str, limit: int) -> list[Node]:
     """The next nodes of a list."""
     rows = await database.fetch(acting, LIST, after, wanted.status, wanted.region, wanted.reachable, limit)
     return [node_of(row) for row in rows]
@@ -98,10 +98,10 @@ async def allocation_ids(database: Database, acting: Acting, node_id: str, limit
     return [row["id"] for row in await database.fetch(acting, ALLOCATIONS, node_id, limit)]
 
 
-async def counts(database: Database, acting: Acting, node_ids: Sequence[str]) -> dict[str, Counts]:
+async def counts(database: Database, acting: Acting, node_ids: Sequence[str]) -> dict[str, NodeUsageCounts]:
     """What stands on each of these nodes."""
     rows = await database.fetch(acting, COUNTS, list(node_ids))
-    return {row["id"]: Counts(row["slots"], row["free"], row["allocations"]) for row in rows}
+    return {row["id"]: NodeUsageCounts(row["slots"], row["free"], row["allocations"]) for row in rows}
 
 
 async def silent(database: Database, seconds: float, limit: int) -> list[Node]:

@@ -31,7 +31,7 @@ UPDATE node n
 RETURNING n.id"""
 
 
-class Presence:
+class NodePresence:
     """One per process."""
 
     def __init__(self) -> None:

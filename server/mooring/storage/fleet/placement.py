@@ -13,9 +13,9 @@ from typing import Final
 import asyncpg
 
 from mooring.core.fleet.allocation import Allocation, AllocationState
-from mooring.core.fleet.allocation_reconcile import NodeFacts, Seen, TaskFacts
-from mooring.core.fleet.placement import NodeSeen, SlotSeen
-from mooring.core.fleet.project_network import POOL_LABEL, Neighbour, Networks, ProjectNetwork
+from mooring.core.fleet.allocation_reconcile import AllocationSnapshot, NodeFacts, TaskFacts
+from mooring.core.fleet.placement import NodeSnapshot, SlotSnapshot
+from mooring.core.fleet.project_network import POOL_LABEL, NodeNeighbour, NodeNetworks, ProjectNetwork
 from mooring.core.fleet.slot import Slot
 from mooring.core.fleet.task import Task
 from mooring.storage.fleet.allocation import COLUMNS
@@ -108,7 +108,7 @@ _WIDTH: Final = len(Allocation.__slots__)
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class UnplacedAllocation:
     """An allocation without a place, and where its group stands, if it has to be there."""
 
     allocation: Allocation
@@ -116,17 +116,17 @@ class Waiting:
     node_id: str | None
 
 
-async def snapshot(database: Database) -> list[NodeSeen]:
+async def snapshot(database: Database) -> list[NodeSnapshot]:
     """All machines as they stand now."""
-    slots: dict[str, list[SlotSeen]] = {}
+    slots: dict[str, list[SlotSnapshot]] = {}
     for row in await database.fetch(PLATFORM, SLOTS):
-        slots.setdefault(row[0], []).append(SlotSeen(*row[1:]))
+        slots.setdefault(row[0], []).append(SlotSnapshot(*row[1:]))
     used = {row[0]: (frozenset(row[1]), bool(row[2])) for row in await database.fetch(PLATFORM, OCCUPANTS)}
     nodes = []
     for node_id, region, single, refuses in await database.fetch(PLATFORM, NODES):
         projects, exclusive = used.get(node_id, (frozenset(), False))
         nodes.append(
-            NodeSeen(
+            NodeSnapshot(
                 node_id,
                 region,
                 tuple(slots.get(node_id, ())),
@@ -139,10 +139,10 @@ async def snapshot(database: Database) -> list[NodeSeen]:
     return nodes
 
 
-async def requested(database: Database, limit: int) -> list[Waiting]:
+async def requested(database: Database, limit: int) -> list[UnplacedAllocation]:
     """What waits for a place, the oldest first."""
     rows = await database.fetch(PLATFORM, REQUESTED, limit)
-    return [Waiting(_allocation(row), row[_WIDTH], row[_WIDTH + 1]) for row in rows]
+    return [UnplacedAllocation(_allocation(row), row[_WIDTH], row[_WIDTH + 1]) for row in rows]
 
 
 async def requested_mark(database: Database) -> tuple[int, str]:
@@ -162,11 +162,11 @@ async def node_facts(database: Database, node_id: str) -> NodeFacts | None:
     return None if row is None else NodeFacts(*row)
 
 
-async def networks(database: Database, node_id: str) -> Networks:
+async def networks(database: Database, node_id: str) -> NodeNetworks:
     """The networks of a node and who is in them."""
     known = await database.fetch(PLATFORM, NETWORKS, node_id)
     there = await database.fetch(PLATFORM, NEIGHBOURS, node_id)
-    return Networks(tuple(ProjectNetwork(*row) for row in known), tuple(Neighbour(*row) for row in there))
+    return NodeNetworks(tuple(ProjectNetwork(*row) for row in known), tuple(NodeNeighbour(*row) for row in there))
 
 
 async def due(database: Database, now: datetime, after: str, limit: int) -> list[str]:
@@ -180,7 +180,7 @@ async def next_retry(database: Database) -> datetime | None:
     return moment
 
 
-async def seen(database: Database, allocation_ids: Sequence[str]) -> list[Seen]:
+async def allocation_snapshots(database: Database, allocation_ids: Sequence[str]) -> list[AllocationSnapshot]:
     """These allocations with all that decides what comes next."""
     found = [_seen(row) for row in await database.fetch(PLATFORM, SEEN, list(allocation_ids))]
     ending = [each for each in found if each.allocation.status == AllocationState.RELEASING]
@@ -206,7 +206,7 @@ async def _queued(database: Database, ids: Sequence[str]) -> dict[str, list[Task
     return queued
 
 
-def _seen(row: asyncpg.Record) -> Seen:
+def _seen(row: asyncpg.Record) -> AllocationSnapshot:
     allocation = _allocation(row)
     node = None
     if row["n_id"] is not None:
@@ -216,10 +216,16 @@ def _seen(row: asyncpg.Record) -> Seen:
     task = None
     if row["t_id"] is not None:
         task = TaskFacts(
-            row["t_id"], row["t_type"], row["t_status"], row["t_claimed"], row["t_arguments"], row["t_result"],
-            row["t_code"], row["t_detail"],
-        )  # fmt: skip
-    return Seen(
+            row["t_id"],
+            row["t_type"],
+            row["t_status"],
+            row["t_claimed"],
+            row["t_arguments"],
+            row["t_result"],
+            row["t_code"],
+            row["t_detail"],
+        )
+    return AllocationSnapshot(
         allocation=allocation,
         node=node,
         task=task,

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from mooring.core.fleet.receipt import Link, Receipt
+from mooring.core.fleet.receipt import Receipt, ReceiptChainLink
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
 
 _COLUMNS: Final = ", ".join(f"r.{name}" for name in Receipt.__slots__)
@@ -39,15 +39,15 @@ async def page(
     return [Receipt(*row) for row in await database.fetch(acting, PAGE, project_id, *place, allocation_id)]
 
 
-async def last_link(database: Database, node_id: str) -> Link | None:
+async def last_link(database: Database, node_id: str) -> ReceiptChainLink | None:
     """The end of a node's chain; none before its first receipt."""
     row = await database.fetchrow(PLATFORM, LAST, node_id)
-    return None if row is None else Link(*row)
+    return None if row is None else ReceiptChainLink(*row)
 
 
-async def chain(database: Database, node_id: str, first: int, last: int) -> list[Link]:
+async def chain(database: Database, node_id: str, first: int, last: int) -> list[ReceiptChainLink]:
     """A part of a node's chain by its hashes, whoever's receipts they are of."""
-    return [Link(*row) for row in await database.fetch(PLATFORM, CHAIN, node_id, first, last)]
+    return [ReceiptChainLink(*row) for row in await database.fetch(PLATFORM, CHAIN, node_id, first, last)]
 
 
 async def own_in_chain(

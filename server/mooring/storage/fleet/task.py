@@ -1,6 +1,7 @@
 """Tasks: found, listed, and looked at by those who move them.
 
-How tasks are claimed stands in `storage/fleet/task_claim.py`, what an agent reports of them in `storage/fleet/task_report.py`.
+How tasks are claimed stands in `storage/fleet/task_claim.py`, what an agent reports of them in
+`storage/fleet/task_report.py`.
 """
 
 from collections.abc import Sequence

@@ -71,7 +71,7 @@ CANCELLING_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class FencedTask:
     """A task under the fence of a claim."""
 
     task_id: str
@@ -79,15 +79,15 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class QueueSnapshot:
     """What there is to hand out: the nodes that have something queued, and what their agents are asked to end."""
 
     queued: frozenset[str]
-    cancelling: Mapping[str, tuple[Held, ...]]
+    cancelling: Mapping[str, tuple[FencedTask, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class SecretGrant:
     """A secret that a task gets: a stored one, sealed at rest, or a token for a repository."""
 
     name: str
@@ -97,29 +97,29 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedTask:
     """A task that was just taken for its node, and the key that its secrets are sealed to."""
 
     task: Task
     sealing_key: bytes
-    grants: tuple[Grant, ...] = field(default=())
+    grants: tuple[SecretGrant, ...] = field(default=())
 
 
-async def look(database: Database) -> Looked:
+async def look(database: Database) -> QueueSnapshot:
     """One look at everything that waits for agents; it costs as much as there are nodes with something queued."""
     queued: set[str] = set()
-    cancelling: dict[str, list[Held]] = {}
+    cancelling: dict[str, list[FencedTask]] = {}
     for node_id, task_id, fence in await database.fetch(PLATFORM, LOOK, CANCELLING_MAX):
         if task_id is None:
             queued.add(node_id)
         else:
-            cancelling.setdefault(node_id, []).append(Held(task_id, fence))
-    return Looked(frozenset(queued), {node_id: tuple(held) for node_id, held in cancelling.items()})
+            cancelling.setdefault(node_id, []).append(FencedTask(task_id, fence))
+    return QueueSnapshot(frozenset(queued), {node_id: tuple(held) for node_id, held in cancelling.items()})
 
 
 async def claim(
     database: Database, wanted: Sequence[tuple[str, int]], now: datetime, leased_until: datetime
-) -> list[Claimed]:
+) -> list[ClaimedTask]:
     """Take what is queued for these nodes, for each up to what its agent has room for."""
     node_ids, free = [node_id for node_id, _ in wanted], [room for _, room in wanted]
     try:
@@ -128,26 +128,26 @@ async def claim(
     except BROKEN as error:  # never tried again: nobody knows whether it was done, and a lease that is lost comes back
         raise unavailable("the database went away while tasks were claimed") from error
     size = len(NAMES)
-    return [Claimed(Task(*tuple(row)[:size]), row["sealing_key"]) for row in rows]
+    return [ClaimedTask(Task(*tuple(row)[:size]), row["sealing_key"]) for row in rows]
 
 
-async def grants(database: Database, task_ids: Sequence[str], now: datetime) -> dict[str, list[Grant]]:
+async def grants(database: Database, task_ids: Sequence[str], now: datetime) -> dict[str, list[SecretGrant]]:
     """The secrets that these tasks were granted, and that still count, by task."""
-    found: dict[str, list[Grant]] = {}
+    found: dict[str, list[SecretGrant]] = {}
     for row in await database.fetch(PLATFORM, GRANTS, list(task_ids), now):
         task_id, name, purpose, repository, *sealed = tuple(row)
         kept = None if sealed[0] is None else Sealed(*sealed)
-        found.setdefault(task_id, []).append(Grant(name, purpose, repository, kept))
+        found.setdefault(task_id, []).append(SecretGrant(name, purpose, repository, kept))
     return found
 
 
 async def renew(
-    database: Database, held: Sequence[tuple[str, Held]], stale_before: datetime, leased_until: datetime
-) -> list[tuple[str, Held, str | None]]:
+    database: Database, held: Sequence[tuple[str, FencedTask]], stale_before: datetime, leased_until: datetime
+) -> list[tuple[str, FencedTask, str | None]]:
     """Renew these leases of these nodes; each with its status, or none where it is no longer theirs.
 
     A lease that ends only after `stale_before` is left as it is: polls that follow each other quickly write nothing.
     """
     columns = ([node for node, _ in held], [each.task_id for _, each in held], [each.fence for _, each in held])
     rows = await database.fetch(PLATFORM, RENEW, *columns, stale_before, leased_until)
-    return [(row[0], Held(row[1], row[2]), row[3]) for row in rows]
+    return [(row[0], FencedTask(row[1], row[2]), row[3]) for row in rows]

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from mooring.core.fleet.task import Task
-from mooring.core.fleet.task_report import Append
+from mooring.core.fleet.task_report import LogAppend
 from mooring.storage.fleet.task import COLUMNS
 from mooring.storage.kernel.database import BROKEN, PLATFORM, Acting, Database, unavailable
 
@@ -49,7 +49,7 @@ async def progress(database: Database, held: tuple[str, int], told: Mapping[str,
 
 
 async def append(
-    database: Database, held: tuple[str, int], added: Append, leased_until: datetime, now: datetime
+    database: Database, held: tuple[str, int], added: LogAppend, leased_until: datetime, now: datetime
 ) -> bool:
     """Keep more of a task's output; False when the lease was lost, or another report was faster."""
     return bool(await _write(database, APPEND, *held, added.offset, added.chunk, added.truncated, leased_until, now))

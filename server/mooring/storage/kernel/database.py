@@ -26,7 +26,7 @@ import asyncpg
 import msgspec
 
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.storage.kernel.pool import Connection, Pool, PoolClosed, PoolExhausted
+from mooring.storage.kernel.pool import Pool, PoolClosed, PooledConnection, PoolExhausted
 
 Result = TypeVar("Result")
 TENANT_ROLE: Final = "mooring_tenant"
@@ -101,7 +101,7 @@ async def _as_tenant(connection: asyncpg.Connection) -> None:
     await _encode_json(connection)
 
 
-class Lent:
+class BorrowedConnection:
     """A connection while somebody uses it: `async with database.connection(acting) as connection:`."""
 
     __slots__ = ("_connection", "_pool", "_seconds", "_tenant_id")
@@ -111,7 +111,7 @@ class Lent:
         self._tenant_id = tenant_id
         self._seconds = seconds
 
-    async def __aenter__(self) -> Connection:
+    async def __aenter__(self) -> PooledConnection:
         connection = self._pool.take_now(self._tenant_id)
         if connection is None:
             try:
@@ -133,12 +133,12 @@ class Lent:
             self._pool.give(self._connection)
 
 
-class LentWithPlans(Lent):
+class BorrowedWithPlans(BorrowedConnection):
     """A connection that keeps its plans, made anew when they are old: the tables have grown since."""
 
     __slots__ = ()
 
-    async def __aenter__(self) -> Connection:
+    async def __aenter__(self) -> PooledConnection:
         connection = await super().__aenter__()
         now = asyncio.get_running_loop().time()
         if now - connection.planned_at > PLAN_SECONDS:
@@ -151,7 +151,7 @@ class LentWithPlans(Lent):
         return connection
 
 
-class Reader(Protocol):
+class RowReader(Protocol):
     """Whoever is asked for rows: the database as it is, or as it was at one moment."""
 
     async def fetch(self, acting: Acting, statement: str, *arguments: object) -> list[asyncpg.Record]:
@@ -161,12 +161,12 @@ class Reader(Protocol):
         """The first row of a read, or none."""
 
 
-class Moment:
+class ReadSnapshot:
     """The database as it was at one moment, for the one for whom it was opened."""
 
     __slots__ = ("_acting", "_connection")
 
-    def __init__(self, connection: Connection, acting: Acting) -> None:
+    def __init__(self, connection: PooledConnection, acting: Acting) -> None:
         self._connection = connection
         self._acting = acting
 
@@ -179,7 +179,7 @@ class Moment:
         """The first row of a read, or none."""
         return await self._for(acting).fetchrow(statement, *arguments)
 
-    def _for(self, acting: Acting) -> Connection:
+    def _for(self, acting: Acting) -> PooledConnection:
         if acting != self._acting:
             raise ValueError("this moment was opened for somebody else")
         return self._connection
@@ -208,11 +208,11 @@ class Database:
 
     async def _connect(
         self, prepare: Callable[[asyncpg.Connection], Awaitable[None]], extra: Mapping[str, str] = MappingProxyType({})
-    ) -> Connection:
+    ) -> PooledConnection:
         settings = self._settings
         connection = await asyncpg.connect(
             settings.url,
-            connection_class=Connection,
+            connection_class=PooledConnection,
             timeout=settings.connect_timeout_seconds,
             command_timeout=settings.statement_timeout_seconds + 5,
             statement_cache_size=500,
@@ -226,14 +226,14 @@ class Database:
             raise
         return connection
 
-    def connection(self, acting: Acting) -> Lent:
+    def connection(self, acting: Acting) -> BorrowedConnection:
         """A connection that speaks for `acting`."""
         if not self._is_open:
             raise unavailable("the database is not open")
         tenant_id, seconds = acting.tenant_id, self._settings.acquire_timeout_seconds
         if acting.keeps_plans:
-            return LentWithPlans(self._planned, None, seconds)
-        return Lent(self._platform if tenant_id is None else self._tenant, tenant_id, seconds)
+            return BorrowedWithPlans(self._planned, None, seconds)
+        return BorrowedConnection(self._platform if tenant_id is None else self._tenant, tenant_id, seconds)
 
     def connections(self) -> dict[tuple[str, ...], float]:
         """How many connections there are, by pool and state."""
@@ -244,27 +244,27 @@ class Database:
 
     async def fetch(self, acting: Acting, statement: str, *arguments: object) -> list[asyncpg.Record]:
         """All rows of a read."""
-        rows: list[asyncpg.Record] = await self._read(acting, Connection.fetch, statement, arguments)
+        rows: list[asyncpg.Record] = await self._read(acting, PooledConnection.fetch, statement, arguments)
         return rows
 
     async def fetchrow(self, acting: Acting, statement: str, *arguments: object) -> asyncpg.Record | None:
         """The first row of a read, or none."""
-        row: asyncpg.Record | None = await self._read(acting, Connection.fetchrow, statement, arguments)
+        row: asyncpg.Record | None = await self._read(acting, PooledConnection.fetchrow, statement, arguments)
         return row
 
     async def fetchval(self, acting: Acting, statement: str, *arguments: object) -> Any:
         """The first value of a read."""
-        return await self._read(acting, Connection.fetchval, statement, arguments)
+        return await self._read(acting, PooledConnection.fetchval, statement, arguments)
 
-    async def at_one_moment(self, acting: Acting, read: Callable[[Reader], Awaitable[Result]]) -> Result:
+    async def at_one_moment(self, acting: Acting, read: Callable[[RowReader], Awaitable[Result]]) -> Result:
         """What is read by several statements that all see the same: none of what is committed between them.
 
         `read` may be called once more from its beginning, so it only reads.
         """
 
-        async def all_of_it(connection: Connection) -> Result:
+        async def all_of_it(connection: PooledConnection) -> Result:
             async with connection.transaction(isolation="repeatable_read", readonly=True):
-                return await read(Moment(connection, acting))
+                return await read(ReadSnapshot(connection, acting))
 
         return await self._tried(acting, all_of_it)
 
@@ -273,7 +273,7 @@ class Database:
     ) -> Any:
         return await self._tried(acting, lambda connection: way(connection, statement, *arguments))
 
-    async def _tried(self, acting: Acting, way: Callable[[Connection], Awaitable[Result]]) -> Result:
+    async def _tried(self, acting: Acting, way: Callable[[PooledConnection], Awaitable[Result]]) -> Result:
         for last_try in (False, True):
             try:
                 async with self.connection(acting) as connection:

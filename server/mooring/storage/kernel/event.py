@@ -10,7 +10,7 @@ from typing import Final
 
 import asyncpg
 
-from mooring.core.kernel.event import BEGINNING, Event, Position
+from mooring.core.kernel.event import BEGINNING, Event, StreamPosition
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
 
 EVENT_COLUMNS: Final = """e.epoch, e.tx, e.seq, e.id, e.type, e.noun, e.subject_id, e.generation, e.tenant_id,
@@ -48,7 +48,7 @@ FORGOTTEN: Final = "SELECT epoch, tx, seq FROM event_horizon"
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class EventSelection:
     """Whose events: a project's, a tenant's, or all of the platform's; optionally of one correlation or instance."""
 
     tenant_id: str | None = None
@@ -73,16 +73,18 @@ class Selection:
         )
 
 
-async def read(database: Database, acting: Acting, selection: Selection, after: Position, limit: int) -> list[Event]:
+async def read(
+    database: Database, acting: Acting, selection: EventSelection, after: StreamPosition, limit: int
+) -> list[Event]:
     """The next events after a place, in order."""
     statement, further = selection.statement()
     return [event_of(row) for row in await database.fetch(acting, statement, *after, limit, *further)]
 
 
-async def head(database: Database) -> Position:
+async def head(database: Database) -> StreamPosition:
     """The newest place that may be relied on."""
     row = await database.fetchrow(PLATFORM, HEAD)
-    return BEGINNING if row is None else Position(*row)
+    return BEGINNING if row is None else StreamPosition(*row)
 
 
 async def unsettled(database: Database) -> bool:
@@ -90,13 +92,13 @@ async def unsettled(database: Database) -> bool:
     return bool(await database.fetchval(PLATFORM, UNSETTLED))
 
 
-async def forgotten(database: Database) -> Position:
+async def forgotten(database: Database) -> StreamPosition:
     """The place up to which events were deleted by retention."""
     row = await database.fetchrow(PLATFORM, FORGOTTEN)
-    return BEGINNING if row is None else Position(*row)
+    return BEGINNING if row is None else StreamPosition(*row)
 
 
 def event_of(row: asyncpg.Record) -> Event:
     """The event of a row with the columns above."""
     epoch, tx, seq, *rest = row
-    return Event(Position(epoch, tx, seq), *rest)
+    return Event(StreamPosition(epoch, tx, seq), *rest)

@@ -17,7 +17,7 @@ from typing import Final
 import asyncpg
 
 from mooring.core.kernel.errors import Refusal
-from mooring.core.kernel.event import BEGINNING, Event, Position
+from mooring.core.kernel.event import BEGINNING, Event, StreamPosition
 from mooring.storage.kernel import event as events
 from mooring.storage.kernel.database import BROKEN, PLATFORM, Acting, Database
 
@@ -35,7 +35,7 @@ NOTIFY_SECONDS: Final = 0.005
 log = logging.getLogger("mooring.hub")
 
 
-class Hub:
+class EventHub:
     """One per process."""
 
     def __init__(self, database: Database) -> None:
@@ -54,7 +54,7 @@ class Hub:
         self._closed = False
 
     @property
-    def head(self) -> Position:
+    def head(self) -> StreamPosition:
         """The newest place that this process has seen."""
         return self._head
 
@@ -95,7 +95,7 @@ class Hub:
         """Call this with the type of every event that is committed in this process, at once."""
         self._commit_hooks.append(hook)
 
-    def poke(self, types: Iterable[str] = ()) -> None:
+    def notify(self, types: Iterable[str] = ()) -> None:
         """Events of these types were committed here: look now, and tell the other processes."""
         for each in types:
             for hook in self._commit_hooks:
@@ -103,7 +103,9 @@ class Hub:
         self._look.set()
         self._notify.set()
 
-    async def read(self, selection: events.Selection, after: Position, limit: int) -> tuple[list[Event], Position]:
+    async def read(
+        self, selection: events.EventSelection, after: StreamPosition, limit: int
+    ) -> tuple[list[Event], StreamPosition]:
         """The next events of a selection after a place, and the place up to which that is all there is."""
         if after >= self._ring_after:
             found: list[Event] = []
@@ -121,7 +123,7 @@ class Hub:
             return found, found[-1].position
         return found, max(known, found[-1].position) if found else max(known, after)
 
-    async def wait(self, after: Position, timeout_seconds: float) -> bool:
+    async def wait(self, after: StreamPosition, timeout_seconds: float) -> bool:
         """Wait until there is something after this place; False when the time is over first."""
         if self._head > after or self._closed:
             return True
@@ -134,7 +136,7 @@ class Hub:
             return False
         return True
 
-    def _newer(self, after: Position) -> list[Event]:
+    def _newer(self, after: StreamPosition) -> list[Event]:
         """The events of the ring after a place; most followers are at its end, so look from there."""
         newer = []
         for event in reversed(self._ring):
@@ -165,7 +167,7 @@ class Hub:
     async def _take(self) -> None:
         """Read what is new into the ring."""
         while True:
-            batch = await events.read(self._database, PLATFORM, events.Selection(), self._head, BATCH)
+            batch = await events.read(self._database, PLATFORM, events.EventSelection(), self._head, BATCH)
             for event in batch:
                 if len(self._ring) == RING_SIZE:
                     self._ring_after = self._ring[0].position

@@ -14,7 +14,7 @@ SELECT i.fingerprint, i.status, i.body, i.correlation_id,
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptAnswer:
     """An answer that was given before."""
 
     fingerprint: bytes
@@ -24,7 +24,7 @@ class Kept:
     sealed: Sealed | None
 
 
-async def find(database: Database, acting: Acting, identity: tuple[str, str, str]) -> Kept | None:
+async def find(database: Database, acting: Acting, identity: tuple[str, str, str]) -> KeptAnswer | None:
     """The answer kept for (principal, route, key), if any."""
     row = await database.fetchrow(acting, FIND, *identity)
     if row is None:
@@ -39,4 +39,4 @@ async def find(database: Database, acting: Acting, identity: tuple[str, str, str
             row["wrapped_key"],
             row["ciphertext"],
         )
-    return Kept(row["fingerprint"], row["status"], row["body"], row["correlation_id"], sealed)
+    return KeptAnswer(row["fingerprint"], row["status"], row["body"], row["correlation_id"], sealed)

@@ -24,7 +24,7 @@ CLOSE_SECONDS_MAX: Final = 5.0
 NAME_TENANT: Final = "SELECT set_config('mooring.tenant', $1, false)"
 
 
-class Connection(asyncpg.Connection):
+class PooledConnection(asyncpg.Connection):
     """A connection that remembers for which tenant it speaks, since when it is idle, and how old its plans are."""
 
     __slots__ = ("idle_since", "planned_at", "tenant_named")
@@ -55,15 +55,15 @@ class PoolExhausted(Exception):
 class Pool:
     """At most `size` connections, made when they are needed."""
 
-    def __init__(self, make: Callable[[], Awaitable[Connection]], size: int) -> None:
+    def __init__(self, make: Callable[[], Awaitable[PooledConnection]], size: int) -> None:
         self._make = make
         self._size = size
         self._made = 0  # those that live or are being made
-        self._idle: list[Connection] = []  # the one that was used last is at the end
-        self._waiting: deque[asyncio.Future[Connection | None]] = deque()
+        self._idle: list[PooledConnection] = []  # the one that was used last is at the end
+        self._waiting: deque[asyncio.Future[PooledConnection | None]] = deque()
         self._sweeping: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
-        self._taken: set[Connection] = set()
+        self._taken: set[PooledConnection] = set()
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -75,7 +75,7 @@ class Pool:
         self._sweeping = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         self.give(await self._new())
 
-    def take_now(self, tenant_id: str | None) -> Connection | None:
+    def take_now(self, tenant_id: str | None) -> PooledConnection | None:
         """An idle connection that already speaks for the tenant, or none."""
         idle = self._idle
         for index in range(len(idle) - 1, -1, -1):
@@ -89,7 +89,7 @@ class Pool:
                 return connection
         return None
 
-    async def take(self, tenant_id: str | None, timeout_seconds: float) -> Connection:
+    async def take(self, tenant_id: str | None, timeout_seconds: float) -> PooledConnection:
         """A connection that speaks for the tenant; waits for one, and raises PoolExhausted when none comes free."""
         connection = self.take_now(tenant_id)
         if connection is not None:
@@ -105,7 +105,7 @@ class Pool:
                 raise
         return connection
 
-    def _another(self) -> Connection | None:
+    def _another(self) -> PooledConnection | None:
         """An idle connection that speaks for nobody, or for another when the pool has its full size.
 
         It is one of those that were idle for longer, by chance: if it were always the one that was idle for longest,
@@ -120,7 +120,7 @@ class Pool:
             self._made -= 1
         return None
 
-    async def _any(self, deadline: float) -> Connection:
+    async def _any(self, deadline: float) -> PooledConnection:
         while self._emptied is None:
             connection = self._another()
             if connection is None and self._made < self._size:
@@ -131,9 +131,9 @@ class Pool:
                 return connection
         raise PoolClosed
 
-    async def _wait(self, deadline: float) -> Connection | None:
+    async def _wait(self, deadline: float) -> PooledConnection | None:
         """What the next who gives one back hands over; none: there is room for a new one."""
-        turn: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
+        turn: asyncio.Future[PooledConnection | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
             async with asyncio.timeout_at(deadline):
@@ -149,7 +149,7 @@ class Pool:
                 raise PoolExhausted from error
             raise
 
-    async def _new(self) -> Connection:
+    async def _new(self) -> PooledConnection:
         self._made += 1
         try:
             connection = await self._make()
@@ -160,7 +160,7 @@ class Pool:
         self._taken.add(connection)
         return connection
 
-    def give(self, connection: Connection) -> None:
+    def give(self, connection: PooledConnection) -> None:
         """Take a connection back that did what it was asked to do."""
         if connection.is_closed() or connection.is_in_transaction() or self._emptied is not None:
             self.drop(connection)
@@ -170,20 +170,20 @@ class Pool:
         if not self._waiting or not self._call_next(connection):
             self._idle.append(connection)
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: PooledConnection) -> None:
         """Throw a connection away whose state nobody knows."""
         if connection in self._taken:  # else the pool was closed over it
             self._taken.discard(connection)
             self._end(connection)
 
-    def _end(self, connection: Connection) -> None:
+    def _end(self, connection: PooledConnection) -> None:
         connection.terminate()
         self._made -= 1
         self._call_next(None)
         if self._emptied is not None and not self._made and not self._emptied.done():
             self._emptied.set_result(None)
 
-    def _call_next(self, connection: Connection | None) -> bool:
+    def _call_next(self, connection: PooledConnection | None) -> bool:
         """Give whoever waits longest the connection, or word that there is room for a new one."""
         while self._waiting:
             turn = self._waiting.popleft()

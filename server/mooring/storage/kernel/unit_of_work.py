@@ -19,15 +19,15 @@ from typing import Any, Final
 import asyncpg
 
 from mooring.core.kernel.decision import (
-    Audited,
-    Change,
-    Context,
+    AuditRecord,
     Decision,
-    Guard,
-    Happened,
+    DecisionContext,
+    EventRecord,
     Insert,
-    Move,
     Remove,
+    RowGuard,
+    StateChange,
+    Update,
     Write,
 )
 from mooring.core.kernel.errors import Code, Refusal
@@ -83,7 +83,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StoredAnswer:
     """What is kept under an idempotency key: the answer, or the secret in which it is sealed."""
 
     principal_id: str
@@ -99,11 +99,11 @@ class Answer:
 async def apply(
     database: Database,
     acting: Acting,
-    context: Context,
+    context: DecisionContext,
     decision: Decision[Any],
     *,
     origin: Origin | None = None,
-    answer: Answer | None = None,
+    answer: StoredAnswer | None = None,
 ) -> None:
     """Write all of the decision, or raise and write nothing."""
     statement, arguments = compose(context, decision, origin or Origin(), answer)
@@ -117,7 +117,7 @@ async def apply(
 
 
 def compose(
-    context: Context, decision: Decision[Any], origin: Origin, answer: Answer | None
+    context: DecisionContext, decision: Decision[Any], origin: Origin, answer: StoredAnswer | None
 ) -> tuple[str, list[object]]:
     """The statement that writes all of the decision, and its arguments."""
     if decision.writes and not decision.audits and not decision.traceless:
@@ -146,7 +146,7 @@ def _meaning(error: asyncpg.PostgresError) -> Exception:
 
 
 def _rows(
-    context: Context, decision: Decision[Any], origin: Origin, answer: Answer | None
+    context: DecisionContext, decision: Decision[Any], origin: Origin, answer: StoredAnswer | None
 ) -> Iterator[tuple[tuple[Any, ...], tuple[object, ...]]]:
     """Each part of the statement: its shape, which makes the text, and its arguments."""
     generations: dict[str, int] = {}
@@ -159,10 +159,21 @@ def _rows(
     for audited in decision.audits:
         yield ("insert", "audit", AUDIT_COLUMNS), audit_row(context, audited, "done", origin)
     if answer is not None:
-        yield ("insert", "idempotency", IDEMPOTENCY_COLUMNS), (
-            answer.principal_id, answer.route, answer.key, answer.tenant_id, answer.fingerprint, answer.status,
-            answer.body, answer.secret_id, context.correlation_id, context.now,
-        )  # fmt: skip
+        yield (
+            ("insert", "idempotency", IDEMPOTENCY_COLUMNS),
+            (
+                answer.principal_id,
+                answer.route,
+                answer.key,
+                answer.tenant_id,
+                answer.fingerprint,
+                answer.status,
+                answer.body,
+                answer.secret_id,
+                context.correlation_id,
+                context.now,
+            ),
+        )
 
 
 def _is_born(write: Write) -> str | None:
@@ -175,7 +186,7 @@ def _is_row(part: tuple[tuple[Any, ...], tuple[object, ...]]) -> bool:
 
 
 def _write(
-    context: Context, write: Write, generations: dict[str, int]
+    context: DecisionContext, write: Write, generations: dict[str, int]
 ) -> Iterator[tuple[tuple[Any, ...], tuple[object, ...]]]:
     if isinstance(write, Insert):
         row = dict(write.row)
@@ -194,7 +205,7 @@ def _write(
                 ),
             )
         yield ("insert", write.noun, tuple(row)), tuple(row.values())
-    elif isinstance(write, Move):
+    elif isinstance(write, StateChange):
         status, generation = STATUS_COLUMNS.get(write.machine.name, ("status", "generation"))
         edge, after = write.edge, write.generation_expected + 1
         generations[write.id] = after
@@ -207,7 +218,7 @@ def _write(
             ("insert", "transition", TRANSITION_COLUMNS),
             _transition(context, write.machine.name, write.id, write.tenant_id, step),
         )
-    elif isinstance(write, Change):
+    elif isinstance(write, Update):
         guards: tuple[str, ...] = ("id", "revision")
         seen: tuple[object, ...] = (write.id, write.revision_expected)
         if write.generation_expected is not None:
@@ -218,37 +229,70 @@ def _write(
         )
     elif isinstance(write, Remove):
         yield ("delete", write.noun, ("id", "revision")), (write.id, write.revision_expected)
-    elif isinstance(write, Guard):
+    elif isinstance(write, RowGuard):
         yield ("guard", write.noun, tuple(write.seen)), tuple(write.seen.values())
 
 
 def _transition(
-    context: Context, machine: str, subject_id: str, tenant_id: object, step: tuple[int, str, str, Any]
+    context: DecisionContext, machine: str, subject_id: str, tenant_id: object, step: tuple[int, str, str, Any]
 ) -> tuple[object, ...]:
     generation, source, trigger, target = step
     return (
-        machine, subject_id, generation, tenant_id or PLATFORM_OWNER, source, trigger, target.value, context.now,
+        machine,
+        subject_id,
+        generation,
+        tenant_id or PLATFORM_OWNER,
+        source,
+        trigger,
+        target.value,
+        context.now,
         context.correlation_id,
-    )  # fmt: skip
+    )
 
 
-def _event(context: Context, event: Happened, generations: dict[str, int]) -> tuple[object, ...]:
+def _event(context: DecisionContext, event: EventRecord, generations: dict[str, int]) -> tuple[object, ...]:
     return (
-        context.mint(Prefix.EVENT), event.type.value, event.noun, event.subject_id, generations.get(event.subject_id),
-        event.tenant_id, event.project_id, event.app_slug, event.app_instance_id, context.actor.kind.value,
-        context.actor.id, *(event.under or (context.correlation_id, context.trace_id)), context.now, dict(event.data),
-    )  # fmt: skip
+        context.mint(Prefix.EVENT),
+        event.type.value,
+        event.noun,
+        event.subject_id,
+        generations.get(event.subject_id),
+        event.tenant_id,
+        event.project_id,
+        event.app_slug,
+        event.app_instance_id,
+        context.actor.kind.value,
+        context.actor.id,
+        *(event.under or (context.correlation_id, context.trace_id)),
+        context.now,
+        dict(event.data),
+    )
 
 
-def audit_row(context: Context, audited: Audited, outcome: str, origin: Origin) -> tuple[object, ...]:
+def audit_row(context: DecisionContext, audited: AuditRecord, outcome: str, origin: Origin) -> tuple[object, ...]:
     """The values of one audit row, in the order of AUDIT_COLUMNS."""
     actor = context.actor
     return (
-        context.mint(Prefix.AUDIT), context.now, outcome, audited.action, audited.noun, audited.subject_id,
-        audited.tenant_id, audited.project_id, actor.kind.value, actor.id, actor.token_id, actor.break_glass_id,
-        *(audited.under or (context.correlation_id, context.trace_id)), audited.before, audited.after, audited.reason,
-        origin.route, origin.remote_address, audited.app_instance_id,
-    )  # fmt: skip
+        context.mint(Prefix.AUDIT),
+        context.now,
+        outcome,
+        audited.action,
+        audited.noun,
+        audited.subject_id,
+        audited.tenant_id,
+        audited.project_id,
+        actor.kind.value,
+        actor.id,
+        actor.token_id,
+        actor.break_glass_id,
+        *(audited.under or (context.correlation_id, context.trace_id)),
+        audited.before,
+        audited.after,
+        audited.reason,
+        origin.route,
+        origin.remote_address,
+        audited.app_instance_id,
+    )
 
 
 @lru_cache(maxsize=1000)
@@ -284,7 +328,9 @@ def _statement(shapes: Shape) -> str:
     return f"WITH {', '.join(parts)} SELECT CASE WHEN {matched} THEN 1 ELSE stale_write() END"
 
 
-async def record_refusal(database: Database, context: Context, audited: Audited, outcome: str, origin: Origin) -> None:
+async def record_refusal(
+    database: Database, context: DecisionContext, audited: AuditRecord, outcome: str, origin: Origin
+) -> None:
     """Write the audit row of something that was refused; it has no other effect."""
     statement = _statement((("insert", "audit", AUDIT_COLUMNS),))
     try:

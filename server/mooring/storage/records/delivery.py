@@ -5,8 +5,8 @@ decided under and changes nothing when another holder has it by now. Only what p
 a replay, is a decision and goes through the unit of work.
 
 Claiming looks at one webhook at a time, so that the backlog of one never stands in front of another's. A delivery is
-claimed only when its event is behind the horizon of the stream (see `storage/kernel/event.py`): a receiver may follow the
-stream from the cursor it was sent, and would otherwise miss what was still open before it.
+claimed only when its event is behind the horizon of the stream (see `storage/kernel/event.py`): a receiver may follow
+the stream from the cursor it was sent, and would otherwise miss what was still open before it.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from typing import Final
 
 import asyncpg
 
-from mooring.core.kernel.event import Event, Position
+from mooring.core.kernel.event import Event, StreamPosition
 from mooring.core.records.delivery import Delivery, DeliveryStatus
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
 from mooring.storage.kernel.event import EVENT_COLUMNS, SETTLED
@@ -109,7 +109,7 @@ SELECT (SELECT count(*) FROM delivery WHERE status = 'queued') AS queued,
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedDelivery:
     """A delivery under a lease, with its event, if that is still kept."""
 
     delivery: Delivery
@@ -169,18 +169,18 @@ async def waiting(database: Database, limit: int) -> list[tuple[str, datetime]]:
 
 async def claim(
     database: Database, webhook_id: str, now: datetime, leased_until: datetime, limit: int
-) -> list[Claimed]:
+) -> list[ClaimedDelivery]:
     """Take the next due deliveries of a webhook under a lease."""
     rows = await database.fetch(PLATFORM, CLAIM, webhook_id, now, leased_until, limit)
     return [_claimed(row) for row in rows]
 
 
-def _claimed(row: asyncpg.Record) -> Claimed:
+def _claimed(row: asyncpg.Record) -> ClaimedDelivery:
     values = tuple(row)
     size = len(_NAMES)
     epoch, tx, seq, *rest = values[size:]
-    event = None if rest[0] is None else Event(Position(epoch, tx, seq), *rest)
-    return Claimed(Delivery(*values[:size]), event)
+    event = None if rest[0] is None else Event(StreamPosition(epoch, tx, seq), *rest)
+    return ClaimedDelivery(Delivery(*values[:size]), event)
 
 
 async def delivered(database: Database, delivery: Delivery, now: datetime, status: int | None) -> bool:

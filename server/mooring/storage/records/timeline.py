@@ -10,8 +10,8 @@ from typing import Final
 
 import asyncpg
 
-from mooring.core.kernel.event import Position
-from mooring.core.records.timeline import Entry
+from mooring.core.kernel.event import StreamPosition
+from mooring.core.records.timeline import TimelineRow
 from mooring.storage.kernel.database import Acting, Database
 
 _HORIZON: Final = "(pg_snapshot_xmin(pg_current_snapshot())::text)::bigint"
@@ -50,7 +50,7 @@ OF_BOTH_WITHOUT_AUDIT: Final = _merged(f"{_EVENT} {_BY_BOTH}")
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class TimelineSelection:
     """Whose timeline: of one instance, of one correlation id, or of both, within a project."""
 
     project_id: str
@@ -71,12 +71,14 @@ class Story:
         return found, (self.project_id, self.correlation_id)
 
 
-async def read(database: Database, acting: Acting, story: Story, after: Position, limit: int) -> list[Entry]:
+async def read(
+    database: Database, acting: Acting, story: TimelineSelection, after: StreamPosition, limit: int
+) -> list[TimelineRow]:
     """The next entries after a place, in order."""
     statement, further = story.statement()
     return [_entry(row) for row in await database.fetch(acting, statement, *after, limit, *further)]
 
 
-def _entry(row: asyncpg.Record) -> Entry:
+def _entry(row: asyncpg.Record) -> TimelineRow:
     epoch, tx, seq, *rest = row
-    return Entry(Position(epoch, tx, seq), *rest)
+    return TimelineRow(StreamPosition(epoch, tx, seq), *rest)

@@ -26,7 +26,7 @@ RECEIVER: Final = "SELECT w.url, w.tenant_id FROM webhook w WHERE w.id = $1 AND 
 
 
 @dataclass(frozen=True, slots=True)
-class Receiver:
+class WebhookReceiver:
     """Where a webhook's messages go, and what they are signed with: the present key first."""
 
     url: str
@@ -56,12 +56,12 @@ async def keys(database: Database, acting: Acting, webhook_id: str, now: datetim
     return tuple(Sealed(*row) for row in await database.fetch(acting, KEYS, webhook_id, now))
 
 
-async def receiver(database: Database, webhook_id: str, now: datetime) -> Receiver | None:
+async def receiver(database: Database, webhook_id: str, now: datetime) -> WebhookReceiver | None:
     """Where to send, for the worker; none when the webhook is paused or gone."""
     row = await database.fetchrow(PLATFORM, RECEIVER, webhook_id)
     if row is None:
         return None
-    return Receiver(row["url"], row["tenant_id"], await keys(database, PLATFORM, webhook_id, now))
+    return WebhookReceiver(row["url"], row["tenant_id"], await keys(database, PLATFORM, webhook_id, now))
 
 
 def webhook_of(row: asyncpg.Record) -> Webhook:

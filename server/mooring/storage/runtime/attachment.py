@@ -9,7 +9,7 @@ import asyncpg
 from mooring.core.runtime.attachment import Attachment
 from mooring.core.runtime.instance import Instance
 from mooring.core.runtime.operation import Operation
-from mooring.storage.kernel.database import Acting, Database, Reader
+from mooring.storage.kernel.database import Acting, Database, RowReader
 from mooring.storage.runtime.instance import INSTANCE_COLUMNS, OPERATION_COLUMNS, instance_of, operation_of
 
 NAMES: Final = tuple(field.name for field in fields(Attachment))
@@ -61,14 +61,12 @@ async def page_of_instance(
     return [attachment_of(row) for row in await database.fetch(acting, OF_INSTANCE, *place, *window, status)]
 
 
-async def live_of(database: Reader, acting: Acting, instance_id: str) -> list[Attachment]:
+async def live_of(database: RowReader, acting: Acting, instance_id: str) -> list[Attachment]:
     """The attachments to an instance that are not over."""
     return [attachment_of(row) for row in await database.fetch(acting, LIVE_OF, instance_id)]
 
 
-async def of_operation(
-    database: Database, acting: Acting, instance_id: str, operation_id: str
-) -> Attachment | None:  # fmt: skip
+async def of_operation(database: Database, acting: Acting, instance_id: str, operation_id: str) -> Attachment | None:
     """The attachment that an operation makes or ends, while it is not over."""
     row = await database.fetchrow(acting, OF_OPERATION, instance_id, operation_id)
     return None if row is None else attachment_of(row)
@@ -89,7 +87,7 @@ async def shared_instance(database: Database, acting: Acting, instance_id: str) 
 
 async def find_operation(
     database: Database, acting: Acting, attachment: Attachment, operation_id: str
-) -> Operation | None:  # fmt: skip
+) -> Operation | None:
     """An operation that is for this attachment, and no other one of the owning project."""
     place = (attachment.owning_project_id, attachment.instance_id)
     row = await database.fetchrow(acting, OPERATION, *place, operation_id, attachment.id)

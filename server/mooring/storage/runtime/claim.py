@@ -17,12 +17,12 @@ from mooring.core.catalog.artifact_hold import ArtifactHold
 from mooring.core.fleet.allocation import Allocation
 from mooring.core.fleet.inventory import facts_from
 from mooring.core.fleet.task import Task
-from mooring.core.runtime.claim import Claim, Held
+from mooring.core.runtime.claim import FencedInstance, InstanceClaim
 from mooring.core.runtime.instance import Instance
 from mooring.core.runtime.member import Member
 from mooring.storage.fleet.allocation import COLUMNS as ALLOCATION_COLUMNS
 from mooring.storage.fleet.task import COLUMNS as TASK_COLUMNS
-from mooring.storage.kernel.database import BROKEN, PLATFORM, WITH_KEPT_PLANS, Acting, Database, Reader, unavailable
+from mooring.storage.kernel.database import BROKEN, PLATFORM, WITH_KEPT_PLANS, Acting, Database, RowReader, unavailable
 from mooring.storage.runtime.instance import INSTANCE_COLUMNS, INSTANCE_NAMES, MEMBER_COLUMNS, instance_of, member_of
 
 LOOK_MAX: Final = 200
@@ -138,7 +138,7 @@ SELECT id, tenant_id, project_id, digest, holder_noun, holder_id, version_id, re
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class ClaimRequester:
     """Who asks for instances: the account, and the holder that it speaks for."""
 
     service_account_id: str
@@ -148,7 +148,7 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class LeaseRenewal:
     """When it is, which leases are renewed, and until when they then last."""
 
     now: datetime
@@ -157,25 +157,25 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ClaimResult:
     """What one statement gave: new claims, claims that are no longer the holder's, and whether there may be more."""
 
-    claims: tuple[Held, ...]
-    lost: tuple[Held, ...]
+    claims: tuple[FencedInstance, ...]
+    lost: tuple[FencedInstance, ...]
     looked: int
     next_at: datetime | None  # when the next lease of somebody else ends
 
 
-async def claim(database: Database, asking: Asking, held: Sequence[Held], free: int, lease: Lease) -> Taken:
+async def claim(
+    database: Database, asking: ClaimRequester, held: Sequence[FencedInstance], free: int, lease: LeaseRenewal
+) -> ClaimResult:
     """Renew what is held, and take what is offered, up to `free`."""
     columns = ([each.instance_id for each in held], [each.fence for each in held])
     moments = (lease.now, lease.stale_before, lease.until)
     statement = CLAIM if free else RENEW
     try:
         async with database.connection(WITH_KEPT_PLANS) as connection:
-            rows = await connection.fetch(
-                statement, asking.service_account_id, asking.holder, *columns, *moments, free
-            )  # fmt: skip
+            rows = await connection.fetch(statement, asking.service_account_id, asking.holder, *columns, *moments, free)
     except BROKEN as error:  # never tried again: what was taken is given to the same holder when it asks anew
         raise unavailable("the database went away while instances were claimed") from error
     except asyncpg.DeadlockDetectedError as error:  # one holder that asks twice at once, for the same in another order
@@ -183,41 +183,41 @@ async def claim(database: Database, asking: Asking, held: Sequence[Held], free: 
     claims, lost, looked, next_at = [], [], 0, None
     for what, instance_id, fence, at in rows:
         if what == "claim":
-            claims.append(Held(instance_id, fence))
+            claims.append(FencedInstance(instance_id, fence))
         elif what == "lost":
-            lost.append(Held(instance_id, fence))
+            lost.append(FencedInstance(instance_id, fence))
         elif what == "looked":
             looked = fence
         else:
             next_at = at
-    return Taken(tuple(claims), tuple(lost), looked, next_at)
+    return ClaimResult(tuple(claims), tuple(lost), looked, next_at)
 
 
-async def release(database: Database, asking: Asking, held: Sequence[Held]) -> list[str]:
+async def release(database: Database, asking: ClaimRequester, held: Sequence[FencedInstance]) -> list[str]:
     """Give these back; which of them were the holder's."""
     columns = ([each.instance_id for each in held], [each.fence for each in held])
     rows = await database.fetch(PLATFORM, RELEASE, asking.service_account_id, asking.holder, *columns)
     return [row[0] for row in rows]
 
 
-async def was_seen(database: Database, asking: Asking, now: datetime, stale_before: datetime) -> None:
+async def was_seen(database: Database, asking: ClaimRequester, now: datetime, stale_before: datetime) -> None:
     """An adapter asked for work under this account."""
     place = (asking.service_account_id, asking.tenant_id, asking.project_id, asking.holder)
     await database.fetch(PLATFORM, SEEN, *place, now, stale_before)
 
 
 async def find(
-    database: Reader, acting: Acting, project_id: str, account_id: str, instance_id: str
-) -> tuple[Claim, Instance] | None:
+    database: RowReader, acting: Acting, project_id: str, account_id: str, instance_id: str
+) -> tuple[InstanceClaim, Instance] | None:
     """An instance of this account with its claim."""
     row = await database.fetchrow(acting, FIND, project_id, instance_id, account_id)
     if row is None:
         return None
     holder, fence = row[len(INSTANCE_NAMES) :]
-    return Claim(instance_id, account_id, holder, fence), instance_of(row)
+    return InstanceClaim(instance_id, account_id, holder, fence), instance_of(row)
 
 
-async def tasks(database: Reader, acting: Acting, instance_id: str, operation_ids: Sequence[str]) -> list[Task]:
+async def tasks(database: RowReader, acting: Acting, instance_id: str, operation_ids: Sequence[str]) -> list[Task]:
     """The tasks of these operations, newest first, then the newest look at each member of the instance.
 
     A look is a task of its adapter's that belongs to no operation.
@@ -232,31 +232,31 @@ async def find_task(database: Database, acting: Acting, project_id: str, instanc
     return None if row is None else Task(*row)
 
 
-async def manifests(database: Reader, acting: Acting, version_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+async def manifests(database: RowReader, acting: Acting, version_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The manifests of these versions, by version."""
     return {row[0]: row[1] for row in await database.fetch(acting, MANIFESTS, list(version_ids))}
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSeen:
+class MemberNodeView:
     """What an adapter is told of the node of a member."""
 
     reachable: bool
     facts: dict[str, Any]
 
 
-async def nodes(database: Database, node_ids: Sequence[str]) -> dict[str, NodeSeen]:
+async def nodes(database: Database, node_ids: Sequence[str]) -> dict[str, MemberNodeView]:
     """These nodes, by id: whether they answer, and their facts."""
     if not node_ids:
         return {}
     rows = await database.fetch(PLATFORM, NODES, list(node_ids))
     return {
-        node_id: NodeSeen(reachable, dict(facts_from(host, region, inventory)))
+        node_id: MemberNodeView(reachable, dict(facts_from(host, region, inventory)))
         for node_id, host, region, inventory, reachable in rows
     }
 
 
-async def allocations(database: Reader, acting: Acting, ids: Sequence[str]) -> dict[str, Allocation]:
+async def allocations(database: RowReader, acting: Acting, ids: Sequence[str]) -> dict[str, Allocation]:
     """These allocations, by id."""
     return {row["id"]: Allocation(*row) for row in await database.fetch(acting, ALLOCATIONS, list(ids))}
 

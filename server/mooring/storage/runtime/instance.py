@@ -1,7 +1,7 @@
 """Instances, their members and their operations: found and listed.
 
-What the runtime worker looks for stands in `storage/runtime/instance_reconcile.py`, what adapters claim in `storage/runtime/claim.py`; both
-read rows by the columns that are named here.
+What the runtime worker looks for stands in `storage/runtime/instance_reconcile.py`, what adapters claim in
+`storage/runtime/claim.py`; both read rows by the columns that are named here.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from mooring.core.runtime.member import Member
 from mooring.core.runtime.operation import Operation
 from mooring.storage.catalog.app_version import COLUMNS as VERSION_COLUMNS
 from mooring.storage.catalog.app_version import version_of
-from mooring.storage.kernel.database import PLATFORM, Acting, Database, Reader
+from mooring.storage.kernel.database import PLATFORM, Acting, Database, RowReader
 
 INSTANCE_NAMES: Final = tuple(field.name for field in fields(Instance))
 MEMBER_NAMES: Final = tuple(field.name for field in fields(Member))
@@ -75,7 +75,7 @@ SELECT a.id, a.node_id, n.unreachable_since IS NULL AND n.status <> 'retired'
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class MemberBinding:
     """Where a member's allocation is, and whether that machine answers."""
 
     node_id: str | None
@@ -83,7 +83,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ClaimHolder:
     """Who holds an instance, since when, and until when unless he says that he lives."""
 
     holder: str
@@ -92,7 +92,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class MemberClosing:
     """By what a member's end is known."""
 
     id: str
@@ -110,7 +110,7 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class InstanceFilter:
     """Which rows a list shows; `kind` is an instance's app, a member's component or an operation's kind."""
 
     status: str | None = None
@@ -125,7 +125,7 @@ async def find(database: Database, acting: Acting, project_id: str, instance_id:
 
 
 async def page(
-    database: Database, acting: Acting, project_id: str, wanted: Filter, window: tuple[str, int]
+    database: Database, acting: Acting, project_id: str, wanted: InstanceFilter, window: tuple[str, int]
 ) -> list[Instance]:
     """The next instances of this project; `window` is the id after which they begin, and how many."""
     categories = None if wanted.categories is None else list(wanted.categories)
@@ -140,14 +140,14 @@ async def find_member(database: Database, acting: Acting, place: tuple[str, str]
 
 
 async def page_members(
-    database: Database, acting: Acting, place: tuple[str, str], wanted: Filter, window: tuple[str, int]
+    database: Database, acting: Acting, place: tuple[str, str], wanted: InstanceFilter, window: tuple[str, int]
 ) -> list[Member]:
     """The next members of an instance, tombstones among them; `place` is its project and itself."""
     rows = await database.fetch(acting, LIST_MEMBERS, *place, *window, wanted.status, wanted.kind)
     return [member_of(row) for row in rows]
 
 
-async def members_of(database: Reader, acting: Acting, instance_ids: Sequence[str]) -> dict[str, list[Member]]:
+async def members_of(database: RowReader, acting: Acting, instance_ids: Sequence[str]) -> dict[str, list[Member]]:
     """The members of each instance that are not removed, by component and ordinal."""
     found: dict[str, list[Member]] = {each: [] for each in instance_ids}
     for row in await database.fetch(acting, MEMBERS_OF, list(instance_ids)):
@@ -165,14 +165,16 @@ async def find_operation(
 
 
 async def page_operations(
-    database: Database, acting: Acting, place: tuple[str, str], wanted: Filter, window: tuple[str, int]
+    database: Database, acting: Acting, place: tuple[str, str], wanted: InstanceFilter, window: tuple[str, int]
 ) -> list[Operation]:
     """The next older operations of an instance, without actions that only read; `place` is its project and itself."""
     rows = await database.fetch(acting, LIST_OPERATIONS, *place, *window, wanted.status, wanted.kind)
     return [operation_of(row) for row in rows]
 
 
-async def open_operations(database: Reader, acting: Acting, instance_ids: Sequence[str]) -> dict[str, list[Operation]]:
+async def open_operations(
+    database: RowReader, acting: Acting, instance_ids: Sequence[str]
+) -> dict[str, list[Operation]]:
     """The operations of each instance that are not over, oldest first."""
     found: dict[str, list[Operation]] = {each: [] for each in instance_ids}
     for row in await database.fetch(acting, OPEN_OPERATIONS, list(instance_ids)):
@@ -196,16 +198,16 @@ def operation_of(row: asyncpg.Record, start: int = 0) -> Operation:
     return Operation(**dict(zip(OPERATION_NAMES, row[start : start + len(OPERATION_NAMES)], strict=True)))
 
 
-async def claims(database: Database, acting: Acting, instance_ids: Sequence[str]) -> dict[str, Claim]:
+async def claims(database: Database, acting: Acting, instance_ids: Sequence[str]) -> dict[str, ClaimHolder]:
     """Who holds these instances now, of those that anybody holds."""
     rows = await database.fetch(acting, CLAIMS, list(instance_ids))
-    return {row[0]: Claim(row[1], row[2], row[3]) for row in rows}
+    return {row[0]: ClaimHolder(row[1], row[2], row[3]) for row in rows}
 
 
-async def bindings(database: Database, allocation_ids: Sequence[str]) -> dict[str, Binding]:
+async def bindings(database: Database, allocation_ids: Sequence[str]) -> dict[str, MemberBinding]:
     """Where these allocations are: machines are the platform's, and no more than this is told of them."""
     rows = await database.fetch(PLATFORM, BINDINGS, list(allocation_ids))
-    return {row[0]: Binding(row[1], None if row[1] is None else bool(row[2])) for row in rows}
+    return {row[0]: MemberBinding(row[1], None if row[1] is None else bool(row[2])) for row in rows}
 
 
 async def last_stop(database: Database, acting: Acting, instance_id: str) -> Operation | None:
@@ -216,9 +218,9 @@ async def last_stop(database: Database, acting: Acting, instance_id: str) -> Ope
 
 async def closing_records(
     database: Database, acting: Acting, place: tuple[str, str], window: tuple[str, int]
-) -> list[Closed]:
+) -> list[MemberClosing]:
     """The next closing records of an instance's members; `place` is its project and itself."""
-    return [Closed(*row) for row in await database.fetch(acting, CLOSING_RECORDS, *place, *window)]
+    return [MemberClosing(*row) for row in await database.fetch(acting, CLOSING_RECORDS, *place, *window)]
 
 
 async def held_digests(database: Database, acting: Acting, instance_id: str) -> frozenset[str]:

@@ -17,16 +17,16 @@ from mooring.core.fleet.allocation import Allocation
 from mooring.core.fleet.allocation_reconcile import TaskFacts
 from mooring.core.fleet.runtime_secret import RuntimeSecret
 from mooring.core.fleet.task import Task
-from mooring.core.runtime.circuit_breaker import WINDOW, CircuitFacts, Deployed
+from mooring.core.runtime.circuit_breaker import WINDOW, CircuitFacts, LaunchOutcome
 from mooring.core.runtime.instance_snapshot import (
     GRACEFUL,
-    Closed,
-    Limits,
+    AttachmentSnapshot,
+    ClaimWatch,
+    ClosedMember,
+    InstanceSnapshot,
+    MemberSnapshot,
     NodeStanding,
-    SeenAttachment,
-    SeenInstance,
-    SeenMember,
-    Watch,
+    TimeLimits,
 )
 from mooring.core.runtime.member import MemberState
 from mooring.core.runtime.operation import TEARDOWN_KINDS, Operation, OperationKind, Phase
@@ -271,19 +271,19 @@ _MEMBER_WIDTH: Final = len(MEMBER_NAMES)
 _ALLOCATION_WIDTH: Final = len(Allocation.__slots__)
 
 
-async def due(database: Database, now: datetime, limits: Limits, after: str, limit: int) -> list[str]:
+async def due(database: Database, now: datetime, limits: TimeLimits, after: str, limit: int) -> list[str]:
     """The instances that have a next step now, after this id."""
     lengths = (limits.claim, limits.cancel, limits.step, limits.lease)
     return [row[0] for row in await database.fetch(WITH_KEPT_PLANS, DUE, now, after, limit, *lengths)]
 
 
-async def next_moment(database: Database, now: datetime, limits: Limits) -> datetime | None:
+async def next_moment(database: Database, now: datetime, limits: TimeLimits) -> datetime | None:
     """When the next deadline or pause is over."""
     moment: datetime | None = await database.fetchval(PLATFORM, NEXT, now, limits.claim)
     return moment
 
 
-async def seen(database: Database, now: datetime, instance_ids: Sequence[str]) -> list[SeenInstance]:
+async def snapshot(database: Database, now: datetime, instance_ids: Sequence[str]) -> list[InstanceSnapshot]:
     """These instances with all that decides what comes next."""
     if not instance_ids:
         return []
@@ -298,9 +298,9 @@ async def seen(database: Database, now: datetime, instance_ids: Sequence[str]) -
     late = [o.id for each in found for o in each.operations if o.phase == Phase.ADAPTER and o.deadline_at <= now]
     late += [o.id for each in found for o in each.operations if o.steps and o.id not in late]
     deploys = {row["instance_id"]: operation_of(row) for row in await _fetch(database, LAST_DEPLOYS, begun)}
-    closed: dict[str, list[Closed]] = {}
+    closed: dict[str, list[ClosedMember]] = {}
     for instance_id, *rest in await _fetch(database, CLOSED, ending):
-        closed.setdefault(instance_id, []).append(Closed(*rest))
+        closed.setdefault(instance_id, []).append(ClosedMember(*rest))
     holds = _by([ArtifactHold(**dict(row)) for row in await _fetch(database, HOLDS, letting_go)], "holder_id")
     secrets = _by([RuntimeSecret(*row) for row in await _fetch(database, SECRETS, ending)], "instance_id")
     lines = {row[0]: row[1] for row in await _fetch(database, LAST_LINES, late)}
@@ -321,20 +321,18 @@ async def seen(database: Database, now: datetime, instance_ids: Sequence[str]) -
     ]
 
 
-async def _attachments(database: Database, found: Sequence[SeenInstance]) -> dict[str, list[SeenAttachment]]:
+async def _attachments(database: Database, found: Sequence[InstanceSnapshot]) -> dict[str, list[AttachmentSnapshot]]:
     """What other projects have of these instances; nothing is asked where none is the tenant's."""
     shared = [each.instance.id for each in found if each.instance.is_shared]
-    attachments: dict[str, list[SeenAttachment]] = {}
+    attachments: dict[str, list[AttachmentSnapshot]] = {}
     for row in await _fetch(database, ATTACHMENTS, shared):
         attachment, last = attachment_of(row), row[len(ATTACHMENT_NAMES)]
         operation = None if last is None else operation_of(row, len(ATTACHMENT_NAMES))
-        attachments.setdefault(attachment.instance_id, []).append(SeenAttachment(attachment, operation))
+        attachments.setdefault(attachment.instance_id, []).append(AttachmentSnapshot(attachment, operation))
     return attachments
 
 
-async def _circuits(
-    database: Database, now: datetime, found: Sequence[SeenInstance]
-) -> dict[str, CircuitFacts]:  # fmt: skip
+async def _circuits(database: Database, now: datetime, found: Sequence[InstanceSnapshot]) -> dict[str, CircuitFacts]:
     """How other launches went, for each instance whose launch has not been offered yet; nothing where none failed."""
     waiting = {
         each.instance.id: (str(o.request.get("version_id")), o.request.get("shape"), each.instance.tenant_id)
@@ -349,7 +347,7 @@ async def _circuits(
     rows = [*failed, *await database.fetch(PLATFORM, DEPLOYS_GOOD, versions, since)]
     return {
         instance_id: CircuitFacts(
-            tenant_id, [Deployed(*row[2:]) for row in rows if (row[0], row[1]) == (version, shape)]
+            tenant_id, [LaunchOutcome(*row[2:]) for row in rows if (row[0], row[1]) == (version, shape)]
         )
         for instance_id, (version, shape, tenant_id) in waiting.items()
     }
@@ -360,8 +358,8 @@ async def _fetch(database: Database, statement: str, ids: Sequence[str]) -> list
     return list(await database.fetch(PLATFORM, statement, list(ids))) if ids else []
 
 
-async def _members(database: Database, ids: list[str]) -> dict[str, list[SeenMember]]:
-    found: dict[str, list[SeenMember]] = {}
+async def _members(database: Database, ids: list[str]) -> dict[str, list[MemberSnapshot]]:
+    found: dict[str, list[MemberSnapshot]] = {}
     for row in await database.fetch(PLATFORM, MEMBERS, ids):
         each = _member(row)
         found.setdefault(each.member.instance_id, []).append(each)
@@ -378,7 +376,7 @@ async def _members(database: Database, ids: list[str]) -> dict[str, list[SeenMem
     return found
 
 
-def _may_end(each: SeenInstance) -> bool:
+def _may_end(each: InstanceSnapshot) -> bool:
     """Whether closing records matter to its next step: an operation has torn down all that it was to end."""
     return any(
         o.kind in TEARDOWN_KINDS and o.phase == Phase.PLATFORM and not each.torn_down_by(o) for o in each.operations
@@ -386,22 +384,22 @@ def _may_end(each: SeenInstance) -> bool:
 
 
 def _seen(
-    row: asyncpg.Record, operations: Mapping[str, Sequence[Operation]], members: Mapping[str, Sequence[SeenMember]]
-) -> SeenInstance:
+    row: asyncpg.Record, operations: Mapping[str, Sequence[Operation]], members: Mapping[str, Sequence[MemberSnapshot]]
+) -> InstanceSnapshot:
     instance = instance_of(row)
     components = row["components"] or [{"key": ONLY, "min_count": 1}]
     graceful = GRACEFUL if row["graceful"] is None else timedelta(seconds=row["graceful"])
-    return SeenInstance(
+    return InstanceSnapshot(
         instance=instance,
         members=tuple(members.get(instance.id, ())),
         operations=tuple(operations.get(instance.id, ())),
-        watch=Watch(row["holder"], row["expires_at"], row["seen_at"]),
+        watch=ClaimWatch(row["holder"], row["expires_at"], row["seen_at"]),
         minimum={each["key"]: int(each.get("min_count", 0)) for each in components},
         graceful=graceful,
     )
 
 
-def _member(row: asyncpg.Record) -> SeenMember:
+def _member(row: asyncpg.Record) -> MemberSnapshot:
     width = _MEMBER_WIDTH + _ALLOCATION_WIDTH
     member = member_of(row)
     node = task = ended = None
@@ -413,7 +411,7 @@ def _member(row: asyncpg.Record) -> SeenMember:
     if row["e_id"] is not None:
         detail = row["e_detail"] or row["e_reason"] or "the operation that made it ended without it"
         ended = (row["e_code"] or "cancelled", detail)
-    return SeenMember(
+    return MemberSnapshot(
         member=member,
         allocation=None if member.allocation_id is None else Allocation(*row[_MEMBER_WIDTH:width]),
         node=node,

@@ -14,12 +14,12 @@ from mooring.core.catalog.app import App
 from mooring.core.catalog.app_version import AppVersion
 from mooring.core.catalog.compatibility import Fact
 from mooring.core.catalog.entitlement import Entitlement
-from mooring.core.fleet.allocation import Allocation, Holding, Terms
+from mooring.core.fleet.allocation import Allocation, ProjectHolding, SkuTerms
 from mooring.core.fleet.inventory import facts_from
 from mooring.core.identity.service_account import ServiceAccount
-from mooring.core.runtime.circuit_breaker import CircuitFacts, Deployed
-from mooring.core.runtime.launch import Spot
-from mooring.core.runtime.launch_estimate import SAMPLES_MAX, Measured
+from mooring.core.runtime.circuit_breaker import CircuitFacts, LaunchOutcome
+from mooring.core.runtime.launch import TargetAllocation
+from mooring.core.runtime.launch_estimate import SAMPLES_MAX, MeasuredLaunch
 from mooring.storage.catalog.app import COLUMNS as APP_COLUMNS
 from mooring.storage.catalog.app_version import COLUMNS as VERSION_COLUMNS
 from mooring.storage.catalog.app_version import columns_of, version_of
@@ -83,20 +83,20 @@ SELECT coalesce(o.request ->> 'version_id', ''), o.created_at, o.dispatched_at, 
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class LaunchOpening:
     """What a launch looks at first: the app, and what its project has."""
 
     app: App | None
     entitlement: Entitlement | None
     account: ServiceAccount | None  # the one that is named, or the app's own operator account in this project
-    holding: Holding
+    holding: ProjectHolding
     open_instances: int
     name_taken: bool
 
 
 async def opening(
     database: Database, acting: Acting, project_id: str, named: str, asked: tuple[str, str | None]
-) -> Opening | None:
+) -> LaunchOpening | None:
     """The project with the app of this slug or id that its tenant sees; a slug means one app only.
 
     `asked` is the name of the instance, and the service account that is to operate it. None: no such project.
@@ -108,11 +108,11 @@ async def opening(
     parts = [values[begin:end] for begin, end in pairwise(_WIDTHS)]
     app, entitled, account = (None if part[0] is None else part for part in parts)
     *holding, open_instances, name_taken = values[_WIDTHS[-1] :]
-    return Opening(
+    return LaunchOpening(
         None if app is None else App(*app),
         None if entitled is None else Entitlement(*entitled),
         None if account is None else ServiceAccount(*account),
-        Holding(*holding),
+        ProjectHolding(*holding),
         open_instances,
         name_taken,
     )
@@ -124,9 +124,9 @@ async def version(database: Database, acting: Acting, app_id: str, number: str) 
     return None if row is None else version_of(row)
 
 
-async def spots(
+async def target_allocations(
     database: Database, acting: Acting, project_id: str, allocation_ids: Sequence[str], instance_id: str = ""
-) -> dict[str, Spot]:
+) -> dict[str, TargetAllocation]:
     """Those of the allocations that the project has, with their nodes' facts and whether others are in them."""
     wanted = list(dict.fromkeys(allocation_ids))
     if not wanted:
@@ -135,14 +135,14 @@ async def spots(
     found = [(Allocation(*values), shares) for *values, shares in rows]
     facts = await _facts(database, [each for each, _ in found])
     return {
-        each.id: Spot(each, facts.get(each.node_id or "", {}), shares is not None, bool(shares))
+        each.id: TargetAllocation(each, facts.get(each.node_id or "", {}), shares is not None, bool(shares))
         for each, shares in found
     }
 
 
-async def shelf(database: Database, acting: Acting) -> list[Terms]:
+async def shelf(database: Database, acting: Acting) -> list[SkuTerms]:
     """Every SKU on offer."""
-    return [Terms(*row) for row in await database.fetch(acting, SHELF, SHELF_MAX)]
+    return [SkuTerms(*row) for row in await database.fetch(acting, SHELF, SHELF_MAX)]
 
 
 async def deploys(
@@ -150,13 +150,13 @@ async def deploys(
 ) -> CircuitFacts:
     """How launches of this version on this shape went lately, for every tenant."""
     rows = await database.fetch(PLATFORM, DEPLOYS, version_id, shape, since, FAILURES_MAX)
-    return CircuitFacts(tenant_id, tuple(Deployed(*row) for row in rows))
+    return CircuitFacts(tenant_id, tuple(LaunchOutcome(*row) for row in rows))
 
 
-async def measured(database: Database, tenant_id: str, app_id: str, version_id: str) -> list[Measured]:
+async def measured(database: Database, tenant_id: str, app_id: str, version_id: str) -> list[MeasuredLaunch]:
     """The newest launches of an app that succeeded, those of the version first; of others only how long they took."""
     rows = await database.fetch(PLATFORM, MEASURED, app_id, LOOKED_AT_MAX, version_id, SAMPLES_MAX, tenant_id)
-    return [Measured(*row) for row in rows]
+    return [MeasuredLaunch(*row) for row in rows]
 
 
 async def _facts(database: Database, found: Sequence[Allocation]) -> Mapping[str, Mapping[str, Fact]]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from mooring.core.fleet.task import Task
 from mooring.core.identity.caller import Caller, caller_of
-from mooring.core.runtime.visit import Endpoint, Visit, endpoint_of
+from mooring.core.runtime.visit import Visit, VisitEndpoint, endpoint_of
 from mooring.storage.fleet.task import COLUMNS
 from mooring.storage.identity import token as tokens
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
@@ -32,13 +32,13 @@ FACTS_BY_ID: Final = tokens.FACTS.replace(_COUNTS, "t.id = $1 AND t.revoked_at I
 """What a visit's token stands for now; its own time may be over, the visit has one of its own."""
 
 
-async def endpoints(database: Database, acting: Acting, project_id: str, after: str, limit: int) -> list[Endpoint]:
+async def endpoints(database: Database, acting: Acting, project_id: str, after: str, limit: int) -> list[VisitEndpoint]:
     """The next endpoints of a project that can be reached."""
     rows = await database.fetch(acting, ENDPOINTS, project_id, after, limit)
     return [endpoint_of(Task(*row)) for row in rows]
 
 
-async def endpoint(database: Database, acting: Acting, project_id: str, endpoint_id: str) -> Endpoint | None:
+async def endpoint(database: Database, acting: Acting, project_id: str, endpoint_id: str) -> VisitEndpoint | None:
     """One endpoint, if it can still be reached."""
     row = await database.fetchrow(acting, ENDPOINT, project_id, endpoint_id)
     return None if row is None else endpoint_of(Task(*row))

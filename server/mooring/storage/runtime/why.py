@@ -1,4 +1,5 @@
-"""What `core/runtime/why.py` looks at: the instance as the runtime worker sees it, what ended last, and the tasks that matter.
+"""What `core/runtime/why.py` looks at: the instance as the runtime worker sees it, what ended last, and the tasks that
+matter.
 
 Whether the caller may see the instance is decided before, by a read of his own; the rest is read for the platform,
 since a node belongs to no tenant. A few rows of each kind are enough: a chain names one.
@@ -10,7 +11,7 @@ from typing import Final
 
 from mooring.core.fleet.task import Task
 from mooring.core.runtime.instance import Instance
-from mooring.core.runtime.why import Facts
+from mooring.core.runtime.why import WhyFacts
 from mooring.storage.fleet.task import COLUMNS as TASK_COLUMNS
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
 from mooring.storage.runtime import instance_reconcile
@@ -43,7 +44,7 @@ UNION ALL
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class ExplainableSubject:
     """Something that can be explained: an instance, or a member or an operation of one."""
 
     instance_id: str
@@ -51,19 +52,19 @@ class Named:
     id: str
 
 
-async def named(database: Database, acting: Acting, project_id: str, text: str) -> list[Named]:
+async def named(database: Database, acting: Acting, project_id: str, text: str) -> list[ExplainableSubject]:
     """What an id, the beginning of one, or an instance's name stands for; a few of them, where it is ambiguous."""
     rows = await database.fetch(acting, NAMED, project_id, text, NAMED_MAX)
-    return [Named(*row) for row in rows]
+    return [ExplainableSubject(*row) for row in rows]
 
 
-async def facts(database: Database, instance: Instance, now: datetime, circuit: str | None = None) -> Facts | None:
+async def facts(database: Database, instance: Instance, now: datetime, circuit: str | None = None) -> WhyFacts | None:
     """All that explains an instance, its members and its operations; none where it is gone meanwhile."""
-    seen = await instance_reconcile.seen(database, now, [instance.id])
+    seen = await instance_reconcile.snapshot(database, now, [instance.id])
     if not seen:
         return None
     asked = (instance.id, ROWS_MAX)
     ended = [operation_of(row) for row in await database.fetch(PLATFORM, ENDED, *asked)]
     failed = [Task(*row) for row in await database.fetch(PLATFORM, FAILED, *asked)]
     opened = [Task(*row) for row in await database.fetch(PLATFORM, OPEN, *asked)]
-    return Facts(seen[0], now, tuple(ended), tuple(failed), tuple(opened), circuit)
+    return WhyFacts(seen[0], now, tuple(ended), tuple(failed), tuple(opened), circuit)

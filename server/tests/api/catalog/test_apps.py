@@ -9,7 +9,7 @@ import pytest
 from mooring.core.catalog.artifact_check import ARTIFACT_CHECK, CheckState
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
 from mooring.core.catalog.trust_lifecycle import TRUST
-from mooring.core.kernel.decision import Audited, Decision, Insert, Move
+from mooring.core.kernel.decision import AuditRecord, Decision, Insert, StateChange
 from mooring.core.kernel.error_code import Code
 from mooring.core.kernel.ids import Prefix
 from mooring.storage.kernel.database import PLATFORM, Acting
@@ -66,18 +66,25 @@ class Shop:
     async def artifact(self, state: str = "active", digest: str = DIGEST, *, smoked: bool = True) -> str:
         """A verified artifact of the tenant's, written past the API: the bytes of these tests are nowhere."""
         row: dict[str, Any] = {
-            "id": CLOCK.mint(Prefix.ARTIFACT), "created_at": CLOCK.now(), "tenant_id": self.tenant.id,
+            "id": CLOCK.mint(Prefix.ARTIFACT),
+            "created_at": CLOCK.now(),
+            "tenant_id": self.tenant.id,
             **artifact_columns(digest),
-        }  # fmt: skip
+        }
         await self.write(Insert("artifact", row, (PROMOTION, TRUST)))
         verify = next(edge for edge in TRUST.edges if edge.source == "unverified" and edge.target == "verified")
-        await self.write(Move("artifact", row["id"], TRUST, verify, 0, self.tenant.id))
+        await self.write(StateChange("artifact", row["id"], TRUST, verify, 0, self.tenant.id))
         for generation, edge in enumerate(path(PROMOTION, PromotionState(state))):
-            await self.write(Move("artifact", row["id"], PROMOTION, edge, generation, self.tenant.id))
+            await self.write(StateChange("artifact", row["id"], PROMOTION, edge, generation, self.tenant.id))
         seen = {
-            "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE), "tenant_id": self.tenant.id, "artifact_id": row["id"],
-            "kind": "presence", "digest": digest, "observed_at": CLOCK.now(), "size_bytes": row["size_bytes"],
-        }  # fmt: skip
+            "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE),
+            "tenant_id": self.tenant.id,
+            "artifact_id": row["id"],
+            "kind": "presence",
+            "digest": digest,
+            "observed_at": CLOCK.now(),
+            "size_bytes": row["size_bytes"],
+        }
         await self.write(Insert("artifact_evidence", seen))
         if smoked:
             await self.smoke(row["id"], CheckState.SUCCEEDED, digest)
@@ -86,9 +93,13 @@ class Shop:
     async def smoke(self, artifact_id: str, state: CheckState, digest: str = DIGEST) -> None:
         """A smoke check of an artifact that has come so far."""
         check: dict[str, Any] = {
-            "id": CLOCK.mint(Prefix.ARTIFACT_CHECK), "tenant_id": self.tenant.id, "artifact_id": artifact_id,
-            "created_at": CLOCK.now(), **check_columns(), "subject": digest,
-        }  # fmt: skip
+            "id": CLOCK.mint(Prefix.ARTIFACT_CHECK),
+            "tenant_id": self.tenant.id,
+            "artifact_id": artifact_id,
+            "created_at": CLOCK.now(),
+            **check_columns(),
+            "subject": digest,
+        }
         await self.write(Insert("artifact_check", check, (ARTIFACT_CHECK,)))
         for generation, edge in enumerate(path(ARTIFACT_CHECK, state)):
             columns: dict[str, Any] = {"started_at": CLOCK.now(), "lease_expires_at": CLOCK.now()}
@@ -99,11 +110,13 @@ class Shop:
             elif edge.target is CheckState.CANCELLED:
                 columns = {"finished_at": CLOCK.now()}
             await self.write(
-                Move("artifact_check", check["id"], ARTIFACT_CHECK, edge, generation, self.tenant.id, set=columns)
+                StateChange(
+                    "artifact_check", check["id"], ARTIFACT_CHECK, edge, generation, self.tenant.id, set=columns
+                )
             )
 
-    async def write(self, write: Insert | Move) -> None:
-        decision = Decision(result=None, writes=(write,), audits=(Audited("test", "test", None, self.tenant.id),))
+    async def write(self, write: Insert | StateChange) -> None:
+        decision = Decision(result=None, writes=(write,), audits=(AuditRecord("test", "test", None, self.tenant.id),))
         await apply(self.world.running.platform.services.database, Acting(self.tenant.id), context(), decision)
 
 
@@ -116,9 +129,12 @@ async def shop(world: World) -> Shop:
     assert made.status_code == 201, made.text
     made_shop = Shop(world, tenant, client, await world.project(tenant, "train"), made.json())
     source = {
-        "id": CLOCK.mint(Prefix.ARTIFACT_SOURCE), "tenant_id": tenant.id, "name": "any", "created_at": CLOCK.now(),
+        "id": CLOCK.mint(Prefix.ARTIFACT_SOURCE),
+        "tenant_id": tenant.id,
+        "name": "any",
+        "created_at": CLOCK.now(),
         "pattern": "oci://registry.example/*",
-    }  # fmt: skip
+    }
     await made_shop.write(Insert("artifact_source", source))
     return made_shop
 
@@ -167,8 +183,14 @@ async def test_from_draft_to_retired_with_each_forbidden_move(shop: Shop) -> Non
     assert problem(refused) == (409, "grace_period")
     history = (await shop.client.get(f"{shop.versions}/{version['id']}/history")).json()["items"]
     assert [each["move"] for each in history] == [
-        "birth", "stage", "canary", "rollback", "canary", "activate", "deprecate"
-    ]  # fmt: skip
+        "birth",
+        "stage",
+        "canary",
+        "rollback",
+        "canary",
+        "activate",
+        "deprecate",
+    ]
     assert {each["reason"] for each in history[1:]} == {REASON}
     assert {each["actor_kind"] for each in history} == {"user"}
 
@@ -245,7 +267,7 @@ async def test_a_revoked_artifact_stops_its_versions(shop: Shop) -> None:
     version = await shop.moved(await shop.publish(), "stage", "canary")
     revoke = next(edge for edge in TRUST.edges if edge.source == "verified" and edge.target == "revoked")
     stated = {"revoked_at": CLOCK.now(), "revocation_reason": "it was found to be bad"}
-    await shop.write(Move("artifact", artifact_id, TRUST, revoke, 1, shop.tenant.id, set=stated))
+    await shop.write(StateChange("artifact", artifact_id, TRUST, revoke, 1, shop.tenant.id, set=stated))
     refused = await shop.move(version, "activate")
     assert problem(refused) == (409, "version_ahead_of_artifact")
     assert refused.json()["details"]["artifacts"][0]["detail"] == "it is revoked"

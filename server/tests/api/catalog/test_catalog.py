@@ -13,7 +13,8 @@ from server.tests.api.catalog.test_apps import REASON, Shop, problem
 from server.tests.api.catalog.test_apps import shop as bare_shop
 from server.tests.conftest import World
 from server.tests.support.fleet import Fleet
-from server.tests.support.route_requests import Home, a_manifest, make_account
+from server.tests.support.route_requests import Home, a_manifest
+from server.tests.support.service_accounts import make_account
 
 __all__ = ["bare_shop"]
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -69,16 +70,21 @@ async def test_layers_are_stated_narrow_and_are_explained(shop: Shop) -> None:
     wider = await put(shop.client, project, apps={"allow": ["mail"]}, gpus_max=9)
     assert problem(wider) == (422, "policy_widens")
     assert {(each["field"], each["layer"]) for each in wider.json()["details"]["widenings"]} == {
-        ("apps", "tenant"), ("gpus_max", "global"),
-    }  # fmt: skip
+        ("apps", "tenant"),
+        ("gpus_max", "global"),
+    }
     assert (await put(shop.client, project, apps={"allow": ["web-tool"]}, gpus_max=4)).status_code == 200
     explained = (await shop.client.get(f"{project}/policy/explain?app=bench&gpus=5")).json()
     assert (explained["allowed"], explained["decided_by"]) == (False, "project")
     told = {(each["layer"], each["subject"]): each["allowed"] for each in explained["answers"]}
     assert told == {
-        ("global", "app"): True, ("global", "gpus"): True, ("tenant", "app"): True, ("tenant", "gpus"): True,
-        ("project", "app"): False, ("project", "gpus"): False,
-    }  # fmt: skip
+        ("global", "app"): True,
+        ("global", "gpus"): True,
+        ("tenant", "app"): True,
+        ("tenant", "gpus"): True,
+        ("project", "app"): False,
+        ("project", "gpus"): False,
+    }
     final = (await shop.client.get(f"{project}/policy/explain?app=bad-one")).json()
     assert (final["allowed"], final["decided_by"]) == (False, "global")
     assert "'bad-*'" in final["reason"]
@@ -172,8 +178,9 @@ async def test_admins_of_the_platform_entitle_any_project_and_its_tenant_reads_w
     rows = (await shop.client.get(f"{shop.place}/audit?action=entitlement.update")).json()["items"]
     mine = (await admin.get("/api/v1/whoami")).json()["id"]
     assert [(row["actor_id"], row["project_id"], row["reason"]) for row in rows] == [
-        (mine, shop.project_id, why["reason"]), (mine, shop.project_id, REASON),
-    ]  # fmt: skip
+        (mine, shop.project_id, why["reason"]),
+        (mine, shop.project_id, REASON),
+    ]
     assert (await admin.delete(one)).status_code == 204
     other = await shop.world.tenant("other")
     project = await shop.world.project(other, "theirs")
@@ -250,9 +257,11 @@ async def test_the_catalog_is_browsed_filtered_searched_and_paged(world: World, 
     await shop.moved(await shop.publish(), "stage", "canary", "activate")
     for number in range(5):
         body = {
-            "slug": f"bench-{number}", "display_name": f"Bench Größe {number}", "category": "bench",
+            "slug": f"bench-{number}",
+            "display_name": f"Bench Größe {number}",
+            "category": "bench",
             "description": "measures\nthroughput",
-        }  # fmt: skip
+        }
         made = (await shop.client.post(f"{shop.place}/apps", json=body)).json()
         manifest = {"manifest": a_manifest(made["slug"])}
         version = (await shop.client.post(f"{shop.place}/apps/{made['id']}/versions", json=manifest)).json()

@@ -14,9 +14,9 @@ from mooring.core.catalog.catalog import chosen_candidate, newest_candidate, sea
 from mooring.core.catalog.channel import Candidate
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
 from mooring.core.catalog.semver import read_version
-from mooring.core.kernel.decision import Insert, Move, Write
+from mooring.core.kernel.decision import Insert, StateChange, Write
 from mooring.storage.catalog import catalog
-from mooring.storage.catalog.catalog import Sought
+from mooring.storage.catalog.catalog import CatalogFilter
 from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSettings
 from mooring.storage.kernel.unit_of_work import apply
 from server.tests.support.lifecycle_rows import Ground, context, make_ground, path, version_columns
@@ -51,7 +51,7 @@ class Made:
     app: App
     offered: bool
 
-    def has(self, sought: Sought, tenant_id: str) -> bool:
+    def has(self, sought: CatalogFilter, tenant_id: str) -> bool:
         """Whether it should be found: the long way."""
         card = f"{self.app.slug} {self.app.category} {self.app.display_name} {self.app.description}".lower()
         words = {*card.split(), *card.replace("-", " ").split()}
@@ -102,11 +102,11 @@ async def move(
         columns = ground.required(PROMOTION, edge.target, "app_version")
         if edge.target is S.CANARY:
             columns["canary_percentage"] = Decimal(percentage)
-        step = Move("app_version", version_id, PROMOTION, edge, generation, app.tenant_id, set=columns)
+        step = StateChange("app_version", version_id, PROMOTION, edge, generation, app.tenant_id, set=columns)
         await write(ground, app, step)
 
 
-async def all_pages(ground: Ground, sought: Sought, limit: int) -> list[str]:
+async def all_pages(ground: Ground, sought: CatalogFilter, limit: int) -> list[str]:
     """Every app that is found, page by page."""
     found: list[str] = []
     while True:
@@ -132,7 +132,7 @@ async def test_every_search_finds_what_going_through_all_apps_finds_page_by_page
     found_some = 0
     for text in ("", *SEARCHES):
         for category in (None, *CATEGORIES):
-            sought = Sought(search_words(text), category)
+            sought = CatalogFilter(search_words(text), category)
             expected = sorted(each.app.id for each in made if each.has(sought, ground.tenant_id))
             for limit in (1, 3, 100):
                 assert await all_pages(ground, sought, limit) == expected, (text, category, limit)
@@ -145,19 +145,19 @@ async def test_an_app_is_on_the_shelf_while_a_version_is_offered_and_with_the_ca
     shelved = [await ground.database.fetchval(PLATFORM, SHELVED, app.id)]
     one = await new_version(ground, app, "1.0.0", S.STAGED)
     two = await new_version(ground, app, "2.0.0", S.ACTIVE)
-    assert await all_pages(ground, Sought(("first",)), 10) == [app.id]
+    assert await all_pages(ground, CatalogFilter(("first",)), 10) == [app.id]
     await move(ground, app, one, (S.STAGED, S.CANARY))
     changed = update_app(context(), app, AppCard("An app", "other words"), None)
     await apply(ground.database, ground.acting, context(), changed)
-    assert await all_pages(ground, Sought(("first",)), 10) == []
-    assert await all_pages(ground, Sought(("oth", "wor"), "tool"), 10) == [app.id]
+    assert await all_pages(ground, CatalogFilter(("first",)), 10) == []
+    assert await all_pages(ground, CatalogFilter(("oth", "wor"), "tool"), 10) == [app.id]
     assert shelved == [0]
     await retire(ground, app, two)
-    assert await all_pages(ground, Sought(), 10) == [app.id], "the canary is offered"
+    assert await all_pages(ground, CatalogFilter(), 10) == [app.id], "the canary is offered"
     rollback = next(edge for edge in PROMOTION.edges if edge.trigger == "rollback")
     columns = ground.required(PROMOTION, S.STAGED, "app_version")
-    await ground.write(Move("app_version", one, PROMOTION, rollback, 2, app.tenant_id, set=columns))
-    assert await all_pages(ground, Sought(), 10) == []
+    await ground.write(StateChange("app_version", one, PROMOTION, rollback, 2, app.tenant_id, set=columns))
+    assert await all_pages(ground, CatalogFilter(), 10) == []
     assert await ground.database.fetchval(PLATFORM, SHELVED, app.id) == 0
 
 
@@ -166,7 +166,7 @@ async def retire(ground: Ground, app: App, version_id: str) -> None:
     for generation, target in ((3, S.DEPRECATED), (4, S.RETIRED)):
         edge = next(each for each in PROMOTION.edges if each.target is target and each.trigger in OUT)
         columns = ground.required(PROMOTION, target, "app_version")
-        step = Move("app_version", version_id, PROMOTION, edge, generation, app.tenant_id, set=columns)
+        step = StateChange("app_version", version_id, PROMOTION, edge, generation, app.tenant_id, set=columns)
         await write(ground, app, step)
 
 

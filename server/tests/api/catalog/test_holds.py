@@ -12,7 +12,7 @@ import pytest
 from mooring.core.catalog.artifact_hold import drop_holds, take_holds
 from mooring.core.catalog.artifact_promotion import Hold
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, PromotionTrigger
-from mooring.core.kernel.decision import Insert, Move
+from mooring.core.kernel.decision import Insert, StateChange
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.storage.catalog import artifact as artifacts
@@ -64,7 +64,7 @@ async def drop(ground: Ground, holder_id: str) -> None:
 async def retire(ground: Ground, artifact_id: str, *, acting: Acting | None = None) -> None:
     """Withdraw a draft, past every check of the core."""
     owner = (acting or ground.acting).tenant_id
-    move = Move("artifact", artifact_id, PROMOTION, WITHDRAW, 0, owner, set={"retired_at": CLOCK.now()})
+    move = StateChange("artifact", artifact_id, PROMOTION, WITHDRAW, 0, owner, set={"retired_at": CLOCK.now()})
     await ground.write(move, acting=acting)
 
 

@@ -70,11 +70,20 @@ class Agent:
         self.sequence += 1
         named = ("task_id", "tenant_id", "project_id", "allocation_id", "owner", "node_id")
         body = {
-            "v": 1, "sequence": self.sequence, "previous": self.previous, "task_type": task["type"],
-            "host": "simulated", "looked_at": int(time.time()), "looked": dict.fromkeys(KINDS, 1), "found": remaining,
-            "removed": [], "remaining": remaining, "truncated": False, "clean": not remaining,
+            "v": 1,
+            "sequence": self.sequence,
+            "previous": self.previous,
+            "task_type": task["type"],
+            "host": "simulated",
+            "looked_at": int(time.time()),
+            "looked": dict.fromkeys(KINDS, 1),
+            "found": remaining,
+            "removed": [],
+            "remaining": remaining,
+            "truncated": False,
+            "clean": not remaining,
             **{name: task[name] for name in named},
-        }  # fmt: skip
+        }
         plain = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
         self.previous = hashlib.sha256(plain).hexdigest()
         signature = self.machine.signing.sign(b"mooring-receipt-v1\n" + plain)

@@ -106,9 +106,12 @@ async def test_a_group_that_shares_a_machine_is_placed_there_all_at_once(site: S
 
 async def test_a_group_of_whole_machines_cannot_share_one(site: Site) -> None:
     body = {
-        "name": "cluster", "shape": "baremetal", "sku": await site.fleet.sku("baremetal", (4,)), "count": 2,
+        "name": "cluster",
+        "shape": "baremetal",
+        "sku": await site.fleet.sku("baremetal", (4,)),
+        "count": 2,
         "same_node": True,
-    }  # fmt: skip
+    }
     refused = await site.post("/allocation-groups", body, 422)
     assert refused["details"]["path"] == "same_node"
 
@@ -149,8 +152,11 @@ async def test_sku_region_and_count_are_checked_before_anything_is_made(site: Si
     denied = {"rules": {"skus": {"deny": [sku]}}, "reason": "not for this project"}
     assert (await site.client.put(f"{site.path}/policy", json=denied)).status_code == 200
     assert (await site.ask(sku, 403, gpu_count=2))["details"] | {"reason": ""} == {
-        "layer": "project", "subject": "sku", "value": sku, "reason": "",
-    }  # fmt: skip
+        "layer": "project",
+        "subject": "sku",
+        "value": sku,
+        "reason": "",
+    }
     rows = await site.fleet.database.fetch(PLATFORM, "SELECT FROM allocation")
     assert not rows
 

@@ -11,7 +11,7 @@ import pytest
 
 from mooring.core.fleet.node import WriteOff, write_off_node
 from mooring.core.fleet.slot import Slot
-from mooring.core.kernel.decision import Change
+from mooring.core.kernel.decision import Update
 from mooring.storage.fleet import node as nodes
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.unit_of_work import apply
@@ -41,11 +41,15 @@ async def test_an_allocation_is_placed_stands_and_ends_with_a_clean_receipt(site
     task = await site.fleet.do(asked["id"])
     assert task["type"] == "sandbox.create"
     assert task["arguments"] == {
-        "hostname": "trainer", "cpus": 8.0, "memory_bytes": 32 << 30, "pids": 32_768,
+        "hostname": "trainer",
+        "cpus": 8.0,
+        "memory_bytes": 32 << 30,
+        "pids": 32_768,
         "devices": [{"index": 0, "simulated": True}, {"index": 1, "simulated": True}],
         "network": {"name": site.project_id, "address": "10.64.0.2", "subnet": "10.64.0.0/24", "machine": False},
-        "peers": [], "isolation": "user_namespace",
-    }  # fmt: skip
+        "peers": [],
+        "isolation": "user_namespace",
+    }
     await site.look()
     stands = await site.get(asked["id"])
     assert (stands["status"], stands["isolation"], stands["address"]) == ("active", "simulated", "10.64.0.2")
@@ -225,7 +229,7 @@ async def mark(site: Site, node_id: str, *, unreachable: bool) -> None:
     node = await nodes.find(site.fleet.database, node_id)
     assert node is not None
     since = node.last_seen_at if unreachable else None
-    await site.fleet.write(Change("node", node_id, node.revision, {"unreachable_since": since}))
+    await site.fleet.write(Update("node", node_id, node.revision, {"unreachable_since": since}))
 
 
 async def test_what_stood_on_a_node_that_is_written_off_is_lost_and_ends_by_that(site: Site) -> None:

@@ -176,9 +176,7 @@ async def test_a_next_key_is_signed_by_the_one_before_and_announced(world: World
 
 
 async def test_of_many_rotations_at_once_each_follows_another(world: World) -> None:
-    answers = await asyncio.gather(
-        *(world.admin.post("/api/v1/platform/task-signing-keys/rotate") for _ in range(6))
-    )  # fmt: skip
+    answers = await asyncio.gather(*(world.admin.post("/api/v1/platform/task-signing-keys/rotate") for _ in range(6)))
     assert {answer.status_code for answer in answers} == {201}
     keys = (await world.admin.get("/api/v1/platform/task-signing-keys")).json()["items"]
     assert len(keys) == 7

@@ -43,9 +43,14 @@ async def registered(site: Site, location: str) -> None:
     """An artifact of the tenant's with the digest, written past the API: its bytes are nowhere."""
     row = site.ground.row("artifact") | artifact_columns(DIGEST) | {"location": location}
     looked = {
-        "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE), "tenant_id": site.tenant.id, "artifact_id": row["id"],
-        "kind": "presence", "digest": DIGEST, "observed_at": CLOCK.now(), "size_bytes": row["size_bytes"],
-    }  # fmt: skip
+        "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE),
+        "tenant_id": site.tenant.id,
+        "artifact_id": row["id"],
+        "kind": "presence",
+        "digest": DIGEST,
+        "observed_at": CLOCK.now(),
+        "size_bytes": row["size_bytes"],
+    }
     await site.ground.write(Insert("artifact", row, machines_of("artifact")), Insert("artifact_evidence", looked))
 
 

@@ -51,14 +51,24 @@ async def test_a_node_is_ready_when_it_has_said_what_it_has(world: World) -> Non
     seen = await node(world, machine)
     assert (seen["status"], seen["takes_work"], seen["why"]) == ("ready", True, [])
     assert [(each["index"], each["numa"], each["status"]) for each in seen["slots"]] == [
-        (0, 0, "free"), (1, 1, "free"), (2, 0, "free"),
-    ]  # fmt: skip
+        (0, 0, "free"),
+        (1, 1, "free"),
+        (2, 0, "free"),
+    ]
     assert all(each["simulated"] for each in seen["slots"])
     assert seen["labels"] == {"rack": "a7"}
     expected = {
-        "rdma": True, "kernel": "6.1", "gpu_count": 3, "gpu_memory_gib": 80, "gpu_model": "made-up",
-        "simulated_gpus": True, "host": "simulated", "region": "local", "cpus": 16, "memory_gib": 64,
-    }  # fmt: skip
+        "rdma": True,
+        "kernel": "6.1",
+        "gpu_count": 3,
+        "gpu_memory_gib": 80,
+        "gpu_model": "made-up",
+        "simulated_gpus": True,
+        "host": "simulated",
+        "region": "local",
+        "cpus": 16,
+        "memory_gib": 64,
+    }
     assert seen["facts"] == expected
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from mooring.core.kernel.decision import Change
+from mooring.core.kernel.decision import Update
 from mooring.core.kernel.errors import Refusal
 from mooring.storage.kernel.database import PLATFORM
-from mooring.workers.allocation_reconciler import Runtime
+from mooring.workers.allocation_reconciler import AllocationReconciler
 from mooring.workers.nodes import NodeWatch
 from server.tests.conftest import World
 from server.tests.support.agents import Machine, joined
@@ -48,7 +48,7 @@ class Site:
     async def look(self) -> None:
         """One look of each worker that cares."""
         services = self.world.running.platform.services
-        await Runtime(services).tick()
+        await AllocationReconciler(services).tick()
         await NodeWatch(services).tick()
 
     async def ask(self) -> str:
@@ -154,7 +154,7 @@ async def test_no_claim_slips_past_a_drain(site: Site) -> None:
     await site.world.admin.post(f"{site.path}/drain")
     row = await site.fleet.database.fetchrow(PLATFORM, "SELECT id, revision FROM slot WHERE status = 'free'")
     assert row is not None
-    claim = Change("slot", row["id"], row["revision"], {"status": "claimed", "allocation_id": allocation_id})
+    claim = Update("slot", row["id"], row["revision"], {"status": "claimed", "allocation_id": allocation_id})
     with pytest.raises(Refusal, match="takes no new allocations"):
         await site.fleet.write(claim)
 
@@ -164,7 +164,7 @@ async def test_of_a_drain_and_many_claims_at_once_what_was_claimed_first_stays_a
 ) -> None:
     for _ in range(5):
         await site.ask()
-        placers = [Runtime(site.world.running.platform.services).tick() for _ in range(3)]
+        placers = [AllocationReconciler(site.world.running.platform.services).tick() for _ in range(3)]
         answers = await asyncio.gather(site.world.admin.post(f"{site.path}/drain"), *placers)
         assert answers[0].status_code == 200, answers[0].text  # type: ignore[union-attr]
         after = await site.claimed()
@@ -176,11 +176,12 @@ async def test_of_a_drain_and_many_claims_at_once_what_was_claimed_first_stays_a
 
 async def test_of_a_retirement_and_many_claims_at_once_one_side_wins(site: Site) -> None:
     waiting = await site.ask()
-    placers = [Runtime(site.world.running.platform.services).tick() for _ in range(3)]
+    placers = [AllocationReconciler(site.world.running.platform.services).tick() for _ in range(3)]
     asked = site.world.admin.post(f"{site.path}/retire", json={"reason": "the machine goes back"})
     answer = (await asyncio.gather(asked, *placers))[0]
     status = (await site.node())["status"]
     placed = (await site.allocation(waiting))["status"] == "provisioning"
     assert (answer.status_code, status, placed) in {  # type: ignore[union-attr]
-        (200, "retired", False), (409, "ready", True),
-    }  # fmt: skip
+        (200, "retired", False),
+        (409, "ready", True),
+    }

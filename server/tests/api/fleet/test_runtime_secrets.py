@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from cryptography.exceptions import InvalidTag
 
-from mooring.commands.fleet.runtime_secret import Belongs, destroy, keep
+from mooring.commands.fleet.runtime_secret import SecretOwner, destroy, keep
 from mooring.commands.kernel.work import Work, system_context
-from mooring.core.fleet.runtime_secret import GrantWish, RuntimeSecret
+from mooring.core.fleet.runtime_secret import RuntimeSecret, SecretGrantRequest
 from mooring.core.fleet.task_creation import make_task
 from mooring.core.kernel.decision import Insert
 from mooring.core.kernel.errors import Code, Refusal
@@ -33,11 +33,11 @@ def work(site: Site) -> Work[RuntimeSecret]:
     return Work(site.services, site.ground.acting, system_context(site.services), Authority())
 
 
-def home(site: Site, instance_id: str | None = None) -> Belongs:
-    return Belongs(site.tenant.id, site.project_id, instance_id=instance_id or site.ground.instance_id)
+def home(site: Site, instance_id: str | None = None) -> SecretOwner:
+    return SecretOwner(site.tenant.id, site.project_id, instance_id=instance_id or site.ground.instance_id)
 
 
-async def kept(site: Site, belongs: Belongs | None = None, name: str = "pull") -> RuntimeSecret:
+async def kept(site: Site, belongs: SecretOwner | None = None, name: str = "pull") -> RuntimeSecret:
     """A secret that is kept for an instance."""
     belongs = belongs or home(site)
     await keep(work(site), belongs, (name, "artifact_pull"), VALUE)
@@ -45,8 +45,8 @@ async def kept(site: Site, belongs: Belongs | None = None, name: str = "pull") -
     return next(each for each in found if each.name == name)
 
 
-def granted(secret: RuntimeSecret) -> tuple[GrantWish, ...]:
-    return (GrantWish("pull", "artifact_pull", stored=secret),)
+def granted(secret: RuntimeSecret) -> tuple[SecretGrantRequest, ...]:
+    return (SecretGrantRequest("pull", "artifact_pull", stored=secret),)
 
 
 async def test_a_secret_reaches_its_node_in_the_sealed_payload_and_nobody_else(
@@ -97,7 +97,7 @@ async def test_the_database_itself_refuses_a_grant_to_another_instance(site: Sit
 
 
 async def test_an_allocations_secret_is_for_every_task_of_that_allocation(site: Site) -> None:
-    belongs = Belongs(site.tenant.id, site.project_id, allocation_id=site.ground.allocation_id)
+    belongs = SecretOwner(site.tenant.id, site.project_id, allocation_id=site.ground.allocation_id)
     secret = await kept(site, belongs)
     await site.make(arguments=RUN, grants=granted(secret))
     task = await site.agent.claim_one()
@@ -140,9 +140,11 @@ async def test_a_grant_counts_for_its_time_only(site: Site) -> None:
 
 async def test_unknown_purposes_names_and_values_are_refused(site: Site) -> None:
     for name, purpose, value in (
-        ("pull", "anything", VALUE), ("No!", "artifact_pull", VALUE), ("pull", "artifact_pull", b""),
+        ("pull", "anything", VALUE),
+        ("No!", "artifact_pull", VALUE),
+        ("pull", "artifact_pull", b""),
         ("pull", "artifact_pull", b"x" * 65_537),
-    ):  # fmt: skip
+    ):
         with pytest.raises(Refusal) as refused:
             await keep(work(site), home(site), (name, purpose), value)
         assert refused.value.code is Code.VALIDATION_FAILED
@@ -163,8 +165,12 @@ async def test_a_pull_token_is_made_at_the_claim_for_one_repository(site: Site) 
     pair = new_signing_pair(datetime.now(UTC))
     issuer = RegistryTokenIssuer(pair, issuer="the platform", service="the registry", lifetime_seconds=300)
     site.services.artifacts.own = OwnRegistry("https://registry.example", issuer)
-    fetch = {"kind": "oci", "digest": "sha256:" + "a" * 64, "source": "oci://registry.example/team/app",
-             "secret": "pull"}  # fmt: skip
+    fetch = {
+        "kind": "oci",
+        "digest": "sha256:" + "a" * 64,
+        "source": "oci://registry.example/team/app",
+        "secret": "pull",
+    }
     await site.make("artifact.fetch", fetch, grants=(pull_grant("team/app"),))
     task = await site.agent.claim_one()
     token = site.agent.unseal(task, task["secrets"][0]).decode()
@@ -179,9 +185,11 @@ async def test_a_pull_token_is_made_at_the_claim_for_one_repository(site: Site) 
 def found_in(content: bytes) -> list[str]:
     """The forms in which the value stands in these bytes."""
     forms = {
-        "plain": VALUE, "hex": VALUE.hex().encode(), "base64": base64.b64encode(VALUE)[:-4],
+        "plain": VALUE,
+        "hex": VALUE.hex().encode(),
+        "base64": base64.b64encode(VALUE)[:-4],
         "base64url": base64.urlsafe_b64encode(VALUE)[:-4],
-    }  # fmt: skip
+    }
     return [name for name, form in forms.items() if form in content]
 
 

@@ -45,8 +45,9 @@ async def test_another_price_is_a_further_line_of_the_history(world: World) -> N
     assert same.json() == answer.json()
     lines = (await world.admin.get(f"{SKUS}/{sku['id']}/prices")).json()["items"]
     assert [(each["price_revision"], each["price_minor_per_gpu_hour"], each["reason"]) for each in lines] == [
-        (1, 250, "the first price"), (2, 300, "power costs more"),
-    ]  # fmt: skip
+        (1, 250, "the first price"),
+        (2, 300, "power costs more"),
+    ]
 
 
 async def test_no_price_is_rewritten_and_none_is_charged_that_is_not_written_down(world: World) -> None:

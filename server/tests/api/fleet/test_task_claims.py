@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from mooring.commands.live.task_dispatcher import Ask, Dispatcher
+from mooring.commands.live.task_dispatcher import TaskDispatcher, TaskPoll
 from mooring.core.fleet.task_creation import make_task
-from mooring.core.fleet.task_envelope import Envelope
+from mooring.core.fleet.task_envelope import TaskEnvelope
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.storage.kernel.database import PLATFORM
-from mooring.storage.kernel.pool import Connection
+from mooring.storage.kernel.pool import PooledConnection
 from server.tests.support.agent_double import CLAIMS, held
 from server.tests.support.lifecycle_rows import context
 from server.tests.support.node_site import RUN, Site
@@ -107,14 +107,13 @@ async def test_two_polls_of_one_node_never_get_one_task_twice(site: Site) -> Non
 async def test_two_dispatchers_of_one_node_never_get_one_task_twice(site: Site) -> None:
     """As two replicas: the same node polls both, and each statement skips what the other is just taking."""
     made = {(await site.make()).id for _ in range(40)}
-    async with Dispatcher(site.services) as one, Dispatcher(site.services) as two:
-        given: list[Envelope] = []
+    async with TaskDispatcher(site.services) as one, TaskDispatcher(site.services) as two:
+        given: list[TaskEnvelope] = []
         async with asyncio.timeout(WAIT_SECONDS):
             while len(given) < 40:
-                asks = [each.poll(Ask(site.agent.node_id, 64, 0.5)) for each in (one, two)]
+                asks = [each.poll(TaskPoll(site.agent.node_id, 64, 0.5)) for each in (one, two)]
                 given += [envelope for each in await asyncio.gather(*asks) for envelope in each.tasks]
-    got = [site.agent.believe({"payload": e.payload, "key_id": e.key_id, "signature": e.signature})
-           for e in given]  # fmt: skip
+    got = [site.agent.believe({"payload": e.payload, "key_id": e.key_id, "signature": e.signature}) for e in given]
     assert sorted(each["task_id"] for each in got) == sorted(made)
 
 
@@ -213,14 +212,14 @@ async def test_a_thousand_waiting_polls_cost_no_statement_of_their_own(
     dispatcher = site.world.running.platform.tools.dispatcher
     asked: list[str] = []
     for name in ("fetch", "fetchrow", "fetchval", "execute"):
-        real = getattr(Connection, name)
+        real = getattr(PooledConnection, name)
 
         async def counted(self: Any, statement: str, *arguments: Any, _real: Any = real, **more: Any) -> Any:
             asked.append(statement)
             return await _real(self, statement, *arguments, **more)
 
-        monkeypatch.setattr(Connection, name, counted)
-    polls = [asyncio.create_task(dispatcher.poll(Ask(f"nod_{index}", 8, 60.0))) for index in range(1_000)]
+        monkeypatch.setattr(PooledConnection, name, counted)
+    polls = [asyncio.create_task(dispatcher.poll(TaskPoll(f"nod_{index}", 8, 60.0))) for index in range(1_000)]
     await turns()
     assert dispatcher.waiting == 1_000
     assert not [each for each in asked if "task" in each.lower()]

@@ -29,9 +29,14 @@ async def test_a_server_that_dies_between_claim_and_answer_loses_nothing(site: S
     }
     with (tmp_path / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "server.tests.support.dying_server", cwd=ROOT, env=os.environ | GENEROUS | own,
-            stdout=asyncio.subprocess.PIPE, stderr=log,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "server.tests.support.dying_server",
+            cwd=ROOT,
+            env=os.environ | GENEROUS | own,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+        )
     try:
         assert process.stdout is not None
         line = ""

@@ -130,17 +130,24 @@ async def test_progress_is_seen_and_renews_the_lease(site: Site) -> None:
 
 def logged(task: dict[str, Any], offset: int, text: bytes) -> dict[str, Any]:
     return {
-        "kind": "log", "task_id": task["task_id"], "fence": task["fence"], "offset": offset, "text": encoded(text),
-    }  # fmt: skip
+        "kind": "log",
+        "task_id": task["task_id"],
+        "fence": task["fence"],
+        "offset": offset,
+        "text": encoded(text),
+    }
 
 
 async def test_the_whole_output_is_read_back_whatever_was_told_twice(site: Site) -> None:
     made = await site.make()
     task = await site.agent.claim_one()
     verdicts = await site.agent.report(
-        logged(task, 0, b"hello "), logged(task, 0, b"hello "), logged(task, 3, b"lo wor"), logged(task, 20, b"gap"),
+        logged(task, 0, b"hello "),
+        logged(task, 0, b"hello "),
+        logged(task, 3, b"lo wor"),
+        logged(task, 20, b"gap"),
         logged(task, 9, b"ld\n"),
-    )  # fmt: skip
+    )
     assert [each["code"] for each in verdicts] == [None, None, None, "log_gap", None]
     path = f"{site.path}/tasks/{made.id}/log"
     seen = (await site.people.get(path)).json()

@@ -9,7 +9,7 @@ import asyncpg
 import httpx
 import pytest
 
-from mooring.core.kernel.event import Position
+from mooring.core.kernel.event import StreamPosition
 from mooring.settings import Settings
 from server.tests.conftest import PASSWORD, Running, Tenant, World, running_platform
 from server.tests.support.http_wire import BROKEN, Stream, Told, stream
@@ -218,7 +218,7 @@ async def test_a_cursor_older_than_what_is_kept_is_expired_and_told_how_to_resyn
     older, last_deleted = told[2].cursor, told[5]
     row = await connection.fetchrow("SELECT epoch, tx, seq FROM event WHERE id = $1", last_deleted.data["id"])
     assert row is not None
-    place = Position(*row)
+    place = StreamPosition(*row)
     assert place.cursor() == last_deleted.cursor
     await connection.execute("DELETE FROM event WHERE (epoch, tx, seq) <= ($1, $2, $3)", *place)
     await connection.execute("UPDATE event_horizon SET epoch = $1, tx = $2, seq = $3", *place)

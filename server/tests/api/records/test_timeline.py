@@ -8,14 +8,14 @@ import asyncpg
 import httpx
 import pytest
 
-from mooring.core.kernel.decision import Audited, Decision, Happened
+from mooring.core.kernel.decision import AuditRecord, Decision, EventRecord
 from mooring.core.kernel.event import BEGINNING
 from mooring.core.kernel.event_types import EventType
 from mooring.storage.kernel.database import Database
 from mooring.storage.kernel.migrate import migrate
 from mooring.storage.kernel.unit_of_work import apply
 from mooring.storage.records import timeline as timelines
-from mooring.storage.records.timeline import Story
+from mooring.storage.records.timeline import TimelineSelection
 from server.tests.conftest import World
 from server.tests.support.http_wire import stream
 from server.tests.support.lifecycle_rows import Ground, context, make_ground
@@ -126,7 +126,9 @@ async def test_a_timeline_is_of_something_that_is_there(world: World) -> None:
 # What stands in it --------------------------------------------------------------------------------------------------
 
 
-async def tell(ground: Ground, *events: Happened, audits: tuple[Audited, ...] = (), correlation: str = "") -> None:
+async def tell(
+    ground: Ground, *events: EventRecord, audits: tuple[AuditRecord, ...] = (), correlation: str = ""
+) -> None:
     """Write events and audit rows as a decision of anybody's does."""
     made = context()
     if correlation:
@@ -134,12 +136,12 @@ async def tell(ground: Ground, *events: Happened, audits: tuple[Audited, ...] = 
     await apply(ground.database, ground.acting, made, Decision(None, (), events, audits))
 
 
-async def settled(database: Database, ground: Ground, story: Story, count: int) -> list[str]:
+async def settled(database: Database, ground: Ground, story: TimelineSelection, count: int) -> list[str]:
     async def read() -> list[str] | None:  # another transaction of the cluster may be open
         found = await timelines.read(database, ground.acting, story, BEGINNING, 100)
         return [each.type for each in found] if len(found) >= count else None
 
-    return await until(read)
+    return await until(read) or []
 
 
 async def test_the_timeline_of_an_instance_has_its_own_things_and_the_capacity_it_asked_for(
@@ -152,32 +154,36 @@ async def test_the_timeline_of_an_instance_has_its_own_things_and_the_capacity_i
     instance = ground.instance_id
     await tell(
         ground,
-        Happened(EventType.INSTANCE_REQUESTED, "instance", instance, *place, app_instance_id=instance),
-        Happened(EventType.ALLOCATION_REQUESTED, "allocation", ground.allocation_id, *place),
-        Happened(EventType.ALLOCATION_REQUESTED, "allocation", "alc_of_another_launch", *place),
-        audits=(Audited("instance.create", "instance", instance, *place, app_instance_id=instance),),
+        EventRecord(EventType.INSTANCE_REQUESTED, "instance", instance, *place, app_instance_id=instance),
+        EventRecord(EventType.ALLOCATION_REQUESTED, "allocation", ground.allocation_id, *place),
+        EventRecord(EventType.ALLOCATION_REQUESTED, "allocation", "alc_of_another_launch", *place),
+        audits=(AuditRecord("instance.create", "instance", instance, *place, app_instance_id=instance),),
         correlation="launch",
     )
     await tell(
         ground,
-        Happened(EventType.MEMBER_CHANGED, "member", member_id, *place, app_instance_id=instance),
-        Happened(
+        EventRecord(EventType.MEMBER_CHANGED, "member", member_id, *place, app_instance_id=instance),
+        EventRecord(
             EventType.TASK_QUEUED, "task", "tsk_1", *place, {"owner": ground.allocation_id}, under=("launch", "a" * 32)
         ),
-        Happened(EventType.OPERATION_CHANGED, "operation", operation_id, *place, app_instance_id=instance),
-        Happened(EventType.INSTANCE_CHANGED, "instance", "ins_other", *place, app_instance_id="ins_other"),
+        EventRecord(EventType.OPERATION_CHANGED, "operation", operation_id, *place, app_instance_id=instance),
+        EventRecord(EventType.INSTANCE_CHANGED, "instance", "ins_other", *place, app_instance_id="ins_other"),
         correlation="later",
     )
-    everything = await settled(database, ground, Story(ground.project_id, instance), 6)
+    everything = await settled(database, ground, TimelineSelection(ground.project_id, instance), 6)
     assert sorted(everything) == sorted(
         [
-            "apps.instance.requested", "capacity.allocation.requested", "instance.create", "apps.member.changed",
-            "nodes.task.queued", "apps.operation.changed",
+            "apps.instance.requested",
+            "capacity.allocation.requested",
+            "instance.create",
+            "apps.member.changed",
+            "nodes.task.queued",
+            "apps.operation.changed",
         ]
-    )  # fmt: skip
-    without = await settled(database, ground, Story(ground.project_id, instance, audit=False), 5)
+    )
+    without = await settled(database, ground, TimelineSelection(ground.project_id, instance, audit=False), 5)
     assert without == [each for each in everything if each != "instance.create"]
-    launched = await settled(database, ground, Story(ground.project_id, instance, "launch"), 2)
+    launched = await settled(database, ground, TimelineSelection(ground.project_id, instance, "launch"), 2)
     assert sorted(launched) == ["apps.instance.requested", "instance.create"]
 
 
@@ -187,11 +193,11 @@ async def test_what_is_told_under_another_correlation_is_found_by_that_one(datab
     of_the_maker = ("launch", "b" * 32)
     await tell(
         ground,
-        Happened(EventType.TASK_FINISHED, "task", "tsk_1", *place, under=of_the_maker),
-        audits=(Audited("agent.report", "task", "tsk_1", *place, under=of_the_maker),),
+        EventRecord(EventType.TASK_FINISHED, "task", "tsk_1", *place, under=of_the_maker),
+        audits=(AuditRecord("agent.report", "task", "tsk_1", *place, under=of_the_maker),),
         correlation="the-agents-own",
     )
-    found = await settled(database, ground, Story(ground.project_id, None, "launch"), 2)
+    found = await settled(database, ground, TimelineSelection(ground.project_id, None, "launch"), 2)
     assert sorted(found) == ["agent.report", "nodes.task.finished"]
 
 

@@ -218,8 +218,11 @@ async def test_news_of_a_webhook_goes_into_the_stream_and_the_trail_without_its_
     trail = (await client.get(f"{place}/audit")).json()["items"]
     about = [row for row in trail if row["noun"] == "webhook"]
     assert [row["action"] for row in reversed(about)] == [
-        "webhook.create", "webhook.update", "webhook.update", "webhook.delete",
-    ]  # fmt: skip
+        "webhook.create",
+        "webhook.update",
+        "webhook.update",
+        "webhook.delete",
+    ]
     assert "s3cret" not in str(told) + str(trail)
     assert "whsec_" not in str(told) + str(trail)
 

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from mooring.core.runtime.adapter_report import Seen, Told, take_report
-from mooring.core.runtime.claim import Claim
+from mooring.core.runtime.adapter_report import AdapterReport, ReportContext, take_report
+from mooring.core.runtime.claim import InstanceClaim
 from mooring.core.runtime.operation import OperationKind
 from mooring.storage.kernel.database import PLATFORM, Acting
 from mooring.storage.kernel.unit_of_work import StaleWrite, apply
@@ -49,9 +49,11 @@ async def test_a_launch_is_told_step_by_step_and_ends_in_a_running_instance(floo
     assert (early.status_code, early.json()["details"]["component_key"]) == (409, "head")
     for status in ("joining", "ready"):
         await adapter.report(
-            instance.id, fence, operation_id=operation.id,
+            instance.id,
+            fence,
+            operation_id=operation.id,
             members=[{"id": each.id, "status": status, "health": "healthy"} for each in members],
-        )  # fmt: skip
+        )
     endpoint = {"name": "web", "member_id": members[0].id, "protocol": "http", "port": 8080}
     await adapter.report(instance.id, fence, instance={"health": "healthy", "endpoints": [endpoint]})
     done = await adapter.finish(instance.id, fence, operation.id, evidence={"pages": 1})
@@ -64,8 +66,13 @@ async def test_a_launch_is_told_step_by_step_and_ends_in_a_running_instance(floo
         PLATFORM, "SELECT type, correlation_id FROM event WHERE app_instance_id = $1 ORDER BY seq", instance.id
     )
     types = [row[0] for row in rows]
-    for expected in ("apps.instance.starting", "apps.instance.running", "apps.instance.start_completed",
-                     "apps.instance.healthy", "apps.instance.member_added"):  # fmt: skip
+    for expected in (
+        "apps.instance.starting",
+        "apps.instance.running",
+        "apps.instance.start_completed",
+        "apps.instance.healthy",
+        "apps.instance.member_added",
+    ):
         assert expected in types
     assert {row[1] for row in rows if row[0] == "apps.instance.running"} == {operation.correlation_id}
 
@@ -75,10 +82,19 @@ async def test_what_is_so_already_writes_nothing_at_all(floor: Floor) -> None:
     instance_id, fence = await deployed(floor, adapter, 1)
     members = (await adapter.read(instance_id, fence))["members"]
     body: dict[str, Any] = {
-        "members": [{"id": each["id"], "status": "ready", "health": "healthy", "detail": {"a": 1}, "version": "1.0.0",
-                     "holds": [{"reason": "busy"}]} for each in members],
+        "members": [
+            {
+                "id": each["id"],
+                "status": "ready",
+                "health": "healthy",
+                "detail": {"a": 1},
+                "version": "1.0.0",
+                "holds": [{"reason": "busy"}],
+            }
+            for each in members
+        ],
         "instance": {"health": "degraded", "health_detail": "slow", "topology_mode": "flat", "detail": {"x": [1]}},
-    }  # fmt: skip
+    }
     first = await adapter.report(instance_id, fence, **body)
     written, stands = await floor.fetch(WRITTEN), await floor.fetch(CONTENTS)
     assert await adapter.report(instance_id, fence, **body) == first
@@ -117,11 +133,16 @@ async def test_a_stale_fence_changes_nothing_on_any_route(floor: Floor) -> None:
     sent: dict[str, dict[str, Any]] = {
         "reports": {"operation_id": operation.id, "begin": True},
         f"operations/{operation.id}/finish": {"outcome": "failed", "failure": {"code": "runtime_error"}},
-        "tasks": {"member_id": members[0].id, "type": "process.run", "step": "a", "operation_id": operation.id,
-                  "arguments": {"argv": ["true"]}},
+        "tasks": {
+            "member_id": members[0].id,
+            "type": "process.run",
+            "step": "a",
+            "operation_id": operation.id,
+            "arguments": {"argv": ["true"]},
+        },
         "secrets": {"name": "token", "purpose": "app_access", "generate_bytes": 32},
         "usage": {"records": [usage_record()]},
-    }  # fmt: skip
+    }
     for path, body in sent.items():
         answer = await old.send(instance.id, path, fence, **body)
         assert (path, answer.status_code, answer.json()["code"]) == (path, 409, "lease_lost")
@@ -137,7 +158,7 @@ async def test_an_old_holders_write_loses_against_a_claim_that_is_just_being_mad
     instance, _, operation = await floor.launch(0)
     fence = await floor.adapter().claim(instance.id)
     from_before = await seen(floor, instance.id, fence, operation.id)
-    decision = take_report(context(), from_before, Told(begin=True))
+    decision = take_report(context(), from_before, AdapterReport(begin=True))
     database, acting = floor.services.database, Acting(floor.tenant.id)
     async with database.connection(PLATFORM) as connection:
         claiming = connection.transaction()
@@ -293,11 +314,15 @@ async def test_two_reports_at_once_do_not_lose_each_others_words(floor: Floor) -
     await adapter.report(instance.id, fence, operation_id=operation.id, begin=True)
     sent: list[Callable[[], Awaitable[httpx.Response]]] = [
         lambda each=each: adapter.send(  # type: ignore[misc]
-            instance.id, "reports", fence, operation_id=operation.id,
-            steps=[{"name": f"start {each.name}", "status": "done"}], members=[{"id": each.id, "status": "joining"}],
+            instance.id,
+            "reports",
+            fence,
+            operation_id=operation.id,
+            steps=[{"name": f"start {each.name}", "status": "done"}],
+            members=[{"id": each.id, "status": "joining"}],
         )
         for each in members
-    ]  # fmt: skip
+    ]
     answers = await asyncio.gather(*(each() for each in sent))
     assert {each.status_code for each in answers} == {200}
     (seen_,) = (await adapter.read(instance.id, fence))["operations"]
@@ -335,12 +360,12 @@ async def with_a_drain(floor: Floor, adapter: Adapter) -> tuple[str, int, list[s
     return instance_id, fence, listed
 
 
-async def seen(floor: Floor, instance_id: str, fence: int, operation_id: str) -> Seen:
+async def seen(floor: Floor, instance_id: str, fence: int, operation_id: str) -> ReportContext:
     """What a report is held against, as it is now."""
     instance = await floor.instance(instance_id)
     operation = await floor.operation(instance, operation_id)
-    claim = Claim(instance_id, floor.account.id, "old", fence)
-    return Seen(claim, instance, {}, operation)
+    claim = InstanceClaim(instance_id, floor.account.id, "old", fence)
+    return ReportContext(claim, instance, {}, operation)
 
 
 async def blocked(floor: Floor) -> None:

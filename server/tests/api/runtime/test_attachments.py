@@ -8,11 +8,11 @@ import httpx
 import pytest
 
 from mooring.commands.runtime.instance_reconcile import limits_of
-from mooring.core.runtime.instance_reconcile import advance
+from mooring.core.runtime.instance_reconcile import reconcile
 from mooring.core.runtime.instance_transitions import new_instance, new_member, new_operation, together
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.runtime import instance_reconcile
-from mooring.workers.instance_reconciler import Instances
+from mooring.workers.instance_reconciler import InstanceReconciler
 from server.tests.support.adapter_site import MANIFEST, Adapter, Floor, make_operator
 from server.tests.support.lifecycle_rows import context
 from server.tests.support.manifests import LIFECYCLE
@@ -75,10 +75,10 @@ class Shared:
     async def look(self) -> None:
         """One look of the worker, who misses nothing: what is due is found apart from what its next step is."""
         services = self.floor.services
-        await Instances(services).advance()
+        await InstanceReconciler(services).advance()
         now = services.clock.now()
-        for each in await instance_reconcile.seen(services.database, now, [self.instance_id]):
-            step = advance(replace(context(), now=now), limits_of(services.settings), each)
+        for each in await instance_reconcile.snapshot(services.database, now, [self.instance_id]):
+            step = reconcile(replace(context(), now=now), limits_of(services.settings), each)
             assert step is None, f"{each.instance.id} has a next step, and is not due: {step}"
 
 

@@ -24,8 +24,15 @@ async def pages(floor: Floor) -> int:
     now = floor.clock.now()
     held = [f"ins_{each:026}" for each in range(1, 11)]
     arguments = (
-        floor.account.id, "me", held, [1] * 10, now, now + timedelta(seconds=30), now + timedelta(seconds=45), 10
-    )  # fmt: skip
+        floor.account.id,
+        "me",
+        held,
+        [1] * 10,
+        now,
+        now + timedelta(seconds=30),
+        now + timedelta(seconds=45),
+        10,
+    )
     async with floor.services.database.connection(PLATFORM) as connection:
         trying = connection.transaction()
         await trying.start()

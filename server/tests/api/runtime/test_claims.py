@@ -247,9 +247,12 @@ async def test_when_an_adapter_last_asked_is_known_to_the_half_minute(floor: Flo
 def usage_record() -> dict[str, object]:
     """A record of use."""
     return {
-        "record_id": "r1", "unit": "tokens", "started_at": "2026-01-01T00:00:00Z", "ended_at": "2026-01-01T00:01:00Z",
+        "record_id": "r1",
+        "unit": "tokens",
+        "started_at": "2026-01-01T00:00:00Z",
+        "ended_at": "2026-01-01T00:01:00Z",
         "quantity": 1,
-    }  # fmt: skip
+    }
 
 
 async def waits(floor: Floor, count: int) -> None:

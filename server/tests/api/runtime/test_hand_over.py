@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from mooring.core.runtime.instance_change import Standing, stop_instance
-from mooring.core.runtime.instance_launch import Bounds
+from mooring.core.runtime.instance_change import InstanceContext, stop_instance
+from mooring.core.runtime.instance_launch import OperationBounds
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.runtime.instance import members_of, open_operations
-from mooring.workers.instance_reconciler import Instances
+from mooring.workers.instance_reconciler import InstanceReconciler
 from server.tests.support.adapter_site import Floor
 from server.tests.support.lifecycle_rows import context
 
@@ -24,7 +24,7 @@ async def test_a_launch_is_offered_by_the_worker_and_a_stop_is_ended_by_it(floor
     instance, members, deploy = await floor.launch(1, dispatched=False)
     adapter = floor.adapter()
     assert (await adapter.poll())["claims"] == []  # its turn has not come
-    worker = Instances(floor.services)
+    worker = InstanceReconciler(floor.services)
     await worker.tick()
     fence = await adapter.claim(instance.id)
     await adapter.report(instance.id, fence, operation_id=deploy.id, begin=True)
@@ -35,8 +35,8 @@ async def test_a_launch_is_offered_by_the_worker_and_a_stop_is_ended_by_it(floor
     assert await status(floor, "instance", instance.id) == "running"
 
     found = await members_of(floor.services.database, PLATFORM, [instance.id])
-    seen = Standing(await floor.instance(instance.id), found[instance.id], [], None)
-    stop = await floor.apply(stop_instance(replace(context(), now=floor.clock.now()), seen, Bounds()))
+    seen = InstanceContext(await floor.instance(instance.id), found[instance.id], [], None)
+    stop = await floor.apply(stop_instance(replace(context(), now=floor.clock.now()), seen, OperationBounds()))
     await worker.tick()
     assert await status(floor, "operation", stop.id) == "accepted"  # the adapter holds it, and has its time
     await adapter.report(instance.id, fence, operation_id=stop.id, begin=True)

@@ -64,11 +64,17 @@ async def test_a_secret_of_a_configuration_is_given_back_by_nothing(
     read = [
         await client.get(each)
         for each in (
-            launching.path, one, f"{one}/operations", f"{one}/operations/{entered[0].json()['id']}",
-            f"{one}/operations/{looked.json()['id']}", f"{one}/why", f"{one}/timeline", f"{project}/events",
+            launching.path,
+            one,
+            f"{one}/operations",
+            f"{one}/operations/{entered[0].json()['id']}",
+            f"{one}/operations/{looked.json()['id']}",
+            f"{one}/why",
+            f"{one}/timeline",
+            f"{project}/events",
             f"{project}/audit",
         )
-    ]  # fmt: skip
+    ]
     assert {each.status_code for each in read} == {200}
     told = "".join(each.text for each in (*entered, looked, *refused, *read)) + "".join(capsys.readouterr())
     assert SECRET not in told.lower()
@@ -117,8 +123,9 @@ async def test_numbers_and_depths_beyond_sense_are_refused(launching: Launching)
     for count in (-1, 201, 10_000, 10**30):
         answer = await launching.client.post(launching.path, json=launching.body(topology={"worker": count}))
         assert problem(answer) == (
-            422, "validation_failed",
-        )  # fmt: skip
+            422,
+            "validation_failed",
+        )
 
 
 async def test_of_many_who_want_one_place_one_gets_it(launching: Launching) -> None:
@@ -188,5 +195,7 @@ async def test_who_may_only_look_is_shown_no_secret_and_asks_for_no_action(launc
         assert problem(await viewer.post(f"{one}/{path}", json=body)) == (403, "permission_denied")
     denied = "SELECT array_agg(action ORDER BY id) FROM audit WHERE outcome = 'denied'"
     assert await launching.services.database.fetchval(PLATFORM, denied) == [
-        "instance.connect", "app.web-tool.look", "app.web-tool.enter",
-    ]  # fmt: skip
+        "instance.connect",
+        "app.web-tool.look",
+        "app.web-tool.enter",
+    ]

@@ -8,7 +8,7 @@ from mooring.core.fleet.task import TASK
 from mooring.core.kernel.decision import Insert
 from mooring.core.kernel.ids import Prefix
 from mooring.storage.kernel.database import PLATFORM
-from mooring.workers.instance_reconciler import Instances
+from mooring.workers.instance_reconciler import InstanceReconciler
 from server.tests.api.catalog.test_apps import Shop, shop  # noqa: F401
 from server.tests.conftest import World
 from server.tests.support.launching import Launching, make_launching
@@ -26,7 +26,7 @@ async def look(launching: Launching, times: int = 1) -> None:
     """The real workers, one look at a time."""
     for _ in range(times):
         await launching.site.look()
-        await Instances(launching.services).tick()
+        await InstanceReconciler(launching.services).tick()
 
 
 async def held_digests(launching: Launching, instance_id: str) -> int:
@@ -92,9 +92,14 @@ async def secret_of(launching: Launching, instance_id: str) -> None:
         b"known to members", id=CLOCK.mint(Prefix.SECRET), tenant_id=launching.shop.tenant.id, purpose="runtime"
     )
     row = {
-        "id": CLOCK.mint(Prefix.RUNTIME_SECRET), "project_id": launching.shop.project_id, "instance_id": instance_id,
-        "name": "shared-key", "purpose": "member_secret", "secret_id": sealed.id, **place,
-    }  # fmt: skip
+        "id": CLOCK.mint(Prefix.RUNTIME_SECRET),
+        "project_id": launching.shop.project_id,
+        "instance_id": instance_id,
+        "name": "shared-key",
+        "purpose": "member_secret",
+        "secret_id": sealed.id,
+        **place,
+    }
     await launching.site.fleet.write(Insert("secret", sealed.row(CLOCK.now())), Insert("runtime_secret", row))
 
 
@@ -103,12 +108,22 @@ async def work_on_node(launching: Launching, instance_id: str, member: dict[str,
     node = "SELECT node_id FROM allocation WHERE id = $1"
     task_id = CLOCK.mint(Prefix.TASK)
     row = {
-        "id": task_id, "tenant_id": launching.shop.tenant.id, "project_id": launching.shop.project_id,
-        "allocation_id": member["allocation_id"], "owner": f"{member['allocation_id']}/{member['id']}",
+        "id": task_id,
+        "tenant_id": launching.shop.tenant.id,
+        "project_id": launching.shop.project_id,
+        "allocation_id": member["allocation_id"],
+        "owner": f"{member['allocation_id']}/{member['id']}",
         "node_id": await launching.services.database.fetchval(PLATFORM, node, member["allocation_id"]),
-        "instance_id": instance_id, "member_id": member["id"], "step": f"start/{member['id']}", "type": "process.run",
-        "arguments": {}, "maker": launching.account_id, "correlation_id": "cor_test", "trace_id": "a" * 32,
-        "created_at": CLOCK.now(), "expires_at": CLOCK.now() + timedelta(hours=1),
-    }  # fmt: skip
+        "instance_id": instance_id,
+        "member_id": member["id"],
+        "step": f"start/{member['id']}",
+        "type": "process.run",
+        "arguments": {},
+        "maker": launching.account_id,
+        "correlation_id": "cor_test",
+        "trace_id": "a" * 32,
+        "created_at": CLOCK.now(),
+        "expires_at": CLOCK.now() + timedelta(hours=1),
+    }
     await launching.site.fleet.write(Insert("task", row, (TASK,)))
     await launching.site.fleet.fail(member["allocation_id"], "exited", "it only has to have begun")

@@ -8,7 +8,7 @@ import pytest
 from mooring.core.kernel.permissions import Scope
 from mooring.core.runtime.operation import OperationTrigger
 from mooring.storage.kernel.database import PLATFORM
-from mooring.workers.instance_reconciler import Instances
+from mooring.workers.instance_reconciler import InstanceReconciler
 from mooring.workers.janitor import Janitor
 from server.tests.api.catalog.test_apps import REASON, Shop, problem
 from server.tests.api.catalog.test_apps import shop as bare_shop
@@ -30,8 +30,9 @@ async def test_a_launch_makes_the_instance_its_members_their_places_and_the_oper
     assert (made["status"], made["health"], made["version"]) == ("created", "unknown", "1.0.0")
     assert made["topology"] == {"head": 1, "worker": 2}
     assert [(each["component_key"], each["desired"], each["current"]) for each in made["members_summary"]] == [
-        ("head", 1, 1), ("worker", 2, 2),
-    ]  # fmt: skip
+        ("head", 1, 1),
+        ("worker", 2, 2),
+    ]
     assert made["pin"]["artifacts"] == {"main": f"sha256:{'a' * 64}"}
     assert (made["operation"]["kind"], made["operation"]["status"]) == ("deploy", "accepted")
     assert made["claim"] == {"held": False, "holder": None, "since": None}
@@ -41,8 +42,10 @@ async def test_a_launch_makes_the_instance_its_members_their_places_and_the_oper
     assert read == made
     members = (await launching.get(f"{made['id']}/members"))["items"]
     assert sorted((each["component_key"], each["ordinal"], each["status"]) for each in members) == [
-        ("head", 0, "requested"), ("worker", 0, "requested"), ("worker", 1, "requested"),
-    ]  # fmt: skip
+        ("head", 0, "requested"),
+        ("worker", 0, "requested"),
+        ("worker", 1, "requested"),
+    ]
     assert len({each["allocation_id"] for each in members}) == 3
     assert all(each["owns_allocation"] for each in members)
     (operation,) = (await launching.get(f"{made['id']}/operations"))["items"]
@@ -66,14 +69,22 @@ async def test_a_plan_tells_everything_at_once_and_changes_nothing(launching: La
         "/api/v1/platform/policy", json={"rules": {"apps": {"deny": ["web-*"]}}, "reason": REASON}
     )
     wrong = launching.body(
-        name="tool", config={"a": 1}, topology={"worker": 9}, operating_mode="platform_managed",
-        control_plane_scope="platform", placement={"sku": launching.sku, "gpu_count": 3},
-    )  # fmt: skip
+        name="tool",
+        config={"a": 1},
+        topology={"worker": 9},
+        operating_mode="platform_managed",
+        control_plane_scope="platform",
+        placement={"sku": launching.sku, "gpu_count": 3},
+    )
     plan = (await launching.client.post(f"{launching.path}:plan", json=wrong)).json()
     codes = [each["code"] for each in plan["hindrances"]]
     assert codes == [
-        "policy_denied", "validation_failed", "validation_failed", "validation_failed", "mode_not_offered",
-    ]  # fmt: skip
+        "policy_denied",
+        "validation_failed",
+        "validation_failed",
+        "validation_failed",
+        "mode_not_offered",
+    ]
     assert (plan["policy"]["allowed"], plan["policy"]["layer"]) == (False, "global")
     refused = await launching.client.post(launching.path, json=wrong)
     assert problem(refused) == (403, codes[0])
@@ -98,7 +109,7 @@ async def test_an_allocation_holds_one_instance_and_a_place_is_named(launching: 
 
 async def test_a_launch_waits_for_its_place_and_a_stop_gives_it_back(launching: Launching) -> None:
     made = await launching.launch()
-    worker = Instances(launching.services)
+    worker = InstanceReconciler(launching.services)
     await worker.tick()
     (operation,) = (await launching.get(f"{made['id']}/operations"))["items"]
     assert operation["dispatched_at"] is None, "no adapter may take it before its place stands"

@@ -14,7 +14,8 @@ from server.tests.api.catalog.test_apps import shop as bare_shop
 from server.tests.conftest import World
 from server.tests.support import made_things
 from server.tests.support.launching import Launching, make_launching
-from server.tests.support.route_requests import Home, make_account
+from server.tests.support.route_requests import Home
+from server.tests.support.service_accounts import make_account
 from tests.support.waiting import until
 
 __all__ = ["bare_shop"]

@@ -10,7 +10,7 @@ from server.tests.api.catalog.test_apps import Shop, shop  # noqa: F401
 from server.tests.conftest import World
 from server.tests.support.adapter_site import RUNTIME, Adapter
 from server.tests.support.launching import Launching, make_launching
-from server.tests.support.route_requests import Account, assertion
+from server.tests.support.service_accounts import Account, assertion
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 

@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from mooring.commands.fleet.task_report import Desk
-from mooring.commands.live.task_dispatcher import Ask
-from mooring.core.fleet.task_report import Resulted
-from mooring.core.fleet.task_transitions import Ended, Outcome
+from mooring.commands.fleet.task_report import TaskReportHandler
+from mooring.commands.live.task_dispatcher import TaskPoll
+from mooring.core.fleet.task_report import TaskResultReport
+from mooring.core.fleet.task_transitions import TaskEnd, TaskOutcome
 from mooring.core.kernel.decision import Actor, PrincipalKind
 from mooring.core.runtime.member import MEMBER, MemberState, MemberTrigger
 from mooring.core.runtime.member_log import READS_OF_MEMBER
@@ -49,26 +49,30 @@ class Reader:
     async def claimed(self) -> list[dict[str, Any]]:
         """What the node is given, as soon as there is something."""
         dispatcher = self.floor.world.running.platform.tools.dispatcher
-        given = await dispatcher.poll(Ask(self.floor.ground.node_id, 8, 30.0))
+        given = await dispatcher.poll(TaskPoll(self.floor.ground.node_id, 8, 30.0))
         return [json.loads(base64.urlsafe_b64decode(each.payload + "===")) for each in given.tasks]
 
-    async def end(self, task: dict[str, Any], ended: Ended) -> bool:
+    async def end(self, task: dict[str, Any], ended: TaskEnd) -> bool:
         """The node tells how a task ended; whether that was taken."""
         services, tools = self.floor.services, self.floor.world.running.platform.tools
         known = await reports.of_node(services.database, self.floor.ground.node_id, [task["task_id"]])
         node = Actor(PrincipalKind.NODE, self.floor.ground.node_id)
-        desk = Desk(services, tools.logs, replace(context(), actor=node), Origin(), known)
-        return (await desk.take(Resulted(task["task_id"], task["fence"], ended))).accepted
+        desk = TaskReportHandler(services, tools.logs, replace(context(), actor=node), Origin(), known)
+        return (await desk.take(TaskResultReport(task["task_id"], task["fence"], ended))).accepted
 
     async def answer(self, content: bytes, **other: Any) -> dict[str, Any]:
         """The node reads; the task that it was given."""
         (task,) = await self.claimed()
         place = int(task["arguments"].get("offset", 0))
         told = {
-            "content_base64": base64.b64encode(content).decode(), "offset": place, "next_offset": place + len(content),
-            "size": place + len(content), "truncated_before": False, **other,
-        }  # fmt: skip
-        assert await self.end(task, Ended(Outcome.SUCCEEDED, result=told))
+            "content_base64": base64.b64encode(content).decode(),
+            "offset": place,
+            "next_offset": place + len(content),
+            "size": place + len(content),
+            "truncated_before": False,
+            **other,
+        }
+        assert await self.end(task, TaskEnd(TaskOutcome.SUCCEEDED, result=told))
         return task
 
 
@@ -83,7 +87,7 @@ async def reader(floor: Floor) -> Reader:
     assert (await adapter.send(instance.id, "tasks", fence, **body)).status_code == 200
     made = Reader(floor, instance.id, members[0].id)
     (start,) = await made.claimed()
-    assert await made.end(start, Ended(Outcome.SUCCEEDED, result={"state": "running"}))
+    assert await made.end(start, TaskEnd(TaskOutcome.SUCCEEDED, result={"state": "running"}))
     return made
 
 
@@ -98,9 +102,17 @@ async def test_the_node_is_asked_at_once_and_what_it_reads_leaves_no_trace(reade
     answer, task = await asyncio.gather(reader.read(tail=5), reader.answer("grüße\n".encode() + b"\xff\n"))
     assert answer.status_code == 200, answer.text
     assert answer.json() == {
-        "member_id": reader.member_id, "service": "web", "kind": "service", "offset": 0, "next_offset": 10, "size": 10,
-        "text": "grüße\n\ufffd\n", "truncated_before": False, "dropped_bytes": None, "log": "",
-    }  # fmt: skip
+        "member_id": reader.member_id,
+        "service": "web",
+        "kind": "service",
+        "offset": 0,
+        "next_offset": 10,
+        "size": 10,
+        "text": "grüße\n\ufffd\n",
+        "truncated_before": False,
+        "dropped_bytes": None,
+        "log": "",
+    }
     assert task["type"] == "log.read"
     assert task["owner"] == f"{floor.ground.allocation_id}/{reader.member_id}"
     assert task["arguments"] == {"name": "web", "kind": "service", "max_bytes": 65_536, "tail_lines": 5}
@@ -116,8 +128,12 @@ async def test_following_waits_on_the_node_and_goes_on_from_the_last_byte(reader
     )
     part = answer.json()
     assert (part["text"], part["next_offset"], part["truncated_before"], part["dropped_bytes"], part["log"]) == (
-        "two\n", 8, True, 7, "0b",
-    )  # fmt: skip
+        "two\n",
+        8,
+        True,
+        7,
+        "0b",
+    )
     told = {"offset": 4, "wait_seconds": 20, "log": "0a", "max_bytes": 262_144}
     assert task["arguments"] == {"name": "web", "kind": "service", **told}
 
@@ -143,7 +159,7 @@ async def test_a_node_that_does_not_answer_is_not_waited_for_and_the_last_lines_
 
     async def lost() -> None:
         (task,) = await reader.claimed()
-        assert await reader.end(task, Ended(Outcome.FAILED, "not_found", "no such log"))
+        assert await reader.end(task, TaskEnd(TaskOutcome.FAILED, "not_found", "no such log"))
 
     gone, _ = await asyncio.gather(reader.read(), lost())
     assert (gone.status_code, gone.json()["code"]) == (404, "not_found")
@@ -170,7 +186,7 @@ async def test_few_reads_of_one_member_are_open_at_once(reader: Reader) -> None:
     refused = await reader.read()
     assert (refused.status_code, refused.json()["code"]) == (429, "rate_limited")
     for each in tasks:
-        assert await reader.end(each, Ended(Outcome.FAILED, "host_error", "enough"))
+        assert await reader.end(each, TaskEnd(TaskOutcome.FAILED, "host_error", "enough"))
     assert {(await each).status_code for each in waiting} == {503}
 
 

@@ -41,8 +41,14 @@ async def test_a_task_is_made_once_under_its_name_for_the_member_and_its_node(fl
     allocation_id, account_id = floor.ground.allocation_id, floor.account.id
     correlation = await floor.fetch("SELECT correlation_id FROM operation WHERE id = $1", operation_id)
     assert tuple(row) == (
-        f"{allocation_id}/{head}", floor.ground.node_id, allocation_id, head, instance_id, account_id, correlation
-    )  # fmt: skip
+        f"{allocation_id}/{head}",
+        floor.ground.node_id,
+        allocation_id,
+        head,
+        instance_id,
+        account_id,
+        correlation,
+    )
     assert [each["id"] for each in (await adapter.read(instance_id, fence))["tasks"]] == [made]
     url = f"/api/v1/runtime/instances/{instance_id}/tasks/{made}"
     assert (await adapter.client.get(url, params={"fence": fence})).json()["step"] == "start/head"
@@ -159,8 +165,11 @@ async def test_an_image_is_named_by_its_role_and_the_platform_says_where_it_lies
         assert made.status_code == 200, made.text
         stored = await floor.fetch("SELECT arguments FROM task WHERE id = $1", made.json()["id"])
         assert stored["image"] == {
-            "registry": "https://registry.example", "repository": "team/app", "digest": DIGEST, "private": False,
-        }  # fmt: skip
+            "registry": "https://registry.example",
+            "repository": "team/app",
+            "digest": DIGEST,
+            "private": False,
+        }
 
 
 async def test_each_reason_not_to_fetch_a_digest_has_its_own_code(floor: Floor) -> None:

@@ -11,7 +11,7 @@ from mooring.gateways.signing.signatures import new_key_pair
 from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import Tenant, World
 from server.tests.support.adapter_site import RUNTIME
-from server.tests.support.route_requests import Account, assertion
+from server.tests.support.service_accounts import Account, assertion
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 REASON = "the tests say that it is so"

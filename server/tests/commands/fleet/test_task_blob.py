@@ -10,7 +10,7 @@ from mooring.core.catalog.artifact import ArtifactKind
 from mooring.core.catalog.artifact_location import read_location
 from mooring.core.kernel.address import Reach
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.gateways.egress import Outbound
+from mooring.gateways.egress import EgressClient
 from mooring.gateways.registry.artifact_reader import ArtifactReader
 from mooring.settings import Settings
 
@@ -36,7 +36,7 @@ def test_only_files_that_name_an_artifact_are_filled() -> None:
 
 async def test_the_bytes_of_a_small_blob_are_the_ones_of_its_digest(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_bytes(PROGRAM)
-    dialer = Outbound(Reach())
+    dialer = EgressClient(Reach())
     reader = ArtifactReader(Settings(source_file_directory=str(tmp_path)), dialer, dialer)
     place = read_location("file:program.py")
     try:

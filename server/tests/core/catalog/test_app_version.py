@@ -18,11 +18,11 @@ from mooring.core.catalog.app_version import (
     set_canary_percentage,
 )
 from mooring.core.catalog.artifact import Artifact
-from mooring.core.catalog.artifact_promotion import GRACE_PERIOD, NEEDS, CheckResult, Hold, PromotionWish
-from mooring.core.catalog.artifact_trust import Doubt, Trust
+from mooring.core.catalog.artifact_promotion import GRACE_PERIOD, NEEDS, CheckResult, Hold, PromotionRequest
+from mooring.core.catalog.artifact_trust import Trust, TrustDoubt
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, PromotionTrigger
 from mooring.core.catalog.trust_lifecycle import TrustState
-from mooring.core.kernel.decision import Change, Insert, Move
+from mooring.core.kernel.decision import Insert, StateChange, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix, is_id
@@ -42,12 +42,12 @@ def standing(promotion: PromotionState) -> AppVersion:
     return version(promotion, deprecated_at=LONG_AGO if promotion is S.DEPRECATED else None)
 
 
-def wish(trigger: PromotionTrigger, **more: Any) -> PromotionWish:
+def wish(trigger: PromotionTrigger, **more: Any) -> PromotionRequest:
     said: dict[PromotionTrigger, dict[str, Any]] = {
         T.CANARY: {"canary_percentage": 10},
         T.DEPRECATE: {"superseded_by": SUCCESSOR.id},
     }
-    return PromotionWish(trigger, REASON, **(more or said.get(trigger, {})))
+    return PromotionRequest(trigger, REASON, **(more or said.get(trigger, {})))
 
 
 def facts(subject: AppVersion, *artifacts: Artifact, **more: Any) -> VersionFacts:
@@ -56,7 +56,7 @@ def facts(subject: AppVersion, *artifacts: Artifact, **more: Any) -> VersionFact
     return VersionFacts(parts(*artifacts), **given)
 
 
-def refusal(subject: AppVersion, asked: PromotionWish, known: VersionFacts) -> Refusal:
+def refusal(subject: AppVersion, asked: PromotionRequest, known: VersionFacts) -> Refusal:
     with pytest.raises(Refusal) as refused:
         move_version(context(), subject, asked, known)
     return refused.value
@@ -109,7 +109,7 @@ def test_only_the_card_of_an_app_changes() -> None:
     decision = update_app(context(), before, AppCard("New name"), 4)
 
     assert decision.result == replace(before, display_name="New name", revision=5)
-    assert decision.writes == (Change("app", before.id, 4, {"display_name": "New name"}),)
+    assert decision.writes == (Update("app", before.id, 4, {"display_name": "New name"}),)
     assert update_app(context(), before, AppCard("Web tool"), None).writes == ()
     with pytest.raises(Refusal) as refused:
         update_app(context(), before, AppCard("x"), 3)
@@ -161,7 +161,7 @@ def test_the_manifest_of_a_draft_is_replaced_and_its_number_stays() -> None:
     assert after.digests == [digest("9"), digest("b")]
     assert after.manifest_digest != before.manifest_digest
     (change,) = decision.writes
-    assert isinstance(change, Change)
+    assert isinstance(change, Update)
     assert (change.noun, change.revision_expected, set(change.set)) == (
         "app_version",
         2,
@@ -190,7 +190,7 @@ def test_a_move_is_stored_told_and_audited_with_its_reason(edge: Any) -> None:
     after = decision.result
     assert (after.promotion, after.promotion_generation) == (edge.target.value, before.promotion_generation + 1)
     (move,), (event,), (audit,) = decision.writes, decision.events, decision.audits
-    assert isinstance(move, Move)
+    assert isinstance(move, StateChange)
     assert (move.machine, move.edge, move.generation_expected) == (PROMOTION, edge, before.promotion_generation)
     assert PROMOTION.requires.get(edge.target, frozenset()) <= set(move.set)
     assert all(getattr(after, name) == value for name, value in move.set.items())
@@ -264,7 +264,7 @@ def test_active_needs_artifacts_that_are_verified(trust: TrustState) -> None:
 
 def test_the_trust_of_this_moment_counts_and_not_the_stored_one() -> None:
     canary = version(S.CANARY)
-    doubt = Trust(TrustState.UNVERIFIED, (Doubt(Code.SIGNATURE_KEY_UNKNOWN, "the key was removed"),))
+    doubt = Trust(TrustState.UNVERIFIED, (TrustDoubt(Code.SIGNATURE_KEY_UNKNOWN, "the key was removed"),))
     known = [replace(part, trust=doubt if part.role == "main" else Trust(TrustState.VERIFIED)) for part in parts(GOOD)]
     refused = refusal(canary, wish(T.ACTIVATE), VersionFacts(known))
 
@@ -327,7 +327,7 @@ def test_the_percentage_of_a_canary_is_changed_with_a_reason() -> None:
     decision = set_canary_percentage(context(), canary, "25.5", REASON)
 
     assert decision.result.canary_percentage == Decimal("25.5")
-    assert decision.writes == (Change("app_version", canary.id, 2, {"canary_percentage": Decimal("25.5")}),)
+    assert decision.writes == (Update("app_version", canary.id, 2, {"canary_percentage": Decimal("25.5")}),)
     assert (decision.audits[0].before, decision.audits[0].after, decision.audits[0].reason) == (
         {"canary_percentage": "10"},
         {"canary_percentage": "25.5"},

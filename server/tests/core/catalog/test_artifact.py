@@ -12,7 +12,7 @@ from mooring.core.catalog.artifact import (
     SOURCES_OF,
     Artifact,
     ArtifactKind,
-    ArtifactWish,
+    ArtifactSpec,
     Visibility,
     algorithm_of,
     is_visible,
@@ -253,12 +253,16 @@ def test_an_artifact_is_seen_by_those_it_is_for() -> None:
 # Registering
 
 
-def wish(**changes: Any) -> ArtifactWish:
+def wish(**changes: Any) -> ArtifactSpec:
     given_: dict[str, Any] = {
-        "kind": ArtifactKind.OCI, "location": "oci://Registry.example/team/app", "digest": digest("a"),
-        "size_bytes": 10, "labels": {"tag": "v1", "arch": "amd64"}, **changes,
-    }  # fmt: skip
-    return ArtifactWish(**given_)
+        "kind": ArtifactKind.OCI,
+        "location": "oci://Registry.example/team/app",
+        "digest": digest("a"),
+        "size_bytes": 10,
+        "labels": {"tag": "v1", "arch": "amd64"},
+        **changes,
+    }
+    return ArtifactSpec(**given_)
 
 
 def test_a_registered_artifact_is_a_draft_and_unverified() -> None:

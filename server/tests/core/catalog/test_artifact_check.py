@@ -25,7 +25,7 @@ from mooring.core.catalog.artifact_check import (
 from mooring.core.catalog.artifact_evidence import add_evidence, measured
 from mooring.core.catalog.artifact_trust import Trust
 from mooring.core.catalog.trust_lifecycle import TrustState
-from mooring.core.kernel.decision import Change, Decision, Move
+from mooring.core.kernel.decision import Decision, StateChange, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.lifecycle import IllegalTransition
 from server.tests.support.sample_decisions.artifacts import NOW, an_artifact
@@ -42,9 +42,9 @@ def started() -> ArtifactCheck:
     return start_check(NOW, accepted(), LATER).result
 
 
-def move_of(decision: Decision[ArtifactCheck]) -> Move:
+def move_of(decision: Decision[ArtifactCheck]) -> StateChange:
     (write,) = decision.writes
-    assert isinstance(write, Move)
+    assert isinstance(write, StateChange)
     return write
 
 
@@ -150,9 +150,9 @@ def test_a_size_is_stated_with_the_move_of_trust_or_alone() -> None:
     unmoved = measured(add_evidence(NOW, unread, [], Trust(TrustState.UNVERIFIED)), unread, 7)
 
     (moved,) = verified.writes
-    assert isinstance(moved, Move)
+    assert isinstance(moved, StateChange)
     assert moved.set["size_bytes"] == 7
-    assert unmoved.writes == (Change("artifact", unread.id, unread.revision, {"size_bytes": 7}),)
+    assert unmoved.writes == (Update("artifact", unread.id, unread.revision, {"size_bytes": 7}),)
     assert {verified.result.size_bytes, unmoved.result.size_bytes} == {7}
 
 

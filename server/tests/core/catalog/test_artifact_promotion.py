@@ -13,12 +13,12 @@ from mooring.core.catalog.artifact_promotion import (
     ArtifactFacts,
     CheckResult,
     Hold,
-    PromotionWish,
+    PromotionRequest,
     VersionUse,
     move_artifact,
 )
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, PromotionTrigger
-from mooring.core.kernel.decision import Move
+from mooring.core.kernel.decision import StateChange
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.lifecycle import IllegalTransition
@@ -38,8 +38,8 @@ def use(promotion: PromotionState, number: int = 1) -> VersionUse:
     return VersionUse(f"ver_{number}", "web-tool", f"1.{number}.0", promotion)
 
 
-def wish(trigger: PromotionTrigger, **more: Any) -> PromotionWish:
-    return PromotionWish(trigger, REASON, **(more or ENOUGH.get(trigger, {})))
+def wish(trigger: PromotionTrigger, **more: Any) -> PromotionRequest:
+    return PromotionRequest(trigger, REASON, **(more or ENOUGH.get(trigger, {})))
 
 
 def standing(promotion: PromotionState, **changes: Any) -> Any:
@@ -49,7 +49,7 @@ def standing(promotion: PromotionState, **changes: Any) -> Any:
     )
 
 
-def refusal(promotion: PromotionState, asked: PromotionWish, facts: ArtifactFacts, **changes: Any) -> Refusal:
+def refusal(promotion: PromotionState, asked: PromotionRequest, facts: ArtifactFacts, **changes: Any) -> Refusal:
     with pytest.raises(Refusal) as refused:
         move_artifact(context(), standing(promotion, **changes), asked, facts)
     return refused.value
@@ -66,7 +66,7 @@ def test_a_move_is_stored_told_and_audited_with_its_reason(edge: Any) -> None:
     after = decision.result
     assert (after.promotion, after.promotion_generation) == (edge.target.value, before.promotion_generation + 1)
     (move,), (event,), (audit,) = decision.writes, decision.events, decision.audits
-    assert isinstance(move, Move)
+    assert isinstance(move, StateChange)
     assert (move.machine, move.edge, move.generation_expected) == (PROMOTION, edge, before.promotion_generation)
     assert PROMOTION.requires.get(edge.target, frozenset()) <= set(move.set)
     assert all(getattr(after, name) == value for name, value in move.set.items())
@@ -87,7 +87,7 @@ def test_every_other_move_is_refused(state: PromotionState, trigger: PromotionTr
 
 
 def test_every_move_has_a_reason() -> None:
-    asked = PromotionWish(T.STAGE, "because")
+    asked = PromotionRequest(T.STAGE, "because")
     assert refusal(S.DRAFT, asked, ArtifactFacts(checks=[SMOKE])).details == {"path": "reason"}
 
 

@@ -17,9 +17,9 @@ from mooring.core.catalog.artifact_trust import (
     revoke_artifact,
     trust_step,
 )
-from mooring.core.catalog.policy import Chain, Layer, Names, Rules, Signatures
+from mooring.core.catalog.policy import Layer, NameRules, PolicyChain, PolicyRules, SignatureRules
 from mooring.core.catalog.trust_lifecycle import TRUST, TrustState, TrustTrigger
-from mooring.core.kernel.decision import Move
+from mooring.core.kernel.decision import StateChange
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.lifecycle import IllegalTransition
@@ -28,8 +28,8 @@ from server.tests.support.decision_context import NOW, OTHER_TENANT, TENANT, con
 from server.tests.support.manifests import digest
 
 ARTIFACT = artifact("b")
-OPEN = Chain(())
-SIGNED = Chain([(Layer.GLOBAL, Rules(signatures=Signatures.IMAGES))])
+OPEN = PolicyChain(())
+SIGNED = PolicyChain([(Layer.GLOBAL, PolicyRules(signatures=SignatureRules.IMAGES))])
 PLATFORM_KEY = SignerKey(id="key_1", tenant_id=None, fingerprint="f1")
 TENANT_KEY = SignerKey(id="key_2", tenant_id=TENANT, fingerprint="f2")
 FOREIGN_KEY = SignerKey(id="key_3", tenant_id=OTHER_TENANT, fingerprint="f3")
@@ -38,17 +38,28 @@ KEYS = (PLATFORM_KEY, TENANT_KEY, FOREIGN_KEY)
 
 def seen(**changes: Any) -> Evidence:
     given: dict[str, Any] = {
-        "id": "evd_1", "artifact_id": ARTIFACT.id, "kind": EvidenceKind.PRESENCE, "digest": ARTIFACT.digest,
-        "observed_at": NOW, "size_bytes": ARTIFACT.size_bytes, **changes,
-    }  # fmt: skip
+        "id": "evd_1",
+        "artifact_id": ARTIFACT.id,
+        "kind": EvidenceKind.PRESENCE,
+        "digest": ARTIFACT.digest,
+        "observed_at": NOW,
+        "size_bytes": ARTIFACT.size_bytes,
+        **changes,
+    }
     return Evidence(**given)
 
 
 def signed(**changes: Any) -> Evidence:
     given: dict[str, Any] = {
-        "id": "evd_2", "artifact_id": ARTIFACT.id, "kind": EvidenceKind.SIGNATURE, "digest": ARTIFACT.digest,
-        "observed_at": NOW, "repository": REPOSITORY, "key_fingerprint": "f1", **changes,
-    }  # fmt: skip
+        "id": "evd_2",
+        "artifact_id": ARTIFACT.id,
+        "kind": EvidenceKind.SIGNATURE,
+        "digest": ARTIFACT.digest,
+        "observed_at": NOW,
+        "repository": REPOSITORY,
+        "key_fingerprint": "f1",
+        **changes,
+    }
     return Evidence(**given)
 
 
@@ -100,7 +111,7 @@ def test_the_last_look_at_the_source_decides() -> None:
 
 
 def test_a_source_that_is_denied_rejects_whatever_was_seen() -> None:
-    denied = Chain([(Layer.TENANT, Rules(sources=Names(deny=("oci://registry.example/*",))))])
+    denied = PolicyChain([(Layer.TENANT, PolicyRules(sources=NameRules(deny=("oci://registry.example/*",))))])
     trust = derive_trust(ARTIFACT, [seen()], (), denied)
 
     assert (trust.state, codes(trust)) == (TrustState.REJECTED, [Code.SOURCE_DENIED])
@@ -191,14 +202,14 @@ def test_where_none_is_required_a_false_signature_is_no_harm() -> None:
 
 def test_images_may_need_a_signature_where_blobs_do_not() -> None:
     blob = artifact("b", id=ARTIFACT.id, kind="blob", location="s3://bucket/key")
-    everything = Chain([(Layer.PROJECT, Rules(signatures=Signatures.EVERYTHING))])
+    everything = PolicyChain([(Layer.PROJECT, PolicyRules(signatures=SignatureRules.EVERYTHING))])
 
     assert derive_trust(blob, [seen()], (), SIGNED).is_verified
     assert codes(derive_trust(blob, [seen()], (), everything)) == [Code.SIGNATURE_MISSING]
 
 
 def test_all_doubts_are_named_and_the_worst_decides() -> None:
-    denied = Chain([(Layer.GLOBAL, Rules(sources=Names(allow=()), signatures=Signatures.IMAGES))])
+    denied = PolicyChain([(Layer.GLOBAL, PolicyRules(sources=NameRules(allow=()), signatures=SignatureRules.IMAGES))])
     trust = derive_trust(ARTIFACT, [], (), denied)
 
     assert codes(trust) == [Code.SOURCE_DENIED, Code.SIGNATURE_MISSING, Code.ARTIFACT_UNVERIFIED]
@@ -237,7 +248,7 @@ def test_a_changed_conclusion_is_stored_with_its_reason() -> None:
     decision = record_trust(context(), verified, derive_trust(verified, [seen(digest=digest("0"))], (), OPEN))
 
     (move,), (event,), (audit,) = decision.writes, decision.events, decision.audits
-    assert isinstance(move, Move)
+    assert isinstance(move, StateChange)
     assert (move.machine, move.edge.trigger, move.generation_expected) == (TRUST, TrustTrigger.REJECT, 4)
     assert move.set == {"rejection_reason": f"the source has {digest('0')} in its place"}
     assert (decision.result.trust, decision.result.trust_generation) == ("rejected", 5)
@@ -272,7 +283,7 @@ def test_an_artifact_is_revoked_from_every_other_state_with_a_reason(stored: Tru
     assert decision.result.revocation_reason == decision.audits[0].reason == REASON
     assert decision.audits[0].action == "artifact.revoke"
     (move,) = decision.writes
-    assert isinstance(move, Move)
+    assert isinstance(move, StateChange)
     assert set(move.set) == TRUST.requires[TrustState.REVOKED]
 
 

@@ -6,20 +6,26 @@ from typing import Any
 
 import pytest
 
-from mooring.core.catalog.artifact_trust import Doubt, Trust
+from mooring.core.catalog.artifact_trust import Trust, TrustDoubt
 from mooring.core.catalog.catalog import (
     CatalogEntry,
-    Needed,
     Obstacle,
-    ProjectView,
+    ProjectContext,
+    VersionNeeds,
     catalog_entry,
     chosen_version,
     search_words,
 )
 from mooring.core.catalog.channel import is_in_canary
 from mooring.core.catalog.compatibility import Capacity, CapacityShape, Compatibility
-from mooring.core.catalog.entitlement import Entitled, Entitlement, EntitlementWish, Overlay, create_entitlement
-from mooring.core.catalog.policy import Chain, Layer, Names, Rules
+from mooring.core.catalog.entitlement import (
+    Entitlement,
+    EntitlementKey,
+    EntitlementRequest,
+    Overlay,
+    create_entitlement,
+)
+from mooring.core.catalog.policy import Layer, NameRules, PolicyChain, PolicyRules
 from mooring.core.catalog.promotion_lifecycle import PromotionState as S
 from mooring.core.catalog.trust_lifecycle import TrustState
 from mooring.core.kernel.errors import Code, Refusal
@@ -29,22 +35,22 @@ from server.tests.support.decision_context import PROJECT, TENANT, context
 APP = app()
 ACTIVE = version(S.ACTIVE)
 VERIFIED = Trust(TrustState.VERIFIED)
-NEEDED = Needed(Compatibility(min_gpu_count=2), ("runtime.claim",), ((artifact("b"), VERIFIED),))
+NEEDED = VersionNeeds(Compatibility(min_gpu_count=2), ("runtime.claim",), ((artifact("b"), VERIFIED),))
 FITTING = (Capacity(CapacityShape.GPU_SLICE, 2),)
 SMALL = (Capacity(CapacityShape.GPU_SLICE, 1),)
 
 
 def entitled(enabled: bool = True, **overlay: Any) -> Entitlement:
-    wish = EntitlementWish(enabled, Overlay(**overlay), ("runtime.claim",), REASON)
-    return create_entitlement(context(), "ent_1", Entitled(TENANT, PROJECT, APP.id, APP.slug), wish).result
+    wish = EntitlementRequest(enabled, Overlay(**overlay), ("runtime.claim",), REASON)
+    return create_entitlement(context(), "ent_1", EntitlementKey(TENANT, PROJECT, APP.id, APP.slug), wish).result
 
 
-def view(**changes: Any) -> ProjectView:
-    given: dict[str, Any] = {"entitlement": entitled(), "policy": Chain(()), "offers": (FITTING,), **changes}
-    return ProjectView(PROJECT, **given)
+def view(**changes: Any) -> ProjectContext:
+    given: dict[str, Any] = {"entitlement": entitled(), "policy": PolicyChain(()), "offers": (FITTING,), **changes}
+    return ProjectContext(PROJECT, **given)
 
 
-def entry(project: ProjectView, needed: Needed = NEEDED, number: Any = ACTIVE) -> CatalogEntry:
+def entry(project: ProjectContext, needed: VersionNeeds = NEEDED, number: Any = ACTIVE) -> CatalogEntry:
     return catalog_entry(APP, number, needed, project)
 
 
@@ -59,15 +65,22 @@ def test_what_nothing_hinders_may_be_launched() -> None:
     assert (found.app, found.version, found.hindrances) == (APP, ACTIVE, ())
 
 
-DOUBTFUL = Trust(TrustState.UNVERIFIED, (Doubt(Code.SIGNATURE_MISSING, "there is none"),))
-DENIED = Trust(TrustState.REJECTED, (Doubt(Code.SOURCE_DENIED, "the tenant policy denies it"),))
+DOUBTFUL = Trust(TrustState.UNVERIFIED, (TrustDoubt(Code.SIGNATURE_MISSING, "there is none"),))
+DENIED = Trust(TrustState.REJECTED, (TrustDoubt(Code.SOURCE_DENIED, "the tenant policy denies it"),))
 
 
 @pytest.mark.parametrize(
     ("project", "needed", "number", "obstacle", "code", "said"),
     [
         (view(entitlement=None), NEEDED, ACTIVE, Obstacle.NOT_ENTITLED, Code.NOT_ENTITLED, "not entitled"),
-        (view(entitlement=entitled(False)), NEEDED, ACTIVE, Obstacle.NOT_ENTITLED, Code.NOT_ENTITLED, "not entitled"),
+        (
+            view(entitlement=entitled(False)),
+            NEEDED,
+            ACTIVE,
+            Obstacle.NOT_ENTITLED,
+            Code.NOT_ENTITLED,
+            "not entitled",
+        ),
         (
             view(entitlement=entitled(versions="<1.0.0")),
             NEEDED,
@@ -79,7 +92,7 @@ DENIED = Trust(TrustState.REJECTED, (Doubt(Code.SOURCE_DENIED, "the tenant polic
         (view(), NEEDED, version(S.DEPRECATED), Obstacle.DEPRECATED, Code.VERSION_DEPRECATED, "is deprecated"),
         (view(), NEEDED, version(S.STAGED), Obstacle.NOT_OFFERED, Code.VERSION_NOT_OFFERED, "offered to nobody"),
         (
-            view(policy=Chain([(Layer.TENANT, Rules(apps=Names(deny=("web-*",))))])),
+            view(policy=PolicyChain([(Layer.TENANT, PolicyRules(apps=NameRules(deny=("web-*",))))])),
             NEEDED,
             ACTIVE,
             Obstacle.POLICY,
@@ -87,7 +100,7 @@ DENIED = Trust(TrustState.REJECTED, (Doubt(Code.SOURCE_DENIED, "the tenant polic
             "tenant policy",
         ),
         (
-            view(policy=Chain([(Layer.GLOBAL, Rules(gpus_max=5))]), gpus_held=4),
+            view(policy=PolicyChain([(Layer.GLOBAL, PolicyRules(gpus_max=5))]), gpus_held=4),
             NEEDED,
             ACTIVE,
             Obstacle.POLICY,
@@ -95,7 +108,7 @@ DENIED = Trust(TrustState.REJECTED, (Doubt(Code.SOURCE_DENIED, "the tenant polic
             "6 GPUs would be held",
         ),
         (
-            view(entitlement=entitled(rules=Rules(gpus_max=1))),
+            view(entitlement=entitled(rules=PolicyRules(gpus_max=1))),
             NEEDED,
             ACTIVE,
             Obstacle.POLICY,
@@ -130,7 +143,7 @@ DENIED = Trust(TrustState.REJECTED, (Doubt(Code.SOURCE_DENIED, "the tenant polic
     ],
 )
 def test_what_hinders_is_named(
-    project: ProjectView, needed: Needed, number: Any, obstacle: Obstacle, code: Code, said: str
+    project: ProjectContext, needed: VersionNeeds, number: Any, obstacle: Obstacle, code: Code, said: str
 ) -> None:
     found = entry(project, needed, number)
 
@@ -141,7 +154,7 @@ def test_what_hinders_is_named(
 
 
 def test_all_hindrances_are_found_and_not_only_the_first() -> None:
-    policy = Chain([(Layer.GLOBAL, Rules(apps=Names(allow=())))])
+    policy = PolicyChain([(Layer.GLOBAL, PolicyRules(apps=NameRules(allow=())))])
     doubtful = replace(NEEDED, artifacts=((artifact("b"), DOUBTFUL),))
     found = entry(view(entitlement=None, policy=policy, offers=(SMALL,)), doubtful, version(S.DEPRECATED))
 

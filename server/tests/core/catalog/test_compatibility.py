@@ -14,13 +14,13 @@ from mooring.core.catalog.compatibility import (
     BlockedBy,
     Capacity,
     CapacityShape,
-    Change,
-    ChangeKind,
     Compatibility,
     Fact,
     Need,
     NeedKind,
     Offer,
+    OfferChange,
+    OfferChangeKind,
     ShapeWanted,
     Topology,
     apply_change,
@@ -227,7 +227,7 @@ def drawn_offer(chance: Random) -> Offer:
     return tuple(Capacity(chance.choice(tuple(CapacityShape)), chance.randint(0, 3), n, facts[n]) for n in nodes)
 
 
-def after(changes: Iterable[Change], given_: Offer) -> Offer:
+def after(changes: Iterable[OfferChange], given_: Offer) -> Offer:
     for change in changes:
         given_ = apply_change(change, given_)
     return given_
@@ -293,19 +293,22 @@ def test_a_refusal_names_every_blocker_and_the_change() -> None:
 
 def test_every_kind_of_change_has_a_text_and_an_effect() -> None:
     given_ = offer(GPU_SLICE, NODES)
-    for kind in ChangeKind:
-        if kind is not ChangeKind.FACT:
+    for kind in OfferChangeKind:
+        if kind is not OfferChangeKind.FACT:
             change = next(
                 remedy
                 for app in (
-                    Compatibility(min_gpu_count=9), Compatibility(ShapeWanted.BAREMETAL), Compatibility(),
-                    Compatibility(members_max=2), Compatibility(requires_exclusive_node=True),
+                    Compatibility(min_gpu_count=9),
+                    Compatibility(ShapeWanted.BAREMETAL),
+                    Compatibility(),
+                    Compatibility(members_max=2),
+                    Compatibility(requires_exclusive_node=True),
                     Compatibility(ShapeWanted.GPU_SLICE),
                 )
                 for shape in CapacityShape
                 for blocker in fit(app, offer(shape, NODES)).blockers
                 for remedy in blocker.remedies
                 if remedy.kind is kind
-            )  # fmt: skip
+            )
             assert str(change)
-            assert apply_change(change, given_) != given_ or kind is ChangeKind.GPU_SLICE
+            assert apply_change(change, given_) != given_ or kind is OfferChangeKind.GPU_SLICE

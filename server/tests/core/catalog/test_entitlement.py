@@ -6,34 +6,37 @@ from typing import Any
 import pytest
 
 from mooring.core.catalog.entitlement import (
-    Entitled,
     Entitlement,
-    EntitlementWish,
+    EntitlementKey,
+    EntitlementRequest,
     Overlay,
     change_entitlement,
     create_entitlement,
     switched,
     why_not_entitled,
 )
-from mooring.core.catalog.policy import Chain, Layer, Names, Request, Rules
+from mooring.core.catalog.policy import Layer, NameRules, PolicyChain, PolicyRequest, PolicyRules
 from mooring.core.catalog.semver import read_version
-from mooring.core.kernel.decision import Change, Insert, PrincipalKind
+from mooring.core.kernel.decision import Insert, PrincipalKind, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.permissions import ACTIONS, Role
 from server.tests.support.decision_context import ACCOUNT, NOW, PROJECT, TENANT, context
 
 REASON = "the tests ask for it"
-APP = Entitled(TENANT, PROJECT, "app_1", "web-tool")
+APP = EntitlementKey(TENANT, PROJECT, "app_1", "web-tool")
 V2 = read_version("2.1.0")
 
 
-def wish(**changes: Any) -> EntitlementWish:
+def wish(**changes: Any) -> EntitlementRequest:
     given: dict[str, Any] = {
-        "enabled": True, "overlay": Overlay(), "agreed_actions": ("runtime.claim", "task.create"), "reason": REASON,
+        "enabled": True,
+        "overlay": Overlay(),
+        "agreed_actions": ("runtime.claim", "task.create"),
+        "reason": REASON,
         **changes,
-    }  # fmt: skip
-    return EntitlementWish(**given)
+    }
+    return EntitlementRequest(**given)
 
 
 def entitlement(**changes: Any) -> Entitlement:
@@ -75,19 +78,19 @@ def test_a_version_that_requires_more_waits_until_somebody_agrees() -> None:
 
 def test_the_overlay_is_the_last_layer_and_only_narrows() -> None:
     given = entitlement(rules={"gpus_max": 4, "regions": {"allow": ["eu-1", "us-1"]}})
-    chain = Chain([(Layer.GLOBAL, Rules(gpus_max=2, regions=Names(allow=("eu-*",)))), given.layer])
+    chain = PolicyChain([(Layer.GLOBAL, PolicyRules(gpus_max=2, regions=NameRules(allow=("eu-*",)))), given.layer])
 
     assert chain.gpus_max == 2
-    assert chain.decide(Request(region="eu-1")).allowed
-    assert chain.decide(Request(region="us-1")).layer is Layer.GLOBAL
-    assert chain.decide(Request(region="eu-2")).layer is Layer.ENTITLEMENT
+    assert chain.decide(PolicyRequest(region="eu-1")).allowed
+    assert chain.decide(PolicyRequest(region="us-1")).layer is Layer.GLOBAL
+    assert chain.decide(PolicyRequest(region="eu-2")).layer is Layer.ENTITLEMENT
 
 
 # Giving and taking
 
 
 def test_an_entitlement_is_given_with_its_terms() -> None:
-    overlay = Overlay(" >=2.0.0   <3.0.0", Rules(gpus_max=4, skus=Names(allow=("b", "a", "a"))))
+    overlay = Overlay(" >=2.0.0   <3.0.0", PolicyRules(gpus_max=4, skus=NameRules(allow=("b", "a", "a"))))
     decision = create_entitlement(context(), "ent_1", APP, wish(overlay=overlay))
 
     made = decision.result
@@ -109,7 +112,7 @@ def test_it_is_switched_off_and_on_and_changed() -> None:
 
     assert decision.result == replace(before, enabled=False, revision=1)
     (change,) = decision.writes
-    assert isinstance(change, Change)
+    assert isinstance(change, Update)
     assert (change.id, change.revision_expected) == ("ent_1", 0)
     assert change.set["updated_at"] == NOW
     assert decision.audits[0].before is not None
@@ -121,7 +124,7 @@ def test_it_is_switched_off_and_on_and_changed() -> None:
 
 
 def test_a_switch_keeps_the_terms() -> None:
-    overlay = Overlay(">=2.0.0", Rules(gpus_max=4))
+    overlay = Overlay(">=2.0.0", PolicyRules(gpus_max=4))
     before = create_entitlement(context(), "ent_1", APP, wish(overlay=overlay)).result
     off = change_entitlement(context(), before, switched(before, False, REASON), None).result
     assert (off.enabled, off.revision) == (False, 1)
@@ -170,7 +173,7 @@ def test_keys_of_the_app_itself_may_be_agreed_to() -> None:
     ("changes", "path"),
     [
         ({"overlay": Overlay("1.x")}, "overlay.versions"),
-        ({"overlay": Overlay(None, Rules(gpus_max=-1))}, "overlay.rules.gpus_max"),
+        ({"overlay": Overlay(None, PolicyRules(gpus_max=-1))}, "overlay.rules.gpus_max"),
         ({"agreed_actions": tuple(f"a{number}" for number in range(101))}, "agreed_actions"),
         ({"reason": "so"}, "reason"),
     ],

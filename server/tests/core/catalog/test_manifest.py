@@ -15,9 +15,9 @@ from mooring.core.catalog.manifest import (
     Component,
     Connect,
     Environment,
-    Port,
-    Probe,
-    Volume,
+    ManifestPort,
+    ManifestProbe,
+    ManifestVolume,
     canonical,
     manifest_digest,
     normal,
@@ -182,10 +182,10 @@ def test_a_whole_manifest_becomes_typed_values() -> None:
     assert wanted.members_max == 101
     profile = manifest.runtime_profile
     assert profile is not None
-    assert profile.ports == (Port("web", 8080, "tcp"),)
+    assert profile.ports == (ManifestPort("web", 8080, "tcp"),)
     assert profile.env[1] == Environment("MODEL", from_config="model")
-    assert profile.probes == {"readiness": Probe("http", "web", "/ready")}
-    assert profile.volumes == (Volume("weights", "/weights", "artifact", "weights"),)
+    assert profile.probes == {"readiness": ManifestProbe("http", "web", "/ready")}
+    assert profile.volumes == (ManifestVolume("weights", "/weights", "artifact", "weights"),)
     assert manifest.components[1] == Component("worker", 100, "Worker", 0)
     assert manifest.endpoints[0].connect == (Connect("command", "Log in", "ssh -p {port} {host}"),)
     assert manifest.lifecycle is not None
@@ -204,7 +204,7 @@ def test_what_is_left_out_has_the_default_that_the_schema_states() -> None:
     for name in ("requires_capacity_shape", "min_gpu_count", "requires_exclusive_node", "multi_node"):
         assert getattr(manifest.compatibility, name) == stated[name]["default"]
     assert manifest.compatibility.members_max == 1
-    probe, stated = Probe("tcp"), MANIFEST_SCHEMA["$defs"]["probe"]["properties"]
+    probe, stated = ManifestProbe("tcp"), MANIFEST_SCHEMA["$defs"]["probe"]["properties"]
     for name in ("initial_delay_seconds", "period_seconds", "timeout_seconds", "failures_max"):
         assert getattr(probe, name) == stated[name]["default"]
 
@@ -324,7 +324,14 @@ def test_types_are_those_of_json() -> None:
     values: list[object] = [None, True, 1, 1.0, 1.5, "1", [], {}]
 
     assert [type_of(value) for value in values] == [
-        "null", "boolean", "integer", "integer", "number", "string", "array", "object",
-    ]  # fmt: skip
+        "null",
+        "boolean",
+        "integer",
+        "integer",
+        "number",
+        "string",
+        "array",
+        "object",
+    ]
     with pytest.raises(TypeError):
         type_of(object())

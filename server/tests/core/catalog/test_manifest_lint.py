@@ -8,7 +8,7 @@ from mooring.core.catalog.manifest_lint import (
     FAMILIES,
     RESERVED_CATEGORIES,
     RULES,
-    About,
+    AppContext,
     examine,
     lint,
     refuse_errors,
@@ -217,7 +217,7 @@ CASES: list[tuple[Plain, str, str, Severity]] = [
 )
 def test_a_rule_finds_what_it_is_for(plain: Plain, pointer: str, rule: str, severity: Severity) -> None:
     slug = "hello" if rule == "app_other" else plain["app"]
-    reading = examine(plain, About(slug))
+    reading = examine(plain, AppContext(slug))
 
     found = [each for each in reading.findings if each.rule == rule]
     assert [each.pointer for each in found][:1] == [pointer], reading.findings
@@ -342,7 +342,7 @@ def test_only_coherent_pairs_of_mode_and_scope_are_taken() -> None:
 def test_lint_of_a_typed_manifest_is_that_of_its_text() -> None:
     plain = controller(required_actions=[])
 
-    assert lint(read(plain), About()) == examine(plain).findings
+    assert lint(read(plain), AppContext()) == examine(plain).findings
 
 
 def test_a_unit_that_repeats_the_allocation_passes_when_it_says_so() -> None:

@@ -13,32 +13,39 @@ from mooring.core.catalog.compatibility import (
     ShapeWanted,
     best_fit,
 )
-from mooring.core.catalog.policy import Chain, Layer, Names, Rules
-from mooring.core.fleet.allocation import Terms
+from mooring.core.catalog.policy import Layer, NameRules, PolicyChain, PolicyRules
+from mooring.core.fleet.allocation import SkuTerms
 from mooring.core.fleet.capacity_offers import (
     TOGETHER_MAX,
-    Held,
+    HeldCapacity,
     MachineKind,
     ProjectCapacity,
     possible_for,
 )
 
 
-def terms(slug: str = "slice", shape: str = "gpu_slice", **other: Any) -> Terms:
+def terms(slug: str = "slice", shape: str = "gpu_slice", **other: Any) -> SkuTerms:
     said: dict[str, Any] = {
-        "id": f"sku_{slug}", "slug": slug, "shape": shape, "gpu_model": "h100", "regions": ["north"],
-        "allowed_gpu_counts": [1, 2, 4], "price_minor_per_gpu_hour": 0, "currency": "EUR", "price_revision": 1,
+        "id": f"sku_{slug}",
+        "slug": slug,
+        "shape": shape,
+        "gpu_model": "h100",
+        "regions": ["north"],
+        "allowed_gpu_counts": [1, 2, 4],
+        "price_minor_per_gpu_hour": 0,
+        "currency": "EUR",
+        "price_revision": 1,
         "status": "offered",
-    }  # fmt: skip
-    return Terms(**said | other)
+    }
+    return SkuTerms(**said | other)
 
 
 def kind(gpus: int = 8, machines: int = 3, **facts: Any) -> MachineKind:
     return MachineKind("north", "h100", gpus, gpus, machines, facts)
 
 
-def had(*kinds: MachineKind, skus: tuple[Terms, ...] = (), chain: Chain | None = None) -> ProjectCapacity:
-    return ProjectCapacity(possible=possible_for(skus or (terms(),), kinds, chain or Chain(())))
+def had(*kinds: MachineKind, skus: tuple[SkuTerms, ...] = (), chain: PolicyChain | None = None) -> ProjectCapacity:
+    return ProjectCapacity(possible=possible_for(skus or (terms(),), kinds, chain or PolicyChain(())))
 
 
 RDMA = Need("rdma", NeedKind.EQUALS, True)
@@ -75,17 +82,17 @@ def test_whole_machines_are_joined_for_an_app_of_several_nodes() -> None:
 
 def test_a_whole_machine_is_sold_whole_or_not_at_all() -> None:
     sku = terms("whole", "baremetal", allowed_gpu_counts=[4])
-    assert possible_for((sku,), (kind(gpus=8),), Chain(())) == ()
+    assert possible_for((sku,), (kind(gpus=8),), PolicyChain(())) == ()
     mixed = MachineKind("north", "h100", 4, 8, 1)
-    assert possible_for((sku,), (mixed,), Chain(())) == ()
+    assert possible_for((sku,), (mixed,), PolicyChain(())) == ()
 
 
 def test_only_what_policy_allows_could_be_had() -> None:
-    layer = (Layer.PROJECT, Rules(skus=Names(deny=("slice",))))
+    layer = (Layer.PROJECT, PolicyRules(skus=NameRules(deny=("slice",))))
     app = Compatibility()
-    assert had(kind(), chain=Chain((layer,))).offers_for(app) == ()
-    elsewhere = (Layer.TENANT, Rules(regions=Names(allow=("south",))))
-    assert had(kind(), chain=Chain((elsewhere,))).offers_for(app) == ()
+    assert had(kind(), chain=PolicyChain((layer,))).offers_for(app) == ()
+    elsewhere = (Layer.TENANT, PolicyRules(regions=NameRules(allow=("south",))))
+    assert had(kind(), chain=PolicyChain((elsewhere,))).offers_for(app) == ()
     assert best_fit(app, ()) is None
 
 
@@ -102,14 +109,14 @@ def test_a_fleet_of_many_kinds_is_as_few_offers_as_the_app_can_tell_apart() -> N
 
 def test_what_the_project_has_is_offered_alone_together_and_not_where_somebody_stands_in_it() -> None:
     one, two, far = (Capacity(CapacityShape.BAREMETAL, 4, node) for node in ("a", "a", "b"))
-    capacity = ProjectCapacity((Held(one), Held(two), Held(far)))
+    capacity = ProjectCapacity((HeldCapacity(one), HeldCapacity(two), HeldCapacity(far)))
     assert capacity.offers_for(Compatibility()) == ((one,), (two,), (far,))
     spread = Compatibility(multi_node=True, members_max=3)
     assert capacity.offers_for(spread) == ((one,), (two,), (far,), (one, two), (one, two, far))
-    taken = ProjectCapacity((Held(one, occupied=True),))
+    taken = ProjectCapacity((HeldCapacity(one, occupied=True),))
     assert taken.offers_for(Compatibility()) == ()
     assert taken.offers_for(Compatibility(shares_allocation=True)) == ((one,),)
-    many = ProjectCapacity(tuple(Held(one) for _ in range(TOGETHER_MAX * 2)))
+    many = ProjectCapacity(tuple(HeldCapacity(one) for _ in range(TOGETHER_MAX * 2)))
     assert max(len(offer) for offer in many.offers_for(spread)) == TOGETHER_MAX
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from mooring.core.fleet.enrolment import (
     TOKENS_OPEN_MAX,
-    Known,
+    EnrolmentContext,
     check_labels,
     create_enrolment_token,
     enrol,
@@ -15,7 +15,7 @@ from mooring.core.fleet.enrolment import (
     revoke_enrolment_token,
 )
 from mooring.core.identity.token import FreshToken
-from mooring.core.kernel.decision import Change, Insert
+from mooring.core.kernel.decision import Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from server.tests.support.decision_context import NOW, context
 from server.tests.support.node_rows import NODE_ID, OTHER_NODE, a_node, a_token, as_node, joining
@@ -40,7 +40,7 @@ def test_there_are_not_more_open_tokens_than_the_bound() -> None:
 
 def test_a_token_is_revoked_once_and_not_after_somebody_joined() -> None:
     decision = revoke_enrolment_token(context(), a_token())
-    assert decision.writes == (Change("enrolment_token", "enr_1", 2, {"revoked_at": NOW}),)
+    assert decision.writes == (Update("enrolment_token", "enr_1", 2, {"revoked_at": NOW}),)
     assert revoke_enrolment_token(context(), decision.result).writes == ()
     with pytest.raises(Refusal) as refused:
         revoke_enrolment_token(context(), a_token(used_at=NOW, node_id=NODE_ID))
@@ -48,12 +48,12 @@ def test_a_token_is_revoked_once_and_not_after_somebody_joined() -> None:
 
 
 def test_a_machine_joins_where_the_token_says_and_the_tokens_labels_win() -> None:
-    decision = enrol(as_node(), Known(a_token()), joining())
+    decision = enrol(as_node(), EnrolmentContext(a_token()), joining())
     node = decision.result
     assert (node.id, node.region, node.status, node.sweep_due) == (NODE_ID, "north", "enrolled", False)
     assert node.labels == {"rack": "a", "row": "7"}
     used, born = decision.writes
-    assert used == Change("enrolment_token", "enr_1", 2, {"used_at": NOW, "node_id": NODE_ID})
+    assert used == Update("enrolment_token", "enr_1", 2, {"used_at": NOW, "node_id": NODE_ID})
     assert isinstance(born, Insert)
     assert born.born[0].name == "node"
     assert "status" not in born.row
@@ -62,21 +62,22 @@ def test_a_machine_joins_where_the_token_says_and_the_tokens_labels_win() -> Non
 @pytest.mark.parametrize(
     ("known", "said"),
     [
-        (Known(None), "unknown"), (Known(a_token(revoked_at=NOW)), "revoked"),
-        (Known(a_token(expires_at=NOW)), "expired"), (Known(a_token(used_at=NOW, node_id=OTHER_NODE)), "used"),
-        (Known(a_token(used_at=NOW, node_id=NODE_ID), a_node(sealing_key=b"o" * 32)), "used"),
-        (Known(a_token(used_at=NOW, node_id=NODE_ID), a_node(signing_key=b"o" * 32)), "used"),
-        (Known(a_token(used_at=NOW, node_id=NODE_ID), a_node("retired")), "used"),
+        (EnrolmentContext(None), "unknown"), (EnrolmentContext(a_token(revoked_at=NOW)), "revoked"),
+        (EnrolmentContext(a_token(expires_at=NOW)), "expired"),
+        (EnrolmentContext(a_token(used_at=NOW, node_id=OTHER_NODE)), "used"),
+        (EnrolmentContext(a_token(used_at=NOW, node_id=NODE_ID), a_node(sealing_key=b"o" * 32)), "used"),
+        (EnrolmentContext(a_token(used_at=NOW, node_id=NODE_ID), a_node(signing_key=b"o" * 32)), "used"),
+        (EnrolmentContext(a_token(used_at=NOW, node_id=NODE_ID), a_node("retired")), "used"),
     ],
 )  # fmt: skip
-def test_a_token_that_is_not_good_is_refused(known: Known, said: str) -> None:
+def test_a_token_that_is_not_good_is_refused(known: EnrolmentContext, said: str) -> None:
     with pytest.raises(Refusal, match=said) as refused:
         enrol(as_node(), known, joining())
     assert refused.value.code is Code.ENROLMENT_REFUSED
 
 
 def test_who_joined_with_the_token_hears_it_again_even_later() -> None:
-    known = Known(a_token(used_at=NOW, node_id=NODE_ID, expires_at=NOW - timedelta(hours=1)), a_node())
+    known = EnrolmentContext(a_token(used_at=NOW, node_id=NODE_ID, expires_at=NOW - timedelta(hours=1)), a_node())
     decision = enrol(as_node(), known, joining())
     assert (decision.result.id, decision.writes) == (NODE_ID, ())
 
@@ -84,11 +85,11 @@ def test_who_joined_with_the_token_hears_it_again_even_later() -> None:
 @pytest.mark.parametrize(
     ("known", "wish"),
     [
-        (Known(a_token(), previous=replace(a_node("retired"), id=OTHER_NODE)), joining()),
-        (Known(a_token()), joining(previous_node_id=OTHER_NODE)),
+        (EnrolmentContext(a_token(), previous=replace(a_node("retired"), id=OTHER_NODE)), joining()),
+        (EnrolmentContext(a_token()), joining(previous_node_id=OTHER_NODE)),
     ],
 )
-def test_a_machine_that_was_a_node_before_is_swept_first(known: Known, wish: object) -> None:
+def test_a_machine_that_was_a_node_before_is_swept_first(known: EnrolmentContext, wish: object) -> None:
     node = enrol(as_node(), known, wish).result  # type: ignore[arg-type]
     assert node.sweep_due is True
     assert node.previous_node_id == (None if known.previous is None else OTHER_NODE)

@@ -7,7 +7,7 @@ import pytest
 from mooring.core.catalog.compatibility import CapacityShape, Compatibility, Need, NeedKind, fit
 from mooring.core.fleet.inventory import Inventory, capacity_of, facts_of, reconcile_slots, report_inventory
 from mooring.core.fleet.node import HostKind
-from mooring.core.kernel.decision import Change, Insert, Move, Remove
+from mooring.core.kernel.decision import Insert, Remove, StateChange, Update
 from mooring.core.kernel.errors import Code, Refusal
 from server.tests.support.decision_context import NOW
 from server.tests.support.node_rows import ALLOCATION, GPU, INVENTORY, NODE_ID, a_node, a_slot, as_node
@@ -16,7 +16,7 @@ from server.tests.support.node_rows import ALLOCATION, GPU, INVENTORY, NODE_ID, 
 def test_the_first_report_makes_a_node_ready_and_a_slot_of_each_gpu() -> None:
     decision = report_inventory(as_node(), a_node("enrolled"), [], INVENTORY)
     move, *slots = decision.writes
-    assert isinstance(move, Move)
+    assert isinstance(move, StateChange)
     assert (move.edge.trigger, move.set["inventory"]) == ("report_ready", INVENTORY.document())
     assert [slot.row["index"] for slot in slots if isinstance(slot, Insert)] == [0, 1]
     assert (decision.result.status, decision.events[0].data["change"]) == ("ready", "ready")
@@ -33,7 +33,7 @@ def test_another_report_changes_the_inventory_and_not_the_state(status: str) -> 
     slots = [a_slot(0), a_slot(1)]
     decision = report_inventory(as_node(), a_node(status), slots, replace(INVENTORY, cpus=32))
     (change,) = decision.writes
-    assert isinstance(change, Change)
+    assert isinstance(change, Update)
     assert (change.id, change.revision_expected, change.set["inventory_at"]) == (NODE_ID, 5, NOW)
     assert decision.result.status == status
 
@@ -49,7 +49,7 @@ def test_free_slots_follow_the_report() -> None:
         as_node(), NODE_ID, [a_slot(0), a_slot(3)], [replace(GPU, model="another"), INVENTORY.gpus[1]]
     )
     changed, added, removed = made.writes
-    assert isinstance(changed, Change)
+    assert isinstance(changed, Update)
     assert (changed.id, changed.set["gpu_model"]) == ("slt_0", "another")
     assert isinstance(added, Insert)
     assert (added.row["index"], added.row["status"]) == (1, "free")
@@ -103,9 +103,16 @@ def test_compatibility_asks_the_facts_of_a_node() -> None:
     reported = replace(INVENTORY, facts={"rdma": True, "host": "a lie", "gpu_count": 99})
     node = a_node(inventory=reported.document())
     assert facts_of(node) == {
-        "rdma": True, "host": "simulated", "region": "local", "cpus": 16, "memory_gib": 64, "gpu_count": 2,
-        "simulated_gpus": True, "gpu_memory_gib": 80, "gpu_model": "made-up",
-    }  # fmt: skip
+        "rdma": True,
+        "host": "simulated",
+        "region": "local",
+        "cpus": 16,
+        "memory_gib": 64,
+        "gpu_count": 2,
+        "simulated_gpus": True,
+        "gpu_memory_gib": 80,
+        "gpu_model": "made-up",
+    }
     offer = (capacity_of(node, CapacityShape.GPU_SLICE, 1),)
     wanted = Compatibility(needs=(Need("rdma", NeedKind.EQUALS, True), Need("gpu_memory_gib", NeedKind.AT_LEAST, 80)))
     assert fit(wanted, offer).fits

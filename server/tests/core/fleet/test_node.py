@@ -21,7 +21,7 @@ from mooring.core.fleet.node import (
     why_no_work,
     write_off_node,
 )
-from mooring.core.kernel.decision import Change, Decision, Move
+from mooring.core.kernel.decision import Decision, StateChange, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.lifecycle import IllegalTransition
 from server.tests.support.decision_context import NOW, context
@@ -43,7 +43,7 @@ def test_a_move_names_the_generation_that_was_seen_and_tells_what_changed(
 ) -> None:
     decision = decide(context(), a_node(source))  # type: ignore[operator]
     (move,) = decision.writes
-    assert isinstance(move, Move)
+    assert isinstance(move, StateChange)
     assert (move.id, move.generation_expected, move.edge.target) == (NODE_ID, 3, target)
     assert (decision.result.status, decision.result.generation) == (target, 4)
     assert decision.events[0].data == {"name": "machine", "change": change, "status": target}
@@ -70,13 +70,18 @@ def test_a_node_takes_the_moves_of_its_lifecycle_and_no_other(state: NodeState) 
 def test_an_empty_node_is_retired_with_all_its_slots() -> None:
     decision = retire_node(context(), a_node("drained"), [a_slot(0), a_slot(1)], [], WHY)
     move, *slots = decision.writes
-    assert isinstance(move, Move)
+    assert isinstance(move, StateChange)
     assert move.set == {
-        "retired_at": NOW, "retirement_reason": WHY, "written_off_at": None, "may_be_left": None, "sweep_due": False,
-    }  # fmt: skip
+        "retired_at": NOW,
+        "retirement_reason": WHY,
+        "written_off_at": None,
+        "may_be_left": None,
+        "sweep_due": False,
+    }
     assert [(change.id, change.revision_expected, change.set["status"]) for change in slots] == [  # type: ignore[union-attr]
-        ("slt_0", 7, "quarantined"), ("slt_1", 7, "quarantined"),
-    ]  # fmt: skip
+        ("slt_0", 7, "quarantined"),
+        ("slt_1", 7, "quarantined"),
+    ]
     assert decision.events[0].data["written_off"] is False
     assert decision.audits[0].action == "node.retire"
 
@@ -92,7 +97,7 @@ def test_a_write_off_quarantines_what_is_held_and_keeps_whose_it_was() -> None:
     slots = [a_slot(0, "claimed"), a_slot(1, "cleanup_blocked"), a_slot(2), a_slot(3, "quarantined")]
     decision = write_off_node(context(), a_node(), slots, LOST)
     move, *changes = decision.writes
-    assert isinstance(move, Move)
+    assert isinstance(move, StateChange)
     assert (move.set["written_off_at"], move.set["may_be_left"]) == (NOW, "disks with data")
     assert [(change.id, change.set) for change in changes] == [  # type: ignore[union-attr]
         ("slt_0", {"status": "quarantined", "allocation_id": ALLOCATION}),
@@ -112,7 +117,7 @@ def test_a_write_off_states_its_reason_and_what_may_be_left(stated: WriteOff) ->
 
 def test_a_sweep_ends_once() -> None:
     decision = finish_sweep(context(), a_node(sweep_due=True))
-    assert decision.writes == (Change("node", NODE_ID, 5, {"sweep_due": False}),)
+    assert decision.writes == (Update("node", NODE_ID, 5, {"sweep_due": False}),)
     assert finish_sweep(context(), a_node()).writes == ()
     assert finish_sweep(context(), a_node("retired", sweep_due=True)).writes == ()
 
@@ -120,19 +125,24 @@ def test_a_sweep_ends_once() -> None:
 def test_a_node_is_unreachable_since_it_was_last_seen() -> None:
     seen = NOW - timedelta(minutes=2)
     decision = mark_unreachable(context(), [a_node(last_seen_at=seen)])
-    assert decision.writes == (Change("node", NODE_ID, 5, {"unreachable_since": seen}),)
+    assert decision.writes == (Update("node", NODE_ID, 5, {"unreachable_since": seen}),)
     assert decision.events[0].type == "nodes.node.unreachable"
     back = mark_reachable(context(), [a_node(last_seen_at=NOW, unreachable_since=seen)])
-    assert back.writes == (Change("node", NODE_ID, 5, {"unreachable_since": None}),)
+    assert back.writes == (Update("node", NODE_ID, 5, {"unreachable_since": None}),)
     assert back.events[0].data["unreachable_since"] == seen.isoformat()
 
 
 def test_why_a_node_takes_no_work_is_said_and_agrees_with_whether_it_does() -> None:
     for node in (
-        a_node(), a_node("enrolled"), a_node("draining"), a_node("drained"), a_node(sweep_due=True),
-        a_node(unreachable_since=NOW), a_node("retired", retirement_reason=WHY),
+        a_node(),
+        a_node("enrolled"),
+        a_node("draining"),
+        a_node("drained"),
+        a_node(sweep_due=True),
+        a_node(unreachable_since=NOW),
+        a_node("retired", retirement_reason=WHY),
         a_node("draining", unreachable_since=NOW, sweep_due=True),
-    ):  # fmt: skip
+    ):
         assert node.takes_work is (why_no_work(node) == [])
     codes = [each["code"] for each in why_no_work(a_node("draining", unreachable_since=NOW, sweep_due=True), 2)]
     assert codes == ["draining", "unreachable", "sweep_due"]

@@ -8,23 +8,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mooring.core.catalog.compatibility import CapacityShape, Need, NeedKind
-from mooring.core.fleet.placement import Board, NodeSeen, Plan, Request, SlotSeen
-from mooring.core.fleet.placement_explanation import Choices, explain
+from mooring.core.fleet.placement import NodeSnapshot, PlacementBoard, PlacementRequest, Plan, SlotSnapshot
+from mooring.core.fleet.placement_explanation import AllowedChoices, explain
 
 SLICE, WHOLE = CapacityShape.GPU_SLICE, CapacityShape.BAREMETAL
 
 
-def node(name: str, free: str = "1111", *, numa: int = 2, **changed: object) -> NodeSeen:
+def node(name: str, free: str = "1111", *, numa: int = 2, **changed: object) -> NodeSnapshot:
     """A machine whose slots are free (1) or not (0), so many in each NUMA domain."""
     slots = tuple(
-        SlotSeen(f"{name}-{index}", index, index // numa, "h100", letter == "1") for index, letter in enumerate(free)
+        SlotSnapshot(f"{name}-{index}", index, index // numa, "h100", letter == "1")
+        for index, letter in enumerate(free)
     )
     busy = frozenset({"other"}) if "0" in free else frozenset[str]()
-    return replace(NodeSeen(name, "eu-1", slots, projects=busy), **changed)  # type: ignore[arg-type]
+    return replace(NodeSnapshot(name, "eu-1", slots, projects=busy), **changed)  # type: ignore[arg-type]
 
 
-def request(count: int, name: str = "r", shape: CapacityShape = SLICE, **changed: object) -> Request:
-    return replace(Request(name, "p1", shape, "h100", count), **changed)  # type: ignore[arg-type]
+def request(count: int, name: str = "r", shape: CapacityShape = SLICE, **changed: object) -> PlacementRequest:
+    return replace(PlacementRequest(name, "p1", shape, "h100", count), **changed)  # type: ignore[arg-type]
 
 
 def chosen(plan: Plan | None) -> list[tuple[str, list[int]]] | None:
@@ -32,36 +33,38 @@ def chosen(plan: Plan | None) -> list[tuple[str, list[int]]] | None:
 
 
 def test_a_slice_lies_in_one_numa_domain_where_it_can() -> None:
-    board = Board([node("a", "1010"), node("b", "0011")])
+    board = PlacementBoard([node("a", "1010"), node("b", "0011")])
     assert chosen(board.place([request(2)])) == [("b", [2, 3])]
 
 
 def test_a_machine_in_use_is_taken_before_an_idle_one() -> None:
-    board = Board([node("a", "1111"), node("b", "0111")])
+    board = PlacementBoard([node("a", "1111"), node("b", "0111")])
     assert chosen(board.place([request(2)])) == [("b", [2, 3])]
 
 
 def test_the_machine_with_the_least_left_over_is_taken() -> None:
-    board = Board([node("a", "01111111", numa=4), node("b", "00001100", numa=4), node("c", "00001110", numa=4)])
+    board = PlacementBoard(
+        [node("a", "01111111", numa=4), node("b", "00001100", numa=4), node("c", "00001110", numa=4)]
+    )
     assert chosen(board.place([request(2)])) == [("b", [4, 5])]
 
 
 def test_a_single_gpu_comes_from_the_domain_that_is_broken_already() -> None:
-    assert chosen(Board([node("a", "0111")]).place([request(1)])) == [("a", [1])]
+    assert chosen(PlacementBoard([node("a", "0111")]).place([request(1)])) == [("a", [1])]
 
 
 def test_a_slice_spans_domains_when_it_must() -> None:
-    assert chosen(Board([node("a", "0111")]).place([request(3)])) == [("a", [1, 2, 3])]
+    assert chosen(PlacementBoard([node("a", "0111")]).place([request(3)])) == [("a", [1, 2, 3])]
 
 
 def test_baremetal_takes_a_whole_idle_machine_of_that_size() -> None:
-    board = Board([node("a", "0111"), node("b", "11"), node("c"), node("d")])
+    board = PlacementBoard([node("a", "0111"), node("b", "11"), node("c"), node("d")])
     assert chosen(board.place([request(4, shape=WHOLE)])) == [("c", [0, 1, 2, 3])]
     assert board.place([request(3, shape=WHOLE)]) is None
 
 
 def test_a_machine_without_gpus_is_taken_whole_and_once() -> None:
-    board = Board([NodeSeen("a", "eu-1")])
+    board = PlacementBoard([NodeSnapshot("a", "eu-1")])
     wish = replace(request(0, shape=WHOLE), gpu_model="")
     plan = board.place([wish])
     assert plan is not None
@@ -77,19 +80,19 @@ def test_a_machine_without_gpus_is_taken_whole_and_once() -> None:
     ],
 )  # fmt: skip
 def test_a_machine_that_takes_nothing_is_not_taken(closed: dict[str, object]) -> None:
-    board = Board([replace(node("a"), **closed)])  # type: ignore[arg-type]
+    board = PlacementBoard([replace(node("a"), **closed)])  # type: ignore[arg-type]
     assert board.place([request(1, regions=("eu-1",))]) is None
     assert board.place([request(1, regions=("eu-1",), node_id="a")]) is None
 
 
 def test_a_machine_that_takes_one_project_takes_more_of_the_same() -> None:
-    board = Board([node("a", "0111", single_project=True, projects=frozenset({"p1"}))])
+    board = PlacementBoard([node("a", "0111", single_project=True, projects=frozenset({"p1"}))])
     assert board.place([request(1)]) is not None
     assert board.place([request(1, project_id="p2")]) is None
 
 
 def test_an_idle_machine_that_takes_one_project_is_the_first_ones() -> None:
-    board = Board([node("a", single_project=True)])
+    board = PlacementBoard([node("a", single_project=True)])
     plan = board.place([request(1)])
     assert plan is not None
     board.claim(plan)
@@ -99,30 +102,30 @@ def test_an_idle_machine_that_takes_one_project_is_the_first_ones() -> None:
 
 def test_a_need_is_asked_of_the_machines_facts() -> None:
     need = (Need("rdma", NeedKind.EQUALS, True),)
-    board = Board([node("a"), node("b", facts={"rdma": True})], facts=["rdma"])
+    board = PlacementBoard([node("a"), node("b", facts={"rdma": True})], facts=["rdma"])
     assert chosen(board.place([request(1, needs=need)])) == [("b", [0])]
     assert chosen(board.place([request(1)])) == [("a", [0])]
     with pytest.raises(ValueError, match="was not told"):
-        Board([node("a")]).place([request(1, needs=need)])
+        PlacementBoard([node("a")]).place([request(1, needs=need)])
 
 
 def test_a_group_stays_on_one_machine_or_is_not_placed() -> None:
-    board = Board([node("a", "0011"), node("b", "0111"), node("c", "1000")])
+    board = PlacementBoard([node("a", "0011"), node("b", "0111"), node("c", "1000")])
     assert chosen(board.place([request(1, "x"), request(2, "y")])) == [("b", [1]), ("b", [2, 3])]
     assert board.place([request(2, "x"), request(2, "y")]) is None
     assert board.place([request(4, "x", WHOLE), request(4, "y", WHOLE)]) is None
 
 
 def test_a_late_member_of_a_group_goes_to_the_groups_machine() -> None:
-    board = Board([node("a", "1111"), node("b", "0111")])
+    board = PlacementBoard([node("a", "1111"), node("b", "0111")])
     assert chosen(board.place([request(2, node_id="a")])) == [("a", [0, 1])]
     assert board.place([request(2, node_id="gone")]) is None
     assert board.place([request(1, "x", node_id="a"), request(1, "y", node_id="b")]) is None
 
 
 def test_members_of_a_group_may_ask_for_different_models() -> None:
-    mixed = NodeSeen("m", "eu-1", (SlotSeen("m0", 0, 0, "h100", True), SlotSeen("m1", 1, 0, "l4", True)))
-    board = Board([node("a"), mixed])
+    mixed = NodeSnapshot("m", "eu-1", (SlotSnapshot("m0", 0, 0, "h100", True), SlotSnapshot("m1", 1, 0, "l4", True)))
+    board = PlacementBoard([node("a"), mixed])
     other = request(1, "y", gpu_model="l4")
     assert chosen(board.place([request(1, "x"), other])) == [("m", [0]), ("m", [1])]
     assert board.place([request(2, "x"), other]) is None
@@ -151,22 +154,22 @@ wishes = st.lists(
 )
 
 
-def fleet(drawn: list[tuple[str, int, str, str, bool]]) -> list[NodeSeen]:
+def fleet(drawn: list[tuple[str, int, str, str, bool]]) -> list[NodeSnapshot]:
     return [
         node(f"n{number}", free, numa=numa, region=region, refuses=refuses, single_project=single)
         for number, (free, numa, region, refuses, single) in enumerate(drawn)
     ]
 
 
-def asked(drawn: list[tuple[CapacityShape, int, tuple[str, ...] | None, str]]) -> list[Request]:
+def asked(drawn: list[tuple[CapacityShape, int, tuple[str, ...] | None, str]]) -> list[PlacementRequest]:
     return [
         request(count, f"r{number}", shape, regions=regions, project_id=project)
         for number, (shape, count, regions, project) in enumerate(drawn)
     ]
 
 
-def run(nodes: list[NodeSeen], requests: list[Request]) -> list[Plan | None]:
-    board, plans = Board(nodes), []
+def run(nodes: list[NodeSnapshot], requests: list[PlacementRequest]) -> list[Plan | None]:
+    board, plans = PlacementBoard(nodes), []
     for each in requests:
         plan = board.place([each])
         plans.append(plan)
@@ -213,7 +216,7 @@ def test_the_same_snapshot_gives_the_same_plans_in_whatever_order_it_is_read(
     assert run(nodes, requests) == run(list(reversed(nodes)), requests)
 
 
-def brute_force(nodes: list[NodeSeen], group: list[Request]) -> bool:
+def brute_force(nodes: list[NodeSnapshot], group: list[PlacementRequest]) -> bool:
     """Whether any machine has room, found by trying every choice of slots."""
     for there in nodes:
         first = group[0]
@@ -242,9 +245,11 @@ def _shared_out(free: list[str], counts: list[int]) -> bool:
 
 
 @given(
-    machines, st.sampled_from([SLICE, WHOLE]), st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    machines,
+    st.sampled_from([SLICE, WHOLE]),
+    st.lists(st.integers(1, 3), min_size=1, max_size=3),
     st.sampled_from([None, ("eu-1",)]),
-)  # fmt: skip
+)
 @settings(max_examples=600, deadline=None)
 def test_it_fits_exactly_when_some_choice_of_slots_fits(
     drawn: list[tuple[str, int, str, str, bool]],
@@ -254,14 +259,16 @@ def test_it_fits_exactly_when_some_choice_of_slots_fits(
 ) -> None:
     nodes = fleet(drawn)
     group = [request(count, f"r{number}", shape, regions=regions) for number, count in enumerate(counts)]
-    assert (Board(nodes).place(group) is not None) == brute_force(nodes, group)
+    assert (PlacementBoard(nodes).place(group) is not None) == brute_force(nodes, group)
 
 
 # Explanations -----------------------------------------------------------------------------------------------------
 
 
 def test_it_says_how_many_gpus_are_missing_on_one_machine() -> None:
-    said = explain(Board([node("a", "0111"), node("b", "0011")]), [request(4, regions=("eu-1",))], Choices())
+    said = explain(
+        PlacementBoard([node("a", "0111"), node("b", "0011")]), [request(4, regions=("eu-1",))], AllowedChoices()
+    )
     assert not said.fits
     assert said.smallest_change == "1 more GPU on one machine"
     assert [(each.region, each.machines) for each in said.classes] == [("eu-1", 2)]
@@ -269,46 +276,52 @@ def test_it_says_how_many_gpus_are_missing_on_one_machine() -> None:
 
 
 def test_it_names_a_region_that_was_seen_to_have_room() -> None:
-    board = Board([node("a", "0001"), node("b", region="eu-2"), node("c", region="us-1")])
-    choices = Choices(regions=("us-1",))
+    board = PlacementBoard([node("a", "0001"), node("b", region="eu-2"), node("c", region="us-1")])
+    choices = AllowedChoices(regions=("us-1",))
     said = explain(board, [request(2, regions=("eu-1",))], choices)
     assert said.smallest_change == "region us-1 has 4 free", "eu-2 has room as well, but is not allowed"
 
 
 def test_it_asks_for_an_idle_machine() -> None:
-    said = explain(Board([node("a", "0111"), node("b", exclusive=True)]), [request(4, shape=WHOLE)], Choices())
+    said = explain(
+        PlacementBoard([node("a", "0111"), node("b", exclusive=True)]), [request(4, shape=WHOLE)], AllowedChoices()
+    )
     assert said.smallest_change == "an idle machine"
     assert "none of 2 machines of 4 GPUs is idle: 2 in use" in said.because
 
 
 def test_it_names_the_machines_that_take_nothing() -> None:
-    said = explain(Board([node("a", refuses="draining"), node("b", refuses="unreachable")]), [request(1)], Choices())
+    said = explain(
+        PlacementBoard([node("a", refuses="draining"), node("b", refuses="unreachable")]),
+        [request(1)],
+        AllowedChoices(),
+    )
     assert said.because == "eu-1: no machine takes it now (1 draining, 1 unreachable)"
     assert said.smallest_change == "a machine that is not draining"
 
 
 def test_fewer_gpus_are_proposed_in_counts_that_the_sku_has() -> None:
-    said = explain(Board([node("a", "0011")]), [request(4)], Choices(gpu_counts=(1, 2, 4)))
+    said = explain(PlacementBoard([node("a", "0011")]), [request(4)], AllowedChoices(gpu_counts=(1, 2, 4)))
     assert said.smallest_change == "2 GPUs in place of 4"
 
 
 def test_machines_of_another_size_are_named() -> None:
-    said = explain(Board([node("a")]), [request(8, shape=WHOLE)], Choices())
+    said = explain(PlacementBoard([node("a")]), [request(8, shape=WHOLE)], AllowedChoices())
     assert said.because == "eu-1: its machines have 4 GPUs, not 8"
 
 
 def test_it_says_when_there_is_no_such_machine() -> None:
-    said = explain(Board([]), [request(1)], Choices())
+    said = explain(PlacementBoard([]), [request(1)], AllowedChoices())
     assert (said.because, said.smallest_change) == ("no machine with h100 is there", "a machine with h100")
 
 
 def test_whole_machines_that_should_be_one_contradict_themselves() -> None:
-    said = explain(Board([node("a")]), [request(4, "x", WHOLE), request(4, "y", WHOLE)], Choices())
+    said = explain(PlacementBoard([node("a")]), [request(4, "x", WHOLE), request(4, "y", WHOLE)], AllowedChoices())
     assert said.smallest_change == "a group without same_node"
 
 
 def test_what_fits_is_said_to_fit() -> None:
-    assert explain(Board([node("a")]), [request(4)], Choices()).fits
+    assert explain(PlacementBoard([node("a")]), [request(4)], AllowedChoices()).fits
 
 
 @given(machines, st.sampled_from([SLICE, WHOLE]), st.integers(1, 4))
@@ -318,7 +331,7 @@ def test_every_refusal_has_a_reason_and_a_change(
 ) -> None:
     nodes = fleet(drawn)
     wish = request(count, shape=shape, regions=("eu-1",))
-    said = explain(Board(nodes), [wish], Choices(regions=("us-1",), gpu_counts=(1, 2)))
+    said = explain(PlacementBoard(nodes), [wish], AllowedChoices(regions=("us-1",), gpu_counts=(1, 2)))
     assert said.fits == brute_force(nodes, [wish])
     if not said.fits:
         assert said.because

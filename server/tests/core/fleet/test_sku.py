@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from mooring.core.catalog.compatibility import CapacityShape
-from mooring.core.fleet.sku import SKUS_MAX, Price, Sku, SkuChange, SkuStatus, SkuWish, create_sku, update_sku
-from mooring.core.kernel.decision import Change, Insert
+from mooring.core.fleet.sku import SKUS_MAX, Sku, SkuChange, SkuPriceSpec, SkuSpec, SkuStatus, create_sku, update_sku
+from mooring.core.kernel.decision import Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from server.tests.support.decision_context import USER, context
 
-WISH = SkuWish("slice", "A slice", CapacityShape.GPU_SLICE, "made-up", ("b-1", "a-1"), (4, 1), Price(250, "EUR"))
+WISH = SkuSpec("slice", "A slice", CapacityShape.GPU_SLICE, "made-up", ("b-1", "a-1"), (4, 1), SkuPriceSpec(250, "EUR"))
 WHY = "power costs more"
 
 
@@ -32,7 +32,7 @@ def test_another_price_writes_a_line_and_raises_the_revision() -> None:
     decision = update_sku(context(), a_sku(), SkuChange(price_minor_per_gpu_hour=300, reason=WHY), None)
     line, change = decision.writes
     assert isinstance(line, Insert)
-    assert isinstance(change, Change)
+    assert isinstance(change, Update)
     assert (line.row["price_revision"], line.row["reason"]) == (2, WHY)
     assert change.set == {"price_minor_per_gpu_hour": 300, "price_revision": 2}
     assert decision.events[0].data["change"] == "repriced"
@@ -69,13 +69,13 @@ def test_a_change_that_saw_another_revision_is_refused() -> None:
         replace(WISH, slug="NO"), replace(WISH, display_name=" "), replace(WISH, gpu_model=""),
         replace(WISH, regions=()), replace(WISH, regions=("UP",)), replace(WISH, allowed_gpu_counts=()),
         replace(WISH, allowed_gpu_counts=(0,)), replace(WISH, allowed_gpu_counts=(1025,)),
-        replace(WISH, price=Price(-1, "EUR")), replace(WISH, price=Price(10**13, "EUR")),
-        replace(WISH, price=Price(1, "eur")),
+        replace(WISH, price=SkuPriceSpec(-1, "EUR")), replace(WISH, price=SkuPriceSpec(10**13, "EUR")),
+        replace(WISH, price=SkuPriceSpec(1, "eur")),
     ],
 )  # fmt: skip
-def test_a_sku_out_of_bounds_is_refused(wish: SkuWish) -> None:
+def test_a_sku_out_of_bounds_is_refused(spec: SkuSpec) -> None:
     with pytest.raises(Refusal) as refused:
-        create_sku(context(), wish, 0)
+        create_sku(context(), spec, 0)
     assert refused.value.code is Code.VALIDATION_FAILED
 
 

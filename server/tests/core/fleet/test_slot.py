@@ -13,7 +13,7 @@ from mooring.core.fleet.slot import (
     free_slots,
     quarantine_slots,
 )
-from mooring.core.kernel.decision import Change
+from mooring.core.kernel.decision import Update
 from mooring.core.kernel.errors import Code, Refusal
 from server.tests.support.node_rows import ALLOCATION, a_slot
 
@@ -21,7 +21,7 @@ LEGAL = {
     ("free", "claimed"), ("free", "quarantined"), ("claimed", "free"), ("claimed", "cleanup_blocked"),
     ("claimed", "quarantined"), ("cleanup_blocked", "free"), ("cleanup_blocked", "quarantined"),
 }  # fmt: skip
-WAYS: dict[str, Callable[[Slot], tuple[Change, ...]]] = {
+WAYS: dict[str, Callable[[Slot], tuple[Update, ...]]] = {
     "claimed": lambda slot: claim_slots([slot], ALLOCATION),
     "free": lambda slot: free_slots([slot]),
     "cleanup_blocked": lambda slot: block_slots([slot]),
@@ -48,7 +48,7 @@ def test_every_change_of_a_slot(source: SlotStatus, target: SlotStatus) -> None:
 
 def test_a_claim_names_its_allocation_and_a_freed_slot_is_nobodys() -> None:
     assert claim_slots([a_slot(0), a_slot(1)], ALLOCATION) == tuple(
-        Change("slot", f"slt_{index}", 7, {"status": "claimed", "allocation_id": ALLOCATION}) for index in (0, 1)
+        Update("slot", f"slt_{index}", 7, {"status": "claimed", "allocation_id": ALLOCATION}) for index in (0, 1)
     )
     (freed,) = free_slots([a_slot(0, "cleanup_blocked")])
     assert freed.set == {"status": "free", "allocation_id": None}

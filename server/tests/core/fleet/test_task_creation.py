@@ -7,16 +7,25 @@ from typing import Any
 import pytest
 
 from mooring.core.fleet.task import TASK, Task, TaskState
-from mooring.core.fleet.task_creation import TaskWish, make_task
+from mooring.core.fleet.task_creation import TaskRequest, make_task
 from mooring.core.fleet.task_family import RefusalReason
-from mooring.core.fleet.task_transitions import AWAITED_FOR, Ended, Outcome, cancel, cancel_all, finish, lapse, refuse
-from mooring.core.kernel.decision import Insert, Move
+from mooring.core.fleet.task_transitions import (
+    AWAITED_FOR,
+    TaskEnd,
+    TaskOutcome,
+    cancel,
+    cancel_all,
+    finish,
+    lapse,
+    refuse,
+)
+from mooring.core.kernel.decision import Insert, StateChange
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.lifecycle import IllegalTransition
 from server.tests.support.lifecycle_rows import context
 
 NOW = context()
-WISH = TaskWish(
+WISH = TaskRequest(
     tenant_id="ten_1", project_id="prj_1", allocation_id="alc_1", node_id="nod_1", type="process.run", step="one",
     arguments={"argv": ["true"]},
 )  # fmt: skip
@@ -70,18 +79,18 @@ def test_only_the_platform_begins_and_ends_sandboxes(type_: str) -> None:
 @pytest.mark.parametrize(
     ("status", "outcome", "after"),
     [
-        ("claimed", Outcome.SUCCEEDED, "succeeded"),
-        ("claimed", Outcome.FAILED, "failed"),
-        ("claimed", Outcome.CANCELLED, "failed"),
-        ("cancelling", Outcome.SUCCEEDED, "succeeded"),
-        ("cancelling", Outcome.FAILED, "failed"),
-        ("cancelling", Outcome.CANCELLED, "cancelled"),
+        ("claimed", TaskOutcome.SUCCEEDED, "succeeded"),
+        ("claimed", TaskOutcome.FAILED, "failed"),
+        ("claimed", TaskOutcome.CANCELLED, "failed"),
+        ("cancelling", TaskOutcome.SUCCEEDED, "succeeded"),
+        ("cancelling", TaskOutcome.FAILED, "failed"),
+        ("cancelling", TaskOutcome.CANCELLED, "cancelled"),
     ],
 )
-def test_a_result_leads_where_the_table_says(status: str, outcome: Outcome, after: str) -> None:
-    decided = finish(NOW, a_task(status), Ended(outcome, "exited", "no"))
+def test_a_result_leads_where_the_table_says(status: str, outcome: TaskOutcome, after: str) -> None:
+    decided = finish(NOW, a_task(status), TaskEnd(outcome, "exited", "no"))
     (move,) = decided.writes
-    assert isinstance(move, Move)
+    assert isinstance(move, StateChange)
     assert (decided.result.status, move.edge.target.value) == (after, after)
     assert (decided.result.failure_code is None) == (after == "succeeded")
     assert [each.type for each in decided.events] == ["nodes.task.finished"]
@@ -90,7 +99,7 @@ def test_a_result_leads_where_the_table_says(status: str, outcome: Outcome, afte
 @pytest.mark.parametrize("status", [*sorted(state.value for state in TASK.final), "queued"])
 def test_what_nobody_holds_does_not_end_by_a_result(status: str) -> None:
     with pytest.raises(IllegalTransition):
-        finish(NOW, a_task(status), Ended(Outcome.SUCCEEDED))
+        finish(NOW, a_task(status), TaskEnd(TaskOutcome.SUCCEEDED))
 
 
 def test_a_cancel_is_at_once_where_nobody_began_and_else_a_question() -> None:
@@ -107,9 +116,12 @@ def test_a_lost_lease_is_offered_again_and_a_task_over_its_time_ends() -> None:
     later = replace(NOW, now=NOW.now + timedelta(seconds=1))
     over = {"expires_at": NOW.now}
     tasks = [
-        a_task("claimed"), a_task("claimed", **over), a_task("queued", **over), a_task("cancelling", **over),
+        a_task("claimed"),
+        a_task("claimed", **over),
+        a_task("queued", **over),
+        a_task("cancelling", **over),
         a_task("cancelling", lease_expires_at=None),
-    ]  # fmt: skip
+    ]
     decided = lapse(later, tasks)
     assert [each.status for each in decided.result] == ["queued", "expired", "expired", "expired"]
     assert decided.result[0].fence == 1  # it grows at the next claim
@@ -137,6 +149,8 @@ def test_a_tunnel_that_nobody_came_for_is_over_while_one_that_is_open_is_not() -
 
 
 def test_a_program_that_ended_well_has_its_exit_code_too() -> None:
-    ended = Ended(Outcome.SUCCEEDED, result={"exit_code": 0})
+    ended = TaskEnd(TaskOutcome.SUCCEEDED, result={"exit_code": 0})
     assert finish(NOW, a_task("claimed"), ended).result.exit_code == 0
-    assert finish(NOW, a_task("claimed"), Ended(Outcome.SUCCEEDED, result={"written": 1})).result.exit_code is None
+    assert (
+        finish(NOW, a_task("claimed"), TaskEnd(TaskOutcome.SUCCEEDED, result={"written": 1})).result.exit_code is None
+    )

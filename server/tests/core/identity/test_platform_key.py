@@ -3,7 +3,7 @@
 import pytest
 
 from mooring.core.identity.platform_key import KEYS_MAX, NextKey, PlatformKey, announcement, audience_of, rotate_key
-from mooring.core.kernel.decision import Change, Insert
+from mooring.core.kernel.decision import Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.secret import Sealed
 from server.tests.support.decision_context import NOW, context
@@ -16,7 +16,7 @@ FOLLOWING = NextKey("key_2", b"n" * 32, SEALED, b"s" * 64)
 def test_the_next_key_is_put_into_use_with_the_signature_of_the_last() -> None:
     decision = rotate_key(context(), CURRENT, FOLLOWING, 1)
     retired, secret, made = decision.writes
-    assert retired == Change("platform_key", "key_1", 4, {"retired_at": NOW})
+    assert retired == Update("platform_key", "key_1", 4, {"retired_at": NOW})
     assert isinstance(secret, Insert)
     assert isinstance(made, Insert)
     assert (made.row["signed_by"], made.row["signature"], made.row["secret_id"]) == ("key_1", b"s" * 64, "sec_1")

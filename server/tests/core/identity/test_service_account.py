@@ -11,9 +11,9 @@ from mooring.core.identity.service_account import (
     ACCOUNTS_MAX,
     KEYS_MAX,
     SERVICE_ACCOUNT,
-    AccountWish,
     ServiceAccount,
     ServiceAccountKey,
+    ServiceAccountSpec,
     ServiceAccountTrigger,
     add_key,
     create_service_account,
@@ -22,7 +22,7 @@ from mooring.core.identity.service_account import (
     update_service_account,
 )
 from mooring.core.identity.token import ACTIONS_MAX
-from mooring.core.kernel.decision import Change, Insert, Move, PrincipalKind
+from mooring.core.kernel.decision import Insert, PrincipalKind, StateChange, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.permissions import ACTIONS, SERVICE_ACCOUNT_CEILING, Authority, Place, Scope, is_app_action
@@ -36,8 +36,8 @@ SEEN = ServiceAccount(ACCOUNT, TENANT, PROJECT, "robot", "", ["instance.read", "
 KEY = ServiceAccountKey("key_1", TENANT, ACCOUNT, "ed25519", PUBLIC_KEY, 1, NOW, None, None)
 
 
-def wish(*actions: str, name: str = "robot", key: bytes | None = None) -> AccountWish:
-    return AccountWish(name, "does things", actions, key)
+def wish(*actions: str, name: str = "robot", key: bytes | None = None) -> ServiceAccountSpec:
+    return ServiceAccountSpec(name, "does things", actions, key)
 
 
 def code_of(refused: pytest.ExceptionInfo[Refusal]) -> Code:
@@ -142,7 +142,7 @@ def test_a_change_may_keep_what_its_giver_does_not_hold_and_add_only_what_he_doe
 
     assert decision.result.actions == ["audit.read", "member.read"]
     changed = {"actions": ["audit.read", "member.read"], "description": "does things"}
-    assert decision.writes == (Change("service_account", ACCOUNT, 2, changed, generation_expected=4),)
+    assert decision.writes == (Update("service_account", ACCOUNT, 2, changed, generation_expected=4),)
     with pytest.raises(Refusal) as refused:
         update_service_account(context(), MEMBER, seen, wish("audit.read", "webhook.read"), 2)
     assert refused.value.details == {"missing_actions": ["webhook.read"]}
@@ -175,7 +175,7 @@ def test_an_account_moves_and_the_trail_says_so(
     decision = move_service_account(context(), replace(SEEN, status=status, disabled_at=disabled_at), trigger)
 
     (move,) = decision.writes
-    assert isinstance(move, Move)
+    assert isinstance(move, StateChange)
     assert (move.edge.source, move.edge.target, move.generation_expected) == (status, after, 4)
     assert (decision.result.status, decision.result.generation, decision.result.revision) == (after, 5, 2)
     assert decision.events[0].type is event
@@ -205,7 +205,7 @@ def test_a_key_is_added_beside_the_old_one_and_the_old_one_revoked() -> None:
     assert added.result.expires_at == NOW + timedelta(days=30)
 
     revoked = revoke_key(context(), SEEN, KEY)
-    assert revoked.writes == (Change("service_account_key", "key_1", 1, {"revoked_at": NOW}),)
+    assert revoked.writes == (Update("service_account_key", "key_1", 1, {"revoked_at": NOW}),)
     assert revoked.events[0].type is EventType.SERVICE_ACCOUNT_KEY_REVOKED
     again = revoke_key(context(), SEEN, revoked.result)
     assert (again.writes, again.events, again.audits) == ((), (), ())

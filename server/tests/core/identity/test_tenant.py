@@ -17,7 +17,7 @@ from mooring.core.identity.user import (
     new_user,
     set_password,
 )
-from mooring.core.kernel.decision import Change, Insert
+from mooring.core.kernel.decision import Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix, is_id
@@ -85,7 +85,7 @@ def test_only_the_display_name_of_a_tenant_changes() -> None:
     decision = update_tenant(context(), TENANT_SEEN, "Acme 2", 3)
 
     assert decision.result == replace(TENANT_SEEN, display_name="Acme 2", revision=4)
-    assert decision.writes == (Change("tenant", TENANT, 3, {"display_name": "Acme 2"}),)
+    assert decision.writes == (Update("tenant", TENANT, 3, {"display_name": "Acme 2"}),)
     assert (decision.audits[0].before, decision.audits[0].after) == (
         {"display_name": "Acme"},
         {"display_name": "Acme 2"},
@@ -121,7 +121,7 @@ def test_an_empty_project_goes_and_leaves_a_tombstone() -> None:
     decision = delete_project(context(), PROJECT_SEEN, ProjectContents((("service_account", 0),)))
 
     assert decision.result.deleted_at == NOW
-    assert decision.writes == (Change("project", PROJECT, 5, {"deleted_at": NOW}),)
+    assert decision.writes == (Update("project", PROJECT, 5, {"deleted_at": NOW}),)
     assert decision.events[0].type is EventType.PROJECT_DELETED
 
 
@@ -174,7 +174,7 @@ def test_the_path_of_a_bad_value_is_that_of_the_request() -> None:
 def test_an_admin_changes_a_user(before: User, change: UserChange, written: dict[str, object]) -> None:
     decision = change_user(context(USER), before, change, ONE_TIME)
 
-    assert decision.writes == (Change("user", OTHER_USER, 2, written),)
+    assert decision.writes == (Update("user", OTHER_USER, 2, written),)
     assert decision.result == replace(before, revision=3, **written)  # type: ignore[arg-type]
     assert decision.events[0].data == {"change": change.value}
     assert decision.audits[0].action == "user.update"
@@ -208,7 +208,7 @@ def test_a_new_password_uses_the_one_time_code_up() -> None:
     decision = set_password(context(OTHER_USER), fresh, "$new")
 
     written = {"password_hash": "$new", "one_time_hash": None, "one_time_expires_at": None, "tokens_from": NOW}
-    assert decision.writes == (Change("user", OTHER_USER, 2, written),)
+    assert decision.writes == (Update("user", OTHER_USER, 2, written),)
     assert decision.audits[0].action == "self.update"
 
 

@@ -26,7 +26,7 @@ from mooring.core.identity.token import (
     service_account_token,
     session_token,
 )
-from mooring.core.kernel.decision import Change, Insert, PrincipalKind
+from mooring.core.kernel.decision import Insert, PrincipalKind, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.permissions import (
@@ -34,7 +34,7 @@ from mooring.core.kernel.permissions import (
     ROLE_ACTIONS,
     SELF_ACTIONS,
     SERVICE_ACCOUNT_CEILING,
-    Access,
+    AccessDecision,
     Place,
     Role,
     Scope,
@@ -183,7 +183,7 @@ def test_issuing_writes_the_hash_and_tells_nobody_of_it() -> None:
 
 def test_revoking_twice_is_no_error_and_no_second_effect() -> None:
     first = revoke_token(context(), personal(None))
-    assert first.writes == (Change("token", "tok_1", 0, {"revoked_at": NOW}),)
+    assert first.writes == (Update("token", "tok_1", 0, {"revoked_at": NOW}),)
     assert first.events[0].type is EventType.TOKEN_REVOKED
 
     second = revoke_token(context(), first.result)
@@ -207,7 +207,7 @@ def test_a_user_without_a_role_still_has_his_own_things() -> None:
     found = caller(replace(OF_A_USER, roles=()))
 
     assert found.authority.at(Place(Scope.SELF)) == SELF_ACTIONS | {"token.create", "self.update"}
-    assert found.authority.access("project.read", HERE) is Access.HIDDEN
+    assert found.authority.access("project.read", HERE) is AccessDecision.HIDDEN
 
 
 @pytest.mark.parametrize(
@@ -289,11 +289,11 @@ def test_an_entry_counts_in_its_tenant_and_no_longer_on_the_platform() -> None:
     found = caller(OF_AN_ENTRY)
 
     assert (found.tenant_id, found.actor.break_glass_id) == (TENANT, "bgl_1")
-    assert found.authority.access("instance.read", HERE) is Access.ALLOWED
-    assert found.authority.access("instance.create", HERE) is Access.DENIED
-    assert found.authority.access("tenant.create", Place(Scope.PLATFORM)) is Access.DENIED
-    assert found.authority.access("tenant.read", Place(Scope.TENANT, OTHER_TENANT)) is Access.HIDDEN
-    assert found.authority.access("token.create", Place(Scope.SELF)) is Access.DENIED
+    assert found.authority.access("instance.read", HERE) is AccessDecision.ALLOWED
+    assert found.authority.access("instance.create", HERE) is AccessDecision.DENIED
+    assert found.authority.access("tenant.create", Place(Scope.PLATFORM)) is AccessDecision.DENIED
+    assert found.authority.access("tenant.read", Place(Scope.TENANT, OTHER_TENANT)) is AccessDecision.HIDDEN
+    assert found.authority.access("token.create", Place(Scope.SELF)) is AccessDecision.DENIED
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.core.kernel.event import BEGINNING, Position, read_cursor
+from mooring.core.kernel.event import BEGINNING, StreamPosition, read_cursor
 from mooring.core.kernel.ids import (
     ALPHABET,
     BODY_LENGTH,
@@ -23,7 +23,7 @@ from mooring.core.kernel.ids import (
 times = st.integers(0, 2**48 - 1)
 chances = st.binary(min_size=CHANCE_BYTES, max_size=CHANCE_BYTES)
 prefixes = st.sampled_from(Prefix)
-positions = st.builds(Position, st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
+positions = st.builds(StreamPosition, st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
 
 
 @settings(max_examples=40)
@@ -99,7 +99,7 @@ def test_prefixes_are_short_and_belong_to_one_noun_each() -> None:
 
 @settings(max_examples=40)
 @given(positions)
-def test_a_cursor_gives_its_place_back(position: Position) -> None:
+def test_a_cursor_gives_its_place_back(position: StreamPosition) -> None:
     cursor = position.cursor()
 
     assert read_cursor(cursor) == position
@@ -108,13 +108,15 @@ def test_a_cursor_gives_its_place_back(position: Position) -> None:
 
 @settings(max_examples=40)
 @given(positions, positions)
-def test_two_places_never_share_a_cursor(one: Position, other: Position) -> None:
+def test_two_places_never_share_a_cursor(one: StreamPosition, other: StreamPosition) -> None:
     assert (one.cursor() == other.cursor()) == (one == other)
 
 
 @settings(max_examples=40)
 @given(positions, st.data())
-def test_a_cursor_that_was_touched_is_refused_or_another_whole_one(position: Position, data: st.DataObject) -> None:
+def test_a_cursor_that_was_touched_is_refused_or_another_whole_one(
+    position: StreamPosition, data: st.DataObject
+) -> None:
     """There is one text for one place: nothing that is merely similar is taken."""
     text = position.cursor()
     at = data.draw(st.integers(0, len(text) - 1))
@@ -160,4 +162,10 @@ def test_text_that_is_no_cursor_is_refused(text: str) -> None:
 
 
 def test_places_are_ordered_by_epoch_then_transaction_then_sequence() -> None:
-    assert BEGINNING < Position(0, 5, 1) < Position(0, 5, 2) < Position(0, 6, 1) < Position(1, 0, 0)
+    assert (
+        BEGINNING
+        < StreamPosition(0, 5, 1)
+        < StreamPosition(0, 5, 2)
+        < StreamPosition(0, 6, 1)
+        < StreamPosition(1, 0, 0)
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mooring.core.kernel.lifecycle import AnyMachine, BrokenTable, Edge, Machine, TableProblem, TableRule, Who
+from mooring.core.kernel.lifecycle import AnyLifecycle, BrokenTable, Lifecycle, TableProblem, TableRule, Transition, Who
 
 
 class DoorState(StrEnum):
@@ -37,12 +37,12 @@ class Shouting(StrEnum):
     SHUT = "shut"
 
 
-SHUT = Edge(DoorState.OPEN, DoorTrigger.SHUT, DoorState.SHUT, Who.USER, "It is cold.")
-OPEN = Edge(DoorState.SHUT, DoorTrigger.OPEN, DoorState.OPEN, Who.USER, "It is warm.")
-BRICK_UP = Edge(DoorState.SHUT, DoorTrigger.BRICK_UP, DoorState.BRICKED_UP, Who.ADMIN, "Nobody lives here.")
+SHUT = Transition(DoorState.OPEN, DoorTrigger.SHUT, DoorState.SHUT, Who.USER, "It is cold.")
+OPEN = Transition(DoorState.SHUT, DoorTrigger.OPEN, DoorState.OPEN, Who.USER, "It is warm.")
+BRICK_UP = Transition(DoorState.SHUT, DoorTrigger.BRICK_UP, DoorState.BRICKED_UP, Who.ADMIN, "Nobody lives here.")
 MEANING: dict[Any, str] = {state: f"the door is {state}" for state in DoorState}
 
-DOOR = Machine(
+DOOR = Lifecycle(
     name="door",
     about="A door.",
     states=DoorState,
@@ -65,8 +65,8 @@ def broken_rules(**changes: Any) -> dict[TableRule, list[str]]:
     return found
 
 
-def edge(source: Any, trigger: Any, target: Any, why: str = "Because.") -> Edge[Any, Any]:
-    return Edge(source, trigger, target, Who.USER, why)
+def edge(source: Any, trigger: Any, target: Any, why: str = "Because.") -> Transition[Any, Any]:
+    return Transition(source, trigger, target, Who.USER, why)
 
 
 def test_a_right_table_passes_and_knows_its_final_states() -> None:
@@ -202,7 +202,7 @@ def test_the_check_does_not_vanish_under_optimization() -> None:
 
 
 def test_a_checked_table_cannot_be_changed_afterwards() -> None:
-    table: AnyMachine = DOOR
+    table: AnyLifecycle = DOOR
     with pytest.raises(FrozenInstanceError):
         table.initial = DoorState.SHUT  # type: ignore[misc]
     with pytest.raises(TypeError, match="does not support item assignment"):

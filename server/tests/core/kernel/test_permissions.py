@@ -15,11 +15,11 @@ from mooring.core.kernel.permissions import (
     ROLE_SCOPE,
     SELF_ACTIONS,
     SERVICE_ACCOUNT_CEILING,
-    Access,
+    AccessDecision,
     Authority,
-    Binding,
     Place,
     Role,
+    RoleBinding,
     Scope,
     authority_of,
     beyond_ceiling,
@@ -53,9 +53,11 @@ CALLERS: dict[str, Authority] = {
     "project_member": authority(("project_member", PROJECT)),
     "project_viewer": authority(("project_viewer", PROJECT)),
     "two projects": authority(("project_viewer", PROJECT), ("project_admin", OTHER_PROJECT)),
-    "service account": authority_of(TENANT, [Binding(Scope.PROJECT, frozenset({"instance.read"}), PROJECT)]),
+    "service account": authority_of(TENANT, [RoleBinding(Scope.PROJECT, frozenset({"instance.read"}), PROJECT)]),
     "narrowed tenant_admin": authority(("tenant_admin", None), limit={"project.read", "tenant.read"}),
-    "tenant reader by break-glass": authority_of(TENANT, [Binding(Scope.TENANT, ROLE_ACTIONS[Role.PROJECT_VIEWER])]),
+    "tenant reader by break-glass": authority_of(
+        TENANT, [RoleBinding(Scope.TENANT, ROLE_ACTIONS[Role.PROJECT_VIEWER])]
+    ),
 }
 
 
@@ -131,46 +133,46 @@ def test_every_role_belongs_to_one_kind_of_place() -> None:
 @pytest.mark.parametrize(
     ("caller", "action", "place", "access"),
     [
-        ("tenant_admin", "project.create", "own tenant", Access.ALLOWED),
-        ("tenant_admin", "project.create", "foreign tenant", Access.HIDDEN),
-        ("tenant_admin", "instance.create", "other project", Access.ALLOWED),
-        ("tenant_admin", "instance.create", "foreign project", Access.HIDDEN),
-        ("tenant_admin", "node.read", "platform", Access.DENIED),
-        ("project_admin", "membership.create", "own project", Access.ALLOWED),
-        ("project_admin", "membership.create", "other project", Access.HIDDEN),
-        ("project_admin", "tenant.read", "own tenant", Access.ALLOWED),
-        ("project_admin", "user.read", "own tenant", Access.DENIED),
-        ("project_admin", "tenant.read", "foreign tenant", Access.HIDDEN),
-        ("project_viewer", "instance.create", "own project", Access.DENIED),
-        ("project_viewer", "instance.read", "own project under a foreign tenant", Access.HIDDEN),
-        ("platform_admin", "tenant.create", "platform", Access.ALLOWED),
-        ("platform_admin", "tenant.update", "foreign tenant, platform too", Access.ALLOWED),
-        ("platform_admin", "tenant.update", "foreign tenant", Access.HIDDEN),
-        ("platform_admin", "instance.read", "own project", Access.HIDDEN),
-        ("platform_admin", "entitlement.update", "foreign project, platform too", Access.ALLOWED),
-        ("platform_admin", "entitlement.update", "own project", Access.HIDDEN),
-        ("platform_operator", "entitlement.update", "own project, platform too", Access.DENIED),
-        ("tenant_admin", "entitlement.update", "own project, platform too", Access.ALLOWED),
-        ("tenant_admin", "entitlement.update", "foreign project, platform too", Access.HIDDEN),
-        ("project_admin", "entitlement.update", "own project, platform too", Access.DENIED),
-        ("service account", "entitlement.update", "own project, platform too", Access.DENIED),
-        ("platform_operator", "tenant.update", "own tenant, platform too", Access.DENIED),
-        ("platform_operator", "tenant.create", "platform", Access.DENIED),
-        ("service account", "instance.read", "own project", Access.ALLOWED),
-        ("service account", "instance.read", "other project", Access.HIDDEN),
-        ("service account", "member.read", "own project", Access.DENIED),
-        ("service account", "token.create", "own things", Access.DENIED),
-        ("service account", "token.revoke", "own things", Access.ALLOWED),
-        ("user without a role", "token.create", "own things", Access.ALLOWED),
-        ("user without a role", "tenant.read", "own tenant", Access.DENIED),
-        ("narrowed tenant_admin", "project.read", "own project", Access.ALLOWED),
-        ("narrowed tenant_admin", "project.create", "own tenant", Access.DENIED),
-        ("narrowed tenant_admin", "token.create", "own things", Access.DENIED),
-        ("narrowed tenant_admin", "self.read", "own things", Access.ALLOWED),
-        ("nobody", "self.read", "own things", Access.DENIED),
+        ("tenant_admin", "project.create", "own tenant", AccessDecision.ALLOWED),
+        ("tenant_admin", "project.create", "foreign tenant", AccessDecision.HIDDEN),
+        ("tenant_admin", "instance.create", "other project", AccessDecision.ALLOWED),
+        ("tenant_admin", "instance.create", "foreign project", AccessDecision.HIDDEN),
+        ("tenant_admin", "node.read", "platform", AccessDecision.DENIED),
+        ("project_admin", "membership.create", "own project", AccessDecision.ALLOWED),
+        ("project_admin", "membership.create", "other project", AccessDecision.HIDDEN),
+        ("project_admin", "tenant.read", "own tenant", AccessDecision.ALLOWED),
+        ("project_admin", "user.read", "own tenant", AccessDecision.DENIED),
+        ("project_admin", "tenant.read", "foreign tenant", AccessDecision.HIDDEN),
+        ("project_viewer", "instance.create", "own project", AccessDecision.DENIED),
+        ("project_viewer", "instance.read", "own project under a foreign tenant", AccessDecision.HIDDEN),
+        ("platform_admin", "tenant.create", "platform", AccessDecision.ALLOWED),
+        ("platform_admin", "tenant.update", "foreign tenant, platform too", AccessDecision.ALLOWED),
+        ("platform_admin", "tenant.update", "foreign tenant", AccessDecision.HIDDEN),
+        ("platform_admin", "instance.read", "own project", AccessDecision.HIDDEN),
+        ("platform_admin", "entitlement.update", "foreign project, platform too", AccessDecision.ALLOWED),
+        ("platform_admin", "entitlement.update", "own project", AccessDecision.HIDDEN),
+        ("platform_operator", "entitlement.update", "own project, platform too", AccessDecision.DENIED),
+        ("tenant_admin", "entitlement.update", "own project, platform too", AccessDecision.ALLOWED),
+        ("tenant_admin", "entitlement.update", "foreign project, platform too", AccessDecision.HIDDEN),
+        ("project_admin", "entitlement.update", "own project, platform too", AccessDecision.DENIED),
+        ("service account", "entitlement.update", "own project, platform too", AccessDecision.DENIED),
+        ("platform_operator", "tenant.update", "own tenant, platform too", AccessDecision.DENIED),
+        ("platform_operator", "tenant.create", "platform", AccessDecision.DENIED),
+        ("service account", "instance.read", "own project", AccessDecision.ALLOWED),
+        ("service account", "instance.read", "other project", AccessDecision.HIDDEN),
+        ("service account", "member.read", "own project", AccessDecision.DENIED),
+        ("service account", "token.create", "own things", AccessDecision.DENIED),
+        ("service account", "token.revoke", "own things", AccessDecision.ALLOWED),
+        ("user without a role", "token.create", "own things", AccessDecision.ALLOWED),
+        ("user without a role", "tenant.read", "own tenant", AccessDecision.DENIED),
+        ("narrowed tenant_admin", "project.read", "own project", AccessDecision.ALLOWED),
+        ("narrowed tenant_admin", "project.create", "own tenant", AccessDecision.DENIED),
+        ("narrowed tenant_admin", "token.create", "own things", AccessDecision.DENIED),
+        ("narrowed tenant_admin", "self.read", "own things", AccessDecision.ALLOWED),
+        ("nobody", "self.read", "own things", AccessDecision.DENIED),
     ],
 )
-def test_the_decision(caller: str, action: str, place: str, access: Access) -> None:
+def test_the_decision(caller: str, action: str, place: str, access: AccessDecision) -> None:
     assert CALLERS[caller].access(action, PLACES[place]) is access
 
 
@@ -183,8 +185,8 @@ def test_a_route_below_a_project_does_not_say_whose_it_is_and_the_database_does(
     """A tenant's role counts there as in any project of the tenant's; the row is looked up as that tenant."""
     unknown = Place(Scope.PROJECT, None, FOREIGN_PROJECT)
 
-    assert CALLERS["tenant_admin"].access("instance.read", unknown) is Access.ALLOWED
-    assert CALLERS["project_admin"].access("instance.read", unknown) is Access.HIDDEN
+    assert CALLERS["tenant_admin"].access("instance.read", unknown) is AccessDecision.ALLOWED
+    assert CALLERS["project_admin"].access("instance.read", unknown) is AccessDecision.HIDDEN
 
 
 # Properties
@@ -192,12 +194,12 @@ def test_a_route_below_a_project_does_not_say_whose_it_is_and_the_database_does(
 keys = st.sets(st.sampled_from(sorted(ACTIONS)))
 bindings = st.lists(
     st.builds(
-        Binding,
+        RoleBinding,
         st.sampled_from([Scope.SELF, Scope.PLATFORM, Scope.TENANT]),
         st.frozensets(st.sampled_from(sorted(ACTIONS)), max_size=10),
     )
     | st.builds(
-        Binding,
+        RoleBinding,
         st.just(Scope.PROJECT),
         st.frozensets(st.sampled_from(sorted(ACTIONS)), max_size=10),
         st.sampled_from([PROJECT, OTHER_PROJECT]),
@@ -208,7 +210,7 @@ bindings = st.lists(
 
 @settings(max_examples=40)
 @given(bindings, keys)
-def test_no_limit_of_a_token_ever_widens(held: list[Binding], limit: set[str]) -> None:
+def test_no_limit_of_a_token_ever_widens(held: list[RoleBinding], limit: set[str]) -> None:
     whole, narrowed = authority_of(TENANT, held), authority_of(TENANT, held, frozenset(limit))
 
     for place in PLACES.values():
@@ -219,7 +221,7 @@ def test_no_limit_of_a_token_ever_widens(held: list[Binding], limit: set[str]) -
 
 @settings(max_examples=40)
 @given(bindings)
-def test_what_counts_somewhere_was_given_for_there(held: list[Binding]) -> None:
+def test_what_counts_somewhere_was_given_for_there(held: list[RoleBinding]) -> None:
     whole = authority_of(TENANT, held)
     tenant_keys = {key for each in held if each.scope is Scope.TENANT for key in each.actions}
     project_keys = {
@@ -376,7 +378,7 @@ def test_an_independent_engine_decides_every_cell_in_the_same_way() -> None:
     differing = []
     for (caller, place, key), answer in zip(cells, answers, strict=True):
         assert not answer.diagnostics.errors, answer.diagnostics.errors
-        ours = CALLERS[caller.split('"')[1]].access(key, place) is Access.ALLOWED
+        ours = CALLERS[caller.split('"')[1]].access(key, place) is AccessDecision.ALLOWED
         if ours is not answer.allowed:
             differing.append((caller, place, key, ours))
     assert differing == []

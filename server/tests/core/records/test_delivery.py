@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mooring.core.kernel.decision import Change, PrincipalKind
+from mooring.core.kernel.decision import PrincipalKind, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
@@ -17,8 +17,8 @@ from mooring.core.records.delivery import (
     REPLAY_BATCH,
     RETRY_MAX_SECONDS,
     Delivery,
-    Message,
-    Outcome,
+    DeliveryMessage,
+    DeliveryOutcome,
     bury,
     is_delivery_id,
     message_headers,
@@ -47,7 +47,7 @@ def test_a_signature_is_that_of_standard_webhooks() -> None:
 
 
 def test_while_a_key_is_replaced_there_is_a_signature_for_each() -> None:
-    headers = message_headers(Message("m", b"{}", "cor_1", "a" * 32), [b"new", b"old"], NOW, "b" * 16)
+    headers = message_headers(DeliveryMessage("m", b"{}", "cor_1", "a" * 32), [b"new", b"old"], NOW, "b" * 16)
     timestamp = int(NOW.timestamp())
     expected = [
         "v1," + base64.b64encode(hmac.digest(key, f"m.{timestamp}.{{}}".encode(), hashlib.sha256)).decode()
@@ -59,7 +59,7 @@ def test_while_a_key_is_replaced_there_is_a_signature_for_each() -> None:
 
 
 def test_a_trace_id_of_another_form_is_left_out() -> None:
-    assert "traceparent" not in message_headers(Message("m", b"", "cor_1", "x\r\ny"), [b"k"], NOW, "b" * 16)
+    assert "traceparent" not in message_headers(DeliveryMessage("m", b"", "cor_1", "x\r\ny"), [b"k"], NOW, "b" * 16)
 
 
 @given(st.integers(1, 1000), st.floats(0, 1))
@@ -100,9 +100,9 @@ def test_an_id_of_another_form_is_none_of_a_delivery(text: str) -> None:
 
 def test_the_last_failure_makes_a_dead_letter_that_is_heard_of() -> None:
     system = context("system", PrincipalKind.SYSTEM)
-    decision = bury(system, CLAIMED, Outcome(0.2, 500, "the receiver answered 500"))
+    decision = bury(system, CLAIMED, DeliveryOutcome(0.2, 500, "the receiver answered 500"))
     (change,) = decision.writes
-    assert isinstance(change, Change)
+    assert isinstance(change, Update)
     assert (change.revision_expected, change.set["status"], change.set["finished_at"]) == (9, "dead", NOW)
     assert change.set["leased_until"] is None
     (event,) = decision.events
@@ -112,7 +112,7 @@ def test_the_last_failure_makes_a_dead_letter_that_is_heard_of() -> None:
 
 
 def test_an_error_of_any_length_is_kept_bounded() -> None:
-    assert len(str(bury(context(), CLAIMED, Outcome(0.1, None, "x" * 9999)).result.last_error)) == 500
+    assert len(str(bury(context(), CLAIMED, DeliveryOutcome(0.1, None, "x" * 9999)).result.last_error)) == 500
 
 
 def test_a_replay_begins_anew_and_is_due_now() -> None:

@@ -5,16 +5,28 @@ from typing import Any
 
 import pytest
 
-from mooring.core.kernel.event import Position
+from mooring.core.kernel.event import StreamPosition
 from mooring.core.kernel.event_types import EventType
-from mooring.core.records.timeline import AUDIT, Entry, text_of
+from mooring.core.records.timeline import AUDIT, TimelineRow, text_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def entry(kind: str, event: str, /, **data: Any) -> Entry:
-    return Entry(
-        Position(1, 2, 3), "evt_1", kind, event, kind, "sub_1", "ins_1", "user", "usr_1", "cor_1", "a" * 32, NOW, data
+def entry(kind: str, event: str, /, **data: Any) -> TimelineRow:
+    return TimelineRow(
+        StreamPosition(1, 2, 3),
+        "evt_1",
+        kind,
+        event,
+        kind,
+        "sub_1",
+        "ins_1",
+        "user",
+        "usr_1",
+        "cor_1",
+        "a" * 32,
+        NOW,
+        data,
     )
 
 
@@ -63,5 +75,5 @@ def entry(kind: str, event: str, /, **data: Any) -> Entry:
         ),
     ],
 )
-def test_each_kind_of_entry_says_what_happened(told: Entry, text: str) -> None:
+def test_each_kind_of_entry_says_what_happened(told: TimelineRow, text: str) -> None:
     assert text_of(told) == text

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from mooring.core.kernel.decision import Change, Insert, Remove
+from mooring.core.kernel.decision import Insert, Remove, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.secret import Sealed
 from mooring.core.records.webhook import (
     KEY_OVERLAP,
     WEBHOOKS_MAX,
-    NewKey,
+    NewWebhookKey,
     Webhook,
-    WebhookWish,
+    WebhookSpec,
     check_event_types,
     create_webhook,
     delete_webhook,
@@ -23,18 +23,21 @@ from mooring.core.records.webhook import (
 from server.tests.support.decision_context import NOW, PROJECT, TENANT, context
 
 URL = "https://receiver.example/hooks/s3cret-path"
-NEW = NewKey("whsec_new", Sealed("sec_new", TENANT, "webhook_key", "mk_1", b"w", b"c"))
+NEW = NewWebhookKey("whsec_new", Sealed("sec_new", TENANT, "webhook_key", "mk_1", b"w", b"c"))
 OLD = Sealed("sec_old_copy", TENANT, "webhook_key", "mk_1", b"w", b"c")
 SEEN = Webhook("whk_1", TENANT, PROJECT, URL, "mine", ["identity.*"], True, "sec_old", None, 4, NOW)
 
 
 def test_a_new_webhook_is_enabled_and_its_key_is_told_once_and_kept_sealed() -> None:
-    wish = WebhookWish("HTTPS://Receiver.example:443/hooks", ("identity.*", "identity.*"), " mine ")
+    wish = WebhookSpec("HTTPS://Receiver.example:443/hooks", ("identity.*", "identity.*"), " mine ")
     decision = create_webhook(context(), (TENANT, PROJECT), wish, NEW, 0)
     webhook = decision.result.webhook
     assert (webhook.url, webhook.event_types, webhook.description, webhook.enabled) == (
-        "https://receiver.example/hooks", ["identity.*"], "mine", True,
-    )  # fmt: skip
+        "https://receiver.example/hooks",
+        ["identity.*"],
+        "mine",
+        True,
+    )
     assert decision.result.key == "whsec_new"
     assert [write.noun for write in decision.writes if isinstance(write, Insert)] == ["secret", "webhook"]
     assert decision.events[0].type is EventType.WEBHOOK_CREATED
@@ -42,8 +45,8 @@ def test_a_new_webhook_is_enabled_and_its_key_is_told_once_and_kept_sealed() -> 
 
 
 def test_neither_the_key_nor_the_path_of_the_address_goes_into_events_or_the_trail() -> None:
-    made = create_webhook(context(), (TENANT, None), WebhookWish(URL), NEW, 0)
-    moved = update_webhook(context(), SEEN, WebhookWish(url="https://other.example/t0ken"), None)
+    made = create_webhook(context(), (TENANT, None), WebhookSpec(URL), NEW, 0)
+    moved = update_webhook(context(), SEEN, WebhookSpec(url="https://other.example/t0ken"), None)
     keyed = rotate_key(context(), SEEN, NEW, OLD)
     for decision in (made, moved, keyed, delete_webhook(context(), SEEN)):
         said = repr((decision.events, decision.audits))
@@ -54,34 +57,34 @@ def test_neither_the_key_nor_the_path_of_the_address_goes_into_events_or_the_tra
 
 def test_a_place_has_a_bounded_number_of_webhooks() -> None:
     with pytest.raises(Refusal) as refused:
-        create_webhook(context(), (TENANT, None), WebhookWish(URL), NEW, WEBHOOKS_MAX)
+        create_webhook(context(), (TENANT, None), WebhookSpec(URL), NEW, WEBHOOKS_MAX)
     assert refused.value.code is Code.LIMIT_REACHED
 
 
 def test_a_change_sets_only_what_is_new_and_says_what_it_was() -> None:
-    decision = update_webhook(context(), SEEN, WebhookWish(url=URL, enabled=False, description="mine"), 4)
-    assert decision.writes == (Change("webhook", "whk_1", 4, {"enabled": False}),)
+    decision = update_webhook(context(), SEEN, WebhookSpec(url=URL, enabled=False, description="mine"), 4)
+    assert decision.writes == (Update("webhook", "whk_1", 4, {"enabled": False}),)
     assert decision.events[0].data["change"] == "paused"
-    resumed = update_webhook(context(), replace(SEEN, enabled=False), WebhookWish(enabled=True), None)
+    resumed = update_webhook(context(), replace(SEEN, enabled=False), WebhookSpec(enabled=True), None)
     assert resumed.events[0].data["change"] == "resumed"
-    other = update_webhook(context(), SEEN, WebhookWish(event_types=()), None)
+    other = update_webhook(context(), SEEN, WebhookSpec(event_types=()), None)
     assert (other.events[0].data["change"], other.result.event_types) == ("changed", [])
 
 
 def test_saying_what_is_there_already_writes_nothing() -> None:
-    decision = update_webhook(context(), SEEN, WebhookWish(URL, ("identity.*",), "mine", True), None)
+    decision = update_webhook(context(), SEEN, WebhookSpec(URL, ("identity.*",), "mine", True), None)
     assert (decision.result, decision.writes, decision.events, decision.audits) == (SEEN, (), (), ())
 
 
 def test_a_change_of_what_is_no_longer_there_is_refused() -> None:
     with pytest.raises(Refusal) as refused:
-        update_webhook(context(), SEEN, WebhookWish(enabled=False), 3)
+        update_webhook(context(), SEEN, WebhookSpec(enabled=False), 3)
     assert refused.value.code is Code.REVISION_CONFLICT
 
 
 def test_a_new_key_leaves_the_old_one_beside_it_for_a_day() -> None:
     decision = rotate_key(context(), SEEN, NEW, OLD)
-    assert decision.writes[0] == Change(
+    assert decision.writes[0] == Update(
         "webhook", "whk_1", 4, {"secret_id": "sec_new", "previous_secret_id": "sec_old_copy"}
     )
     rows = {str(write.row["id"]): write.row["expires_at"] for write in decision.writes if isinstance(write, Insert)}

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from mooring.core.kernel.decision import Decision, Insert, Move, Write
+from mooring.core.kernel.decision import Decision, Insert, StateChange, Write
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.lifecycle import IllegalTransition
 from mooring.core.runtime.attachment import ACCOUNT_NAME_PATTERN, ATTACHMENTS_MAX, LIVE, AttachmentState, account_name
 from mooring.core.runtime.attachment_change import (
     OPEN_MAX,
-    Attaching,
-    DetachWish,
+    AttachContext,
+    DetachRequest,
     attach_project,
     detach_project,
     require_active,
 )
 from mooring.core.runtime.instance_change import cancel_operation
 from mooring.core.runtime.operation import OperationKind
-from mooring.core.runtime.operation_finish import Ending, Finishing, FinishOutcome, finish_operation
+from mooring.core.runtime.operation_finish import FinishContext, FinishOutcome, OperationEnd, finish_operation
 from server.tests.core.runtime.test_operation_finish import CANCELLED, DONE, FAILED
 from server.tests.support.decision_context import NOW, context
 from server.tests.support.instance_rows import Theatre, attachment, operation, theatre
@@ -35,12 +35,12 @@ HERE = context()
 TOLD = {"id": "att_1", "project_id": "prj_other", "account_name": "p-other"}
 
 
-def attaching(**changed: Any) -> Attaching:
+def attaching(**changed: Any) -> AttachContext:
     """A project that may be attached."""
-    return replace(Attaching(shared(HERE), neighbour(HERE), (), frozenset()), **changed)
+    return replace(AttachContext(shared(HERE), neighbour(HERE), (), frozenset()), **changed)
 
 
-def refusal(seen: Attaching) -> Refusal:
+def refusal(seen: AttachContext) -> Refusal:
     """Why a project is not attached."""
     with pytest.raises(Refusal) as raised:
         attach_project(HERE, seen, BOUNDS)
@@ -49,7 +49,7 @@ def refusal(seen: Attaching) -> Refusal:
 
 def statuses(decision: Decision[Any]) -> list[tuple[str, str]]:
     """What moves where."""
-    return [(each.noun, each.edge.target.value) for each in decision.writes if isinstance(each, Move)]
+    return [(each.noun, each.edge.target.value) for each in decision.writes if isinstance(each, StateChange)]
 
 
 def of_attachment(decision: Decision[Any]) -> list[Write]:
@@ -119,15 +119,15 @@ def test_an_attachment_takes_work_while_it_is_active_and_so_much_of_it() -> None
 
 def test_a_detach_is_asked_for_once_and_hurried_when_that_is_asked_for() -> None:
     seen, active = attached(HERE, status="active")
-    decision = detach_project(HERE, seen, active, DetachWish(timeout_seconds=60))
+    decision = detach_project(HERE, seen, active, DetachRequest(timeout_seconds=60))
     (made,) = [each.row for each in decision.writes if isinstance(each, Insert)]
     assert made["request"] == {"attachment": active.told(), "cancel_work": False, "timeout_seconds": 60}
     open_ = operation(OperationKind.DETACH, id=decision.result.operation_id)
     going, busy = decision.result, replace(seen, operations=[open_])
-    assert detach_project(HERE, busy, going, DetachWish()).writes == ()
-    hurried = detach_project(HERE, busy, going, DetachWish(cancel_work=True))
+    assert detach_project(HERE, busy, going, DetachRequest()).writes == ()
+    hurried = detach_project(HERE, busy, going, DetachRequest(cancel_work=True))
     assert (hurried.result.cancel_work, statuses(hurried)) == (True, [("operation", "cancelling")])
-    assert detach_project(HERE, busy, hurried.result, DetachWish(cancel_work=True)).writes == ()
+    assert detach_project(HERE, busy, hurried.result, DetachRequest(cancel_work=True)).writes == ()
     with pytest.raises(Refusal, match="is not taken back"):
         cancel_operation(HERE, seen.instance, open_, "")
 
@@ -135,14 +135,14 @@ def test_a_detach_is_asked_for_once_and_hurried_when_that_is_asked_for() -> None
 def test_what_is_over_or_was_never_active_has_nothing_to_detach() -> None:
     seen, made = attached(HERE)
     making = operation(OperationKind.ATTACH, id=made.operation_id)
-    taken_back = detach_project(HERE, replace(seen, operations=[making]), made, DetachWish())
+    taken_back = detach_project(HERE, replace(seen, operations=[making]), made, DetachRequest())
     assert statuses(taken_back) == [("operation", "cancelling")]
-    assert detach_project(HERE, seen, replace(made, status="detached"), DetachWish()).writes == ()
+    assert detach_project(HERE, seen, replace(made, status="detached"), DetachRequest()).writes == ()
     with pytest.raises(IllegalTransition):
-        detach_project(HERE, seen, replace(made, status="refused"), DetachWish())
+        detach_project(HERE, seen, replace(made, status="refused"), DetachRequest())
     for wrong in (-1, 604_801):
         with pytest.raises(Refusal, match="timeout_seconds"):
-            detach_project(HERE, seen, replace(made, status="active"), DetachWish(timeout_seconds=wrong))
+            detach_project(HERE, seen, replace(made, status="active"), DetachRequest(timeout_seconds=wrong))
 
 
 ENDS = {
@@ -158,10 +158,10 @@ def test_an_attachment_follows_what_its_adapter_says(kind: str, outcome: str) ->
     status = "cancelling" if outcome == "cancelled" else "running"
     during = operation(kind, status, member_ids=[], request={"attachment": TOLD})
     before = attachment(BEFORE[kind], operation_id=during.id)
-    finishing = Finishing(seen_rows(during=during), during, pinned(), attachment=before)
+    finishing = FinishContext(seen_rows(during=during), during, pinned(), attachment=before)
     decision = finish_operation(HERE, finishing, ending)
     after = next((each for each in of_attachment(decision)), None)
-    target = after.edge.target.value if isinstance(after, Move) else before.status
+    target = after.edge.target.value if isinstance(after, StateChange) else before.status
     assert target == ENDS[kind, outcome]
     other = replace(finishing, attachment=replace(before, operation_id="op_another"))
     assert of_attachment(finish_operation(HERE, other, ending)) == []
@@ -239,6 +239,6 @@ def test_a_failed_instance_lets_go_of_its_attachments_when_nothing_is_left_of_it
 
 def test_an_ending_says_what_an_attach_needs_to_be_told() -> None:
     during = operation(OperationKind.ATTACH, member_ids=[], request={"attachment": TOLD})
-    finishing = Finishing(seen_rows(during=during), during, pinned(), attachment=attachment("requested"))
+    finishing = FinishContext(seen_rows(during=during), during, pinned(), attachment=attachment("requested"))
     with pytest.raises(Refusal, match="failure"):
-        finish_operation(HERE, finishing, Ending(FinishOutcome.FAILED))
+        finish_operation(HERE, finishing, OperationEnd(FinishOutcome.FAILED))

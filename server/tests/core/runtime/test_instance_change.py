@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from mooring.core.catalog.artifact_trust import Doubt, Trust
+from mooring.core.catalog.artifact_trust import Trust, TrustDoubt
 from mooring.core.catalog.manifest import Drain
 from mooring.core.catalog.promotion_lifecycle import PromotionState
 from mooring.core.catalog.trust_lifecycle import TrustState
-from mooring.core.kernel.decision import Change, Insert, Move, PrincipalKind
+from mooring.core.kernel.decision import Insert, PrincipalKind, StateChange, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.permissions import FAMILIES, Place, Scope, categories_of, holds_family
 from mooring.core.runtime import app_action, instance_change, member_change
 from mooring.core.runtime.app_action import check_output, may_act, start_action
-from mooring.core.runtime.instance_change import Earlier, RepairScope, Standing
-from mooring.core.runtime.launch import Purpose
-from mooring.core.runtime.member_change import TELLING, RemoveWish, ReplaceWish, surges, takes_over
+from mooring.core.runtime.instance_change import InstanceContext, PinnedVersion, RepairScope
+from mooring.core.runtime.launch import EvaluationPurpose
+from mooring.core.runtime.member_change import TELLING, RemoveMemberRequest, ReplaceMemberRequest, surges, takes_over
 from mooring.core.runtime.operation import Operation
 from mooring.core.runtime.topology import free_ordinals
 from server.tests.support.catalog_rows import version
@@ -38,17 +38,21 @@ def refused(ask: Callable[[], Any]) -> Refusal:
 
 def moves(writes: Any) -> list[tuple[str, str]]:
     """Which nouns move where."""
-    return [(each.noun, each.edge.target.value) for each in writes if isinstance(each, Move)]
+    return [(each.noun, each.edge.target.value) for each in writes if isinstance(each, StateChange)]
 
 
-def earlier(promotion: PromotionState = PromotionState.DEPRECATED, **changes: Any) -> tuple[Standing, Earlier]:
+def earlier(
+    promotion: PromotionState = PromotionState.DEPRECATED, **changes: Any
+) -> tuple[InstanceContext, PinnedVersion]:
     """An instance that came from another version, and that version as it is now."""
     there = version(promotion)
     pin = {
-        "version_id": there.id, "version": there.version, "manifest_digest": there.manifest_digest,
+        "version_id": there.id,
+        "version": there.version,
+        "manifest_digest": there.manifest_digest,
         "artifacts": launchable()["artifacts"],
-    }  # fmt: skip
-    return running(context(), previous_pin=pin), Earlier(there, changes.get("artifacts", facts().artifacts))
+    }
+    return running(context(), previous_pin=pin), PinnedVersion(there, changes.get("artifacts", facts().artifacts))
 
 
 def test_a_stop_cancels_what_is_open_and_takes_over_a_teardown_that_has_begun() -> None:
@@ -77,10 +81,12 @@ def test_only_what_runs_is_changed() -> None:
 
 def test_an_upgrade_is_refused_where_the_target_does_not_take_over() -> None:
     seen = running(context(), version="0.9.0", version_id="ver_old")
-    refusal = refused(lambda: instance_change.upgrade_instance(context(), seen, adding(seen, Purpose.UPGRADE), BOUNDS))
+    refusal = refused(
+        lambda: instance_change.upgrade_instance(context(), seen, adding(seen, EvaluationPurpose.UPGRADE), BOUNDS)
+    )
     assert (refusal.code, refusal.details["from_versions"]) == (Code.NOT_SUPPORTED, [">=1.0.0"])
     same = running(context())
-    target = adding(same, Purpose.UPGRADE)
+    target = adding(same, EvaluationPurpose.UPGRADE)
     again = replace(
         same,
         instance=replace(same.instance, version_id=str(target.version and target.version.id)),
@@ -92,7 +98,10 @@ def test_an_upgrade_is_refused_where_the_target_does_not_take_over() -> None:
 def test_a_target_that_is_held_already_is_not_held_twice() -> None:
     seen = running(context(), version="1.9.0", version_id="ver_old")
     decision = instance_change.upgrade_instance(
-        context(), replace(seen, held=frozenset(manifest().digests[:1])), adding(seen, Purpose.UPGRADE), BOUNDS
+        context(),
+        replace(seen, held=frozenset(manifest().digests[:1])),
+        adding(seen, EvaluationPurpose.UPGRADE),
+        BOUNDS,
     )
     holds = [each.row for each in decision.writes if isinstance(each, Insert) and each.noun == "artifact_hold"]
     assert [each["digest"] for each in holds] == list(manifest().digests[1:])
@@ -103,20 +112,20 @@ def test_a_rollback_leads_to_what_is_still_what_it_was() -> None:
     assert instance_change.rollback_instance(context(), *earlier(), BOUNDS).result.target_pin is not None
     retired = refused(lambda: instance_change.rollback_instance(context(), *earlier(PromotionState.RETIRED), BOUNDS))
     assert retired.code is Code.ROLLBACK_UNAVAILABLE
-    revoked = Trust(TrustState.REVOKED, (Doubt(Code.ARTIFACT_REVOKED, "it is revoked"),))
+    revoked = Trust(TrustState.REVOKED, (TrustDoubt(Code.ARTIFACT_REVOKED, "it is revoked"),))
     gone = [(artifact, revoked) for artifact, _ in facts().artifacts]
     seen, there = earlier(artifacts=gone)
     assert refused(lambda: instance_change.rollback_instance(context(), seen, there, BOUNDS)).code is (
         Code.ROLLBACK_UNAVAILABLE
     )
-    doubted = Trust(TrustState.UNVERIFIED, (Doubt(Code.SIGNATURE_MISSING, "nobody signed it"),))
+    doubted = Trust(TrustState.UNVERIFIED, (TrustDoubt(Code.SIGNATURE_MISSING, "nobody signed it"),))
     seen, there = earlier(artifacts=[(artifact, doubted) for artifact, _ in facts().artifacts])
     assert refused(lambda: instance_change.rollback_instance(context(), seen, there, BOUNDS)).code is (
         Code.SIGNATURE_MISSING
     )
     nothing = running(context())
     assert (
-        refused(lambda: instance_change.rollback_instance(context(), nothing, Earlier(None, ()), BOUNDS)).code
+        refused(lambda: instance_change.rollback_instance(context(), nothing, PinnedVersion(None, ()), BOUNDS)).code
         is Code.ROLLBACK_UNAVAILABLE
     )
 
@@ -143,14 +152,19 @@ def test_a_repair_of_one_member_names_it() -> None:
 def test_a_member_that_failed_goes_below_the_minimum_and_its_place_stays_wanted() -> None:
     seen = running(context())
     head = next(each for each in seen.members if each.component_key == "head")
-    refusal = refused(lambda: member_change.remove_member(context(), seen, head, RemoveWish(), BOUNDS))
+    refusal = refused(lambda: member_change.remove_member(context(), seen, head, RemoveMemberRequest(), BOUNDS))
     assert (refusal.code, refusal.details["instead"]) == (
-        Code.NOT_SUPPORTED, "replace the member, or stop the instance",
-    )  # fmt: skip
-    decision = member_change.remove_member(context(), seen, replace(head, status="failed"), RemoveWish(), BOUNDS)
-    changed = next(each.set for each in decision.writes if isinstance(each, Change) and each.noun == "instance")
+        Code.NOT_SUPPORTED,
+        "replace the member, or stop the instance",
+    )
+    decision = member_change.remove_member(
+        context(), seen, replace(head, status="failed"), RemoveMemberRequest(), BOUNDS
+    )
+    changed = next(each.set for each in decision.writes if isinstance(each, Update) and each.noun == "instance")
     assert changed["topology"] == {"head": 1, "hand": 1}
-    forced = member_change.remove_member(context(), seen, seen.members[1], RemoveWish(force=True), BOUNDS).result
+    forced = member_change.remove_member(
+        context(), seen, seen.members[1], RemoveMemberRequest(force=True), BOUNDS
+    ).result
     assert (forced.phase, forced.phase_deadline_at) == ("platform", NOW)
 
 
@@ -171,9 +185,11 @@ def test_one_operation_is_open_for_each_member() -> None:
     first, second = seen.members
     drained: Operation = member_change.drain_member(context(), seen, first, (60, ""), BOUNDS).result
     busy = replace(seen, operations=[drained])
-    refusal = refused(lambda: member_change.remove_member(context(), busy, first, RemoveWish(), BOUNDS))
+    refusal = refused(lambda: member_change.remove_member(context(), busy, first, RemoveMemberRequest(), BOUNDS))
     assert (refusal.code, refusal.details["operation_id"]) == (Code.OPERATION_IN_PROGRESS, drained.id)
-    assert member_change.remove_member(context(), busy, second, RemoveWish(), BOUNDS).result.member_ids == [second.id]
+    assert member_change.remove_member(context(), busy, second, RemoveMemberRequest(), BOUNDS).result.member_ids == [
+        second.id
+    ]
 
 
 def test_a_member_whose_drain_ran_out_of_time_is_asked_again() -> None:
@@ -183,7 +199,7 @@ def test_a_member_whose_drain_ran_out_of_time_is_asked_again() -> None:
     decision = member_change.drain_member(context(), seen, member, (600, "again"), BOUNDS)
     assert (decision.result.kind, decision.result.member_ids) == ("drain", [member.id])
     assert moves(decision.writes) == []
-    change = next(each for each in decision.writes if isinstance(each, Change) and each.noun == "member")
+    change = next(each for each in decision.writes if isinstance(each, Update) and each.noun == "member")
     assert change.generation_expected == member.generation
     holds: Any = change.set["holds"]
     assert [each["reason"] for each in holds] == ["a new disk", "again"]
@@ -193,12 +209,16 @@ def test_a_member_whose_drain_ran_out_of_time_is_asked_again() -> None:
 def test_a_replacement_takes_over_the_place_or_joins_first() -> None:
     seen = running(context())
     old = replace(seen.members[1], allocation_id="alc_new", owns_allocation=True)
-    decision = member_change.replace_member(context(), seen, adding(seen), (old, ReplaceWish(surge=False)), BOUNDS)
+    decision = member_change.replace_member(
+        context(), seen, adding(seen), (old, ReplaceMemberRequest(surge=False)), BOUNDS
+    )
     _, new = decision.result.members
     assert (new.allocation_id, new.owns_allocation, new.replaces_id) == ("alc_new", True, old.id)
-    leaving = next(each for each in decision.writes if isinstance(each, Move) and each.noun == "member")
+    leaving = next(each for each in decision.writes if isinstance(each, StateChange) and each.noun == "member")
     assert (leaving.edge.target, leaving.set["owns_allocation"]) == ("draining", False)
-    surge = member_change.replace_member(context(), seen, adding(seen), (seen.members[1], ReplaceWish()), BOUNDS)
+    surge = member_change.replace_member(
+        context(), seen, adding(seen), (seen.members[1], ReplaceMemberRequest()), BOUNDS
+    )
     assert moves(surge.writes) == [], "the old one works until the new one does"
 
 
@@ -208,12 +228,12 @@ def test_a_replacement_joins_first_only_where_there_may_be_one_more() -> None:
     alone = [replace(each, max_count=1) if each.key == "head" else each for each in seen.manifest.components]
     seen = replace(seen, manifest=replace(seen.manifest, components=tuple(alone)))
     head = replace(next(each for each in seen.members if each.component_key == "head"), allocation_id="alc_new")
-    launch, told = adding(seen), ReplaceWish()
+    launch, told = adding(seen), ReplaceMemberRequest()
     assert [surges(seen, each, told) for each in (head, seen.members[1])] == [False, True]
     replaced = member_change.replace_member(context(), seen, launch, (head, told), BOUNDS).result
     assert replaced.operation.request["surge"] is False
     refusal = refused(
-        lambda: member_change.replace_member(context(), seen, launch, (head, ReplaceWish(surge=True)), BOUNDS)
+        lambda: member_change.replace_member(context(), seen, launch, (head, ReplaceMemberRequest(surge=True)), BOUNDS)
     )
     assert refusal.code is Code.NOT_SUPPORTED
     assert takes_over(seen, head, "active", told)
@@ -237,9 +257,11 @@ def test_who_does_not_say_how_long_a_drain_may_take_gets_what_the_app_was_told(
     assert drained.request == {"timeout_seconds": seconds}
     assert drained.phase_deadline_at == NOW + timedelta(seconds=seconds)
     assert drained.deadline_at == drained.phase_deadline_at + TELLING, "its adapter still says what held it up"
-    removed = member_change.remove_member(context(), seen, member, RemoveWish(timeout_seconds=asked), BOUNDS).result
+    removed = member_change.remove_member(
+        context(), seen, member, RemoveMemberRequest(timeout_seconds=asked), BOUNDS
+    ).result
     assert removed.request["timeout_seconds"] == seconds
-    wish = ReplaceWish(timeout_seconds=asked)
+    wish = ReplaceMemberRequest(timeout_seconds=asked)
     replaced = member_change.replace_member(context(), seen, adding(seen), (member, wish), BOUNDS).result
     assert replaced.operation.request["timeout_seconds"] == seconds
 
@@ -255,8 +277,10 @@ def test_an_action_is_bounded_on_both_ways_and_leaves_no_trace_when_it_only_read
     seen = running(context())
     made = start_action(context(), seen, "queue.submit", {"a": 1}, None)
     assert (made.result.request, made.traceless, len(made.audits)) == (
-        {"action": "queue.submit", "permission": made.audits[0].action, "input": {"a": 1}}, False, 1,
-    )  # fmt: skip
+        {"action": "queue.submit", "permission": made.audits[0].action, "input": {"a": 1}},
+        False,
+        1,
+    )
     quiet = start_action(context(), seen, "queue.list", {}, None)
     assert (quiet.events, quiet.audits, quiet.traceless) == ((), (), True)
     large = {"a": "x" * app_action.INPUT_BYTES_MAX}

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from mooring.core.catalog.artifact_hold import ArtifactHold
-from mooring.core.kernel.decision import Insert, Move, Remove
-from mooring.core.runtime.circuit_breaker import CircuitFacts, Deployed
-from mooring.core.runtime.instance_reconcile import advance
-from mooring.core.runtime.instance_snapshot import NodeStanding, Watch, idle_holds
+from mooring.core.kernel.decision import Insert, Remove, StateChange
+from mooring.core.runtime.circuit_breaker import CircuitFacts, LaunchOutcome
+from mooring.core.runtime.instance_reconcile import reconcile
+from mooring.core.runtime.instance_snapshot import ClaimWatch, NodeStanding, idle_holds
 from mooring.core.runtime.instance_teardown import evidence_of
 from mooring.core.runtime.operation import TEARDOWN_KINDS, WHOLE_KINDS, OperationFailure, OperationKind
 from mooring.core.runtime.operation_advice import advice_of
@@ -27,22 +27,26 @@ from server.tests.support.instance_rows import (
     theatre,
 )
 
-HELD = Watch("adapter-1", NOW + timedelta(days=30), NOW)
-NOBODY = Watch(None, None, None)
+HELD = ClaimWatch("adapter-1", NOW + timedelta(days=30), NOW)
+NOBODY = ClaimWatch(None, None, None)
 REACHABLE = NodeStanding("nod_1", "ready")
 UNREACHABLE = NodeStanding("nod_1", "ready", NOW)
 RETIRED = NodeStanding("nod_1", "retired", NOW, "the machine burnt down", "its disks")
 
 
-def begun(kind: OperationKind, status: str, phase: str, watch: Watch, node: NodeStanding) -> Theatre:
+def begun(kind: OperationKind, status: str, phase: str, watch: ClaimWatch, node: NodeStanding) -> Theatre:
     """An instance in the state that such an operation finds it in."""
     state = {"deploy": "starting", "decommission": "stopping"}.get(kind, "running")
     if kind == "deploy" and status == "accepted":
         state = "created"
     made = theatre(
-        operation(kind, status, phase=phase), status=state, members=2, watch=watch, nodes={"nod_1": node},
+        operation(kind, status, phase=phase),
+        status=state,
+        members=2,
+        watch=watch,
+        nodes={"nod_1": node},
         started={"mem_0", "mem_1"},
-    )  # fmt: skip
+    )
     if kind in ("deploy", "add"):
         made.members["mem_0"] = replace(made.members["mem_0"], status="joining")
     if kind in ("drain", "remove"):
@@ -75,7 +79,7 @@ def play(made: Theatre, *, clean: bool = True) -> None:
     [(kind, "adapter") for kind in OperationKind] + [(kind, "platform") for kind in sorted(TEARDOWN_KINDS)],
 )
 def test_nothing_waits_without_a_bound(
-    kind: OperationKind, status: str, phase: str, watch: Watch, node: NodeStanding
+    kind: OperationKind, status: str, phase: str, watch: ClaimWatch, node: NodeStanding
 ) -> None:
     made = begun(kind, status, phase, watch, node)
     play(made)
@@ -100,7 +104,7 @@ def test_nothing_waits_without_a_bound(
             assert {row["kind"] for row in made.closings.values()} == {"receipt"}
     if made.instance.status == "failed" and node is not UNREACHABLE:
         assert set(made.closings) == set(made.members), "what is left of a failed instance is torn down too"
-    assert advance(made.context(), LIMITS, made.seen()) is None
+    assert reconcile(made.context(), LIMITS, made.seen()) is None
 
 
 @pytest.mark.parametrize("kind", sorted(WHOLE_KINDS | {OperationKind.ADD, OperationKind.DRAIN, OperationKind.ACTION}))
@@ -118,7 +122,7 @@ def test_who_is_late_fails_by_name(kind: OperationKind) -> None:
 @pytest.mark.parametrize("kind", sorted(WHOLE_KINDS | {OperationKind.ADD, OperationKind.DRAIN, OperationKind.ACTION}))
 def test_what_nobody_takes_says_when_an_adapter_was_last_seen(kind: OperationKind) -> None:
     seen_at = NOW - timedelta(days=2)
-    for watch, said in ((NOBODY, "never"), (Watch(None, None, seen_at), seen_at.isoformat(timespec="seconds"))):
+    for watch, said in ((NOBODY, "never"), (ClaimWatch(None, None, seen_at), seen_at.isoformat(timespec="seconds"))):
         made = begun(kind, "accepted", "adapter", watch, REACHABLE)
         made.now = NOW + LIMITS.claim - timedelta(seconds=1)
         made.step()
@@ -138,8 +142,9 @@ def test_a_step_that_takes_too_long_fails_by_its_name() -> None:
     made.step()
     ended = made.operations["op_upgrade"]
     assert (ended.failure_code, ended.failure_detail) == (
-        "step_timeout", f"step pull/main-0 runs since {NOW.isoformat(timespec='seconds')}",
-    )  # fmt: skip
+        "step_timeout",
+        f"step pull/main-0 runs since {NOW.isoformat(timespec='seconds')}",
+    )
 
 
 @pytest.mark.parametrize(
@@ -183,7 +188,7 @@ def test_a_launch_that_waited_for_capacity_meets_the_open_circuit_when_it_would_
     waiting = operation("deploy", "accepted", dispatched_at=None)
     made = theatre(waiting, status="created", watch=HELD)
     made.members["mem_0"] = member(status="requested", health="unknown")
-    failures = [Deployed(made.instance.tenant_id, f"op_{number}", NOW, "runtime_error") for number in range(3)]
+    failures = [LaunchOutcome(made.instance.tenant_id, f"op_{number}", NOW, "runtime_error") for number in range(3)]
     made.circuit = CircuitFacts(made.instance.tenant_id, failures)
     made.step()
     blocked = made.operations["op_deploy"]
@@ -392,9 +397,9 @@ def test_an_allocation_that_was_left_to_others_goes_with_the_last_of_them() -> N
     seen = made.seen()
     for inherited, released in ((False, 0), (True, 2)):
         members = tuple(replace(each, inherited=inherited) for each in seen.members)
-        decision = advance(made.context(), LIMITS, replace(seen, members=members))
+        decision = reconcile(made.context(), LIMITS, replace(seen, members=members))
         assert decision is not None
-        moved = [each for each in decision.writes if isinstance(each, Move) and each.noun == "allocation"]
+        moved = [each for each in decision.writes if isinstance(each, StateChange) and each.noun == "allocation"]
         assert len(moved) == released
 
 
@@ -405,7 +410,7 @@ def test_members_to_come_of_which_nobody_takes_care_have_failed(status: str, cod
     seen = made.seen()
     ended = (code, "it was told so")
     alone = replace(seen, members=(seen.members[0], replace(seen.members[1], ended=ended)))
-    decision = advance(made.context(), LIMITS, alone)
+    decision = reconcile(made.context(), LIMITS, alone)
     assert decision is not None
     made.apply(decision)
     assert (made.members["mem_1"].status, made.members["mem_1"].failure_code) == ("failed", code)
@@ -414,10 +419,10 @@ def test_members_to_come_of_which_nobody_takes_care_have_failed(status: str, cod
 
 
 def test_what_nobody_sees_is_unknown_and_a_restart_of_an_adapter_is_not_nobody() -> None:
-    made = theatre(watch=Watch("adapter-1", NOW - timedelta(seconds=10), NOW))
+    made = theatre(watch=ClaimWatch("adapter-1", NOW - timedelta(seconds=10), NOW))
     made.instance = replace(made.instance, health="healthy")
     assert made.step() is None
-    made.watch = Watch("adapter-1", NOW - timedelta(seconds=45), NOW)
+    made.watch = ClaimWatch("adapter-1", NOW - timedelta(seconds=45), NOW)
     made.step()
     assert made.instance.health == "unknown"
     assert made.step() is None
@@ -431,9 +436,16 @@ def test_what_nobody_sees_is_unknown_and_a_restart_of_an_adapter_is_not_nobody()
 def test_a_change_that_did_not_come_to_pass_lets_go_of_its_digests() -> None:
     def hold(digest: str, version_id: str) -> ArtifactHold:
         return ArtifactHold(
-            id=f"hld_{digest}", tenant_id="ten_1", project_id="prj_1", digest=digest, holder_noun="instance",
-            holder_id="ins_1", version_id=version_id, revision=0, created_at=NOW,
-        )  # fmt: skip
+            id=f"hld_{digest}",
+            tenant_id="ten_1",
+            project_id="prj_1",
+            digest=digest,
+            holder_noun="instance",
+            holder_id="ins_1",
+            version_id=version_id,
+            revision=0,
+            created_at=NOW,
+        )
 
     old, new = hold("sha256:a", "ver_1"), hold("sha256:b", "ver_2")
     assert idle_holds(instance(), [member()], [], [old, new]) == (new,)
@@ -442,7 +454,7 @@ def test_a_change_that_did_not_come_to_pass_lets_go_of_its_digests() -> None:
     assert idle_holds(instance(pin=TARGET, previous_pin=PIN), [member(version_id="ver_2")], [], [old, new]) == ()
     made = begun(OperationKind.UPGRADE, "running", "adapter", HELD, REACHABLE)
     made.now = NOW + timedelta(hours=1)
-    decision = advance(made.context(), LIMITS, replace(made.seen(), holds=(old, new)))
+    decision = reconcile(made.context(), LIMITS, replace(made.seen(), holds=(old, new)))
     assert decision is not None
     assert [each.id for each in decision.writes if isinstance(each, Remove)] == [new.id]
 
@@ -451,7 +463,7 @@ def test_a_step_is_written_under_the_correlation_of_what_it_is_about() -> None:
     made = begun(OperationKind.DECOMMISSION, "running", "platform", NOBODY, REACHABLE)
     made.operations["op_decommission"] = replace(made.operations["op_decommission"], correlation_id="cor_stop")
     made.step()
-    decision = advance(made.context(), LIMITS, made.seen())
+    decision = reconcile(made.context(), LIMITS, made.seen())
     assert decision is not None
     assert decision.result.correlation_id == "cor_stop"
     tasks = [each.row for each in decision.writes if isinstance(each, Insert) and each.noun == "task"]
@@ -463,7 +475,7 @@ def test_no_more_members_than_one_statement_takes_are_told_of_at_once() -> None:
     made = theatre(operation("decommission", phase="platform"), status="stopping", members=120)
     decision = made.step()
     assert decision is not None
-    assert sum(1 for each in decision.writes if isinstance(each, Move)) == 50
+    assert sum(1 for each in decision.writes if isinstance(each, StateChange)) == 50
     made.settle()
     assert made.instance.status == "stopped"
 

@@ -8,16 +8,16 @@ from typing import Any, Final
 
 import pytest
 
-from mooring.core.catalog.artifact_trust import Doubt, Trust
-from mooring.core.catalog.policy import Chain, Layer, Names, Rules
+from mooring.core.catalog.artifact_trust import Trust, TrustDoubt
+from mooring.core.catalog.policy import Layer, NameRules, PolicyChain, PolicyRules
 from mooring.core.catalog.trust_lifecycle import TrustState
-from mooring.core.fleet.allocation import Holding
+from mooring.core.fleet.allocation import ProjectHolding
 from mooring.core.kernel.decision import Insert
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.core.runtime.circuit_breaker import CircuitFacts, Deployed
-from mooring.core.runtime.instance_launch import Bounds, create_instance, plan_launch
-from mooring.core.runtime.launch import Launch, PlacementWish, Spot, judge
-from mooring.core.runtime.launch_estimate import Basis, Measured, expect
+from mooring.core.runtime.circuit_breaker import CircuitFacts, LaunchOutcome
+from mooring.core.runtime.instance_launch import OperationBounds, create_instance, plan_launch
+from mooring.core.runtime.launch import LaunchSnapshot, PlacementSpec, TargetAllocation, evaluate
+from mooring.core.runtime.launch_estimate import Basis, MeasuredLaunch, expect
 from server.tests.support.decision_context import NOW, OTHER_TENANT, TENANT, context
 from server.tests.support.launch_rows import account, entitlement, launch, standing, wished
 from server.tests.support.manifests import digest
@@ -26,18 +26,18 @@ CASES: Final = 500
 SEED: Final = 20_261
 
 
-def codes(facts: Launch) -> list[str]:
+def codes(facts: LaunchSnapshot) -> list[str]:
     """What stands in the way."""
-    return [each.code.value for each in judge(facts).refusals]
+    return [each.code.value for each in evaluate(facts).refusals]
 
 
-def failed(tenant_id: str, minutes: float, code: str | None = "runtime_error") -> Deployed:
+def failed(tenant_id: str, minutes: float, code: str | None = "runtime_error") -> LaunchOutcome:
     """How a launch ended, so many minutes ago."""
-    return Deployed(tenant_id, f"op_{minutes}", NOW - timedelta(minutes=minutes), code)
+    return LaunchOutcome(tenant_id, f"op_{minutes}", NOW - timedelta(minutes=minutes), code)
 
 
 def test_nothing_stands_in_the_way_of_a_good_launch() -> None:
-    decision = create_instance(context(), launch(), Bounds())
+    decision = create_instance(context(), launch(), OperationBounds())
     made = decision.result
     assert made.instance.topology == {"head": 1, "hand": 0}
     assert made.operation.request["version_id"] == made.instance.version_id
@@ -59,17 +59,17 @@ def test_nothing_stands_in_the_way_of_a_good_launch() -> None:
 def test_capacity_that_stands_is_dispatched_at_once_and_shared_in_turn() -> None:
     one, two = standing(), standing(id="alc_2")
     facts = wished(
-        launch(spots={one.id: Spot(one), two.id: Spot(two)}, terms=None),
-        placement=PlacementWish(allocations=(one.id, two.id)),
+        launch(spots={one.id: TargetAllocation(one), two.id: TargetAllocation(two)}, terms=None),
+        placement=PlacementSpec(allocations=(one.id, two.id)),
         topology={"head": 1, "hand": 2},
     )
-    made = create_instance(context(), facts, Bounds()).result
+    made = create_instance(context(), facts, OperationBounds()).result
     assert made.operation.dispatched_at == NOW
     assert [each.allocation_id for each in made.members] == [one.id, two.id, one.id]
     assert not any(each.owns_allocation for each in made.members)
 
 
-BLOCKERS: Final[dict[str, tuple[Callable[[Launch], Launch], str]]] = {
+BLOCKERS: Final[dict[str, tuple[Callable[[LaunchSnapshot], LaunchSnapshot], str]]] = {
     "not entitled": (lambda facts: replace(facts, entitlement=None), "not_entitled"),
     "not agreed": (lambda facts: replace(facts, entitlement=entitlement(agreed_actions=[])), "not_entitled"),
     "draft": (lambda facts: replace(facts, version=replace(known(facts), promotion="draft")), "version_not_offered"),
@@ -81,32 +81,32 @@ BLOCKERS: Final[dict[str, tuple[Callable[[Launch], Launch], str]]] = {
         lambda facts: replace(
             facts,
             artifacts=[
-                (each, Trust(TrustState.REVOKED, (Doubt(Code.ARTIFACT_REVOKED, "it is revoked"),)))
+                (each, Trust(TrustState.REVOKED, (TrustDoubt(Code.ARTIFACT_REVOKED, "it is revoked"),)))
                 for each, _ in facts.artifacts
             ],
         ),
         "artifact_revoked",
     ),
     "unknown digest": (lambda facts: replace(facts, artifacts=facts.artifacts[:1]), "artifact_unverified"),
-    "app denied": (lambda facts: replace(facts, policy=layer(apps=Names(deny=("web-*",)))), "policy_denied"),
-    "region denied": (lambda facts: replace(facts, policy=layer(regions=Names(allow=("us-9",)))), "policy_denied"),
-    "sku denied": (lambda facts: replace(facts, policy=layer(skus=Names(deny=("h100",)))), "policy_denied"),
-    "gpus": (lambda facts: replace(facts, policy=layer(gpus_max=2), holding=Holding(2, 1, 0)), "policy_denied"),
+    "app denied": (lambda facts: replace(facts, policy=layer(apps=NameRules(deny=("web-*",)))), "policy_denied"),
+    "region denied": (lambda facts: replace(facts, policy=layer(regions=NameRules(allow=("us-9",)))), "policy_denied"),
+    "sku denied": (lambda facts: replace(facts, policy=layer(skus=NameRules(deny=("h100",)))), "policy_denied"),
+    "gpus": (lambda facts: replace(facts, policy=layer(gpus_max=2), holding=ProjectHolding(2, 1, 0)), "policy_denied"),
     "two nodes": (
         lambda facts: wished(
-            replace(facts, spots={each: Spot(standing(id=each, node_id=each)) for each in ("alc_1", "alc_2")}),
-            placement=PlacementWish(allocations=("alc_1", "alc_2")), topology={"hand": 1},
+            replace(facts, spots={one: TargetAllocation(standing(id=one, node_id=one)) for one in ("alc_1", "alc_2")}),
+            placement=PlacementSpec(allocations=("alc_1", "alc_2")), topology={"hand": 1},
         ),
         "incompatible",
     ),
     "in use": (
         lambda facts: wished(
-            replace(facts, spots={"alc_1": Spot(standing(id="alc_1"), taken=True)}),
-            placement=PlacementWish(allocations=("alc_1",)),
+            replace(facts, spots={"alc_1": TargetAllocation(standing(id="alc_1"), taken=True)}),
+            placement=PlacementSpec(allocations=("alc_1",)),
         ),
         "allocation_in_use",
     ),
-    "quota": (lambda facts: replace(facts, holding=Holding(0, 10_000, 0)), "limit_reached"),
+    "quota": (lambda facts: replace(facts, holding=ProjectHolding(0, 10_000, 0)), "limit_reached"),
     "config": (lambda facts: wished(facts, config={"size": 9}), "validation_failed"),
     "topology": (lambda facts: wished(facts, topology={"hand": 5}), "validation_failed"),
     "no such component": (lambda facts: wished(facts, topology={"foot": 1}), "validation_failed"),
@@ -124,23 +124,23 @@ BLOCKERS: Final[dict[str, tuple[Callable[[Launch], Launch], str]]] = {
         lambda facts: replace(facts, circuit=CircuitFacts(TENANT, [failed(TENANT, each) for each in (1, 2, 3)])),
         "circuit_open",
     ),
-    "no place": (lambda facts: wished(facts, placement=PlacementWish()), "validation_failed"),
+    "no place": (lambda facts: wished(facts, placement=PlacementSpec()), "validation_failed"),
     "no such size": (
-        lambda facts: wished(facts, placement=PlacementWish(sku="h100", gpu_count=3)), "validation_failed",
+        lambda facts: wished(facts, placement=PlacementSpec(sku="h100", gpu_count=3)), "validation_failed",
     ),
     "no such sku": (lambda facts: replace(facts, terms=None), "validation_failed"),
 }  # fmt: skip
 """Everything that can stand in the way, and the code that it is refused with."""
 
 
-def known(facts: Launch) -> Any:
+def known(facts: LaunchSnapshot) -> Any:
     """The version, which is there."""
     return facts.version
 
 
-def layer(**rules: Any) -> Chain:
+def layer(**rules: Any) -> PolicyChain:
     """A policy of the tenant's."""
-    return Chain(((Layer.TENANT, Rules(**rules)),))
+    return PolicyChain(((Layer.TENANT, PolicyRules(**rules)),))
 
 
 @pytest.mark.parametrize("name", BLOCKERS)
@@ -164,14 +164,14 @@ def test_a_plan_and_a_create_agree_in_five_hundred_random_cases() -> None:
             facts = wished(facts, placement=replace(facts.wish.placement, gpu_count=chance.choice(counts)))
         plan = plan_launch(facts)
         if plan.launchable:
-            made = create_instance(context(), facts, Bounds()).result
+            made = create_instance(context(), facts, OperationBounds()).result
             accepted += 1
             assert made.instance.topology == plan.topology
             assert len(made.members) == (plan.new_allocations or len(made.members))
             continue
         refused += 1
         with pytest.raises(Refusal) as raised:
-            create_instance(context(), facts, Bounds())
+            create_instance(context(), facts, OperationBounds())
         first, *others = plan.refusals
         assert (raised.value.code, raised.value.detail) == (first.code, first.detail)
         told: Any = raised.value.details.get("others", [])
@@ -205,15 +205,15 @@ def test_the_circuit_opens_for_a_tenant_and_for_all_when_three_have_it_open() ->
     assert codes(launch(circuit=CircuitFacts(TENANT, blameless))) == []
     old = [failed(TENANT, each) for each in (29, 30, 31)]
     assert codes(launch(circuit=CircuitFacts(TENANT, old))) == [], "what is past the window does not count"
-    refusal = judge(launch(circuit=CircuitFacts(TENANT, own))).refusals[0]
+    refusal = evaluate(launch(circuit=CircuitFacts(TENANT, own))).refusals[0]
     assert refusal.details["until"] == (NOW + timedelta(minutes=29)).isoformat()
 
 
 def test_the_expected_time_is_measured_or_not_promised() -> None:
-    def took(version_id: str, seconds: int) -> Measured:
+    def took(version_id: str, seconds: int) -> MeasuredLaunch:
         began = NOW - timedelta(seconds=seconds)
         step = {"name": "join", "started_at": began.isoformat(), "ended_at": NOW.isoformat()}
-        return Measured(version_id, began, began, began, NOW, [step])
+        return MeasuredLaunch(version_id, began, began, began, NOW, [step])
 
     assert expect([], "ver_1").basis is Basis.NONE
     other = expect([took("ver_2", 40)], "ver_1")
@@ -226,14 +226,14 @@ def test_the_expected_time_is_measured_or_not_promised() -> None:
         {"name": f"start/mem_{each}", "started_at": NOW.isoformat(), "ended_at": (NOW + minute * each).isoformat()}
         for each in (1, 3)
     ]
-    mine = Measured("ver_1", NOW, NOW, NOW, NOW + minute * 4, steps)
+    mine = MeasuredLaunch("ver_1", NOW, NOW, NOW, NOW + minute * 4, steps)
     assert [(each.name, each.seconds) for each in expect([mine], "ver_1").stages][2:] == [("start", 180)]
     others = expect([replace(mine, own=False)], "ver_1")
     assert [(each.name, each.seconds) for each in others.stages][2:] == [("deploy", 240)], "nobody's own words"
 
 
 def test_an_artifact_in_the_manifest_is_held_by_the_instance() -> None:
-    decision = create_instance(context(), launch(), Bounds())
+    decision = create_instance(context(), launch(), OperationBounds())
     holds = [write.row for write in decision.writes if isinstance(write, Insert) and write.noun == "artifact_hold"]
     assert {each["digest"] for each in holds} == {digest("b"), digest("c")}
     assert {each["holder_id"] for each in holds} == {decision.result.instance.id}

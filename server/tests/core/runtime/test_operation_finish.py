@@ -6,38 +6,46 @@ from typing import Any
 import pytest
 
 from mooring.core.catalog.artifact_hold import ArtifactHold
-from mooring.core.kernel.decision import Decision, Guard, Remove
+from mooring.core.kernel.decision import Decision, Remove, RowGuard
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.core.runtime.adapter_report import FailureTold
+from mooring.core.runtime.adapter_report import FailureReport
 from mooring.core.runtime.member import Member
 from mooring.core.runtime.operation import OperationFailure, OperationKind
-from mooring.core.runtime.operation_finish import Ending, Finishing, FinishOutcome, finish_operation
+from mooring.core.runtime.operation_finish import FinishContext, FinishOutcome, OperationEnd, finish_operation
 from server.tests.core.runtime.test_adapter_report import changes, moves
 from server.tests.support.decision_context import context
 from server.tests.support.manifests import digest
 from server.tests.support.runtime_rows import NEXT, NOW, PIN, PLACE, instance, manifest, member, operation, seen
 
-DONE = Ending(FinishOutcome.SUCCEEDED)
-FAILED = Ending(FinishOutcome.FAILED, failure=FailureTold(OperationFailure.NOT_QUIET, "busy", ("last",)))
-CANCELLED = Ending(FinishOutcome.CANCELLED)
+DONE = OperationEnd(FinishOutcome.SUCCEEDED)
+FAILED = OperationEnd(FinishOutcome.FAILED, failure=FailureReport(OperationFailure.NOT_QUIET, "busy", ("last",)))
+CANCELLED = OperationEnd(FinishOutcome.CANCELLED)
 K = OperationKind
 
 
-def ended(kind: OperationKind, ending: Ending, *members: Member, **columns: Any) -> Decision[Any]:
+def ended(kind: OperationKind, ending: OperationEnd, *members: Member, **columns: Any) -> Decision[Any]:
     """What the end of such an operation makes true."""
     whole = instance(**columns.pop("whole", {}))
     status = "cancelling" if ending is CANCELLED else "running"
     during = operation(kind, **{"status": status, "member_ids": [each.id for each in members], **columns})
     holds = [
-        ArtifactHold(id=f"hld_{each}", digest=digest(each), holder_noun="instance", holder_id="ins_1", version_id=None,
-                     revision=0, created_at=NOW, **PLACE)
+        ArtifactHold(
+            id=f"hld_{each}",
+            digest=digest(each),
+            holder_noun="instance",
+            holder_id="ins_1",
+            version_id=None,
+            revision=0,
+            created_at=NOW,
+            **PLACE,
+        )
         for each in "abc"
-    ]  # fmt: skip
-    there = Finishing(seen(*members, of=whole, during=during), during, manifest(), holds)
+    ]
+    there = FinishContext(seen(*members, of=whole, during=during), during, manifest(), holds)
     return finish_operation(context(), there, ending)
 
 
-def refused(kind: OperationKind, ending: Ending, *members: Member, **columns: Any) -> Refusal:
+def refused(kind: OperationKind, ending: OperationEnd, *members: Member, **columns: Any) -> Refusal:
     """Why such an operation does not end so."""
     with pytest.raises(Refusal) as raised:
         ended(kind, ending, *members, **columns)
@@ -48,7 +56,7 @@ def test_every_end_is_guarded_by_the_fence() -> None:
     for kind in K:
         columns = {"target_pin": PIN} if kind in (K.UPGRADE, K.ROLLBACK) else {}
         decision = ended(kind, FAILED, **columns)
-        assert [each for each in decision.writes if isinstance(each, Guard)]
+        assert [each for each in decision.writes if isinstance(each, RowGuard)]
 
 
 def test_a_launch_succeeds_with_the_members_that_every_component_needs() -> None:
@@ -65,8 +73,11 @@ def test_a_launch_that_fails_takes_with_it_what_was_still_to_come_and_keeps_the_
     members = (member(), member("hand-1", "joining"), member("hand-2", "requested"), member("hand-3", "failed"))
     decision = ended(K.DEPLOY, FAILED, *members, whole={"status": "starting"})
     assert moves(decision) == [
-        ("operation", "failed"), ("instance", "failed"), ("member", "failed"), ("member", "failed"),
-    ]  # fmt: skip
+        ("operation", "failed"),
+        ("instance", "failed"),
+        ("member", "failed"),
+        ("member", "failed"),
+    ]
     assert decision.result.last_lines == ["last"]
 
 
@@ -101,7 +112,7 @@ def test_only_drained_counts_and_a_drain_that_fails_leaves_its_members_draining(
 
 @pytest.mark.parametrize("ending", [DONE, FAILED])
 @pytest.mark.parametrize("kind", [K.REMOVE, K.REPLACE, K.DECOMMISSION])
-def test_what_tears_down_goes_over_to_the_platform(kind: OperationKind, ending: Ending) -> None:
+def test_what_tears_down_goes_over_to_the_platform(kind: OperationKind, ending: OperationEnd) -> None:
     decision = ended(kind, ending, member(status="drained"))
     if ending is DONE or kind is K.DECOMMISSION:
         assert moves(decision) == []
@@ -154,5 +165,5 @@ def test_the_same_end_again_writes_nothing_and_another_is_refused(kind: Operatio
 def test_an_operation_that_has_not_begun_or_is_not_cancelled_does_not_end_so() -> None:
     assert refused(K.ADD, DONE, status="accepted").code is Code.ILLEGAL_TRANSITION
     assert refused(K.ADD, replace(CANCELLED), status="running").code is Code.ILLEGAL_TRANSITION
-    assert refused(K.ADD, Ending(FinishOutcome.FAILED)).code is Code.VALIDATION_FAILED
+    assert refused(K.ADD, OperationEnd(FinishOutcome.FAILED)).code is Code.VALIDATION_FAILED
     assert refused(K.ADD, replace(DONE, output={"a": 1})).code is Code.VALIDATION_FAILED

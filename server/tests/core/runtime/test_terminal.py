@@ -6,7 +6,7 @@ import pytest
 
 from mooring.core.catalog.manifest import Manifest, read_manifest
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.core.runtime.adapter_report import EndpointTold, InstanceTold, Told, take_report
+from mooring.core.runtime.adapter_report import AdapterReport, EndpointReport, InstanceReport, take_report
 from mooring.core.runtime.terminal import Terminal, choose
 from server.tests.support.decision_context import context
 from server.tests.support.made_things import manifest_of
@@ -77,5 +77,5 @@ def test_what_is_no_terminal_is_refused_with_what_there_is(
 def test_an_adapter_reports_no_terminal_of_roots_and_no_port_with_a_user(wrong: dict[str, Any]) -> None:
     of = seen(member())
     with pytest.raises(Refusal) as refused:
-        take_report(context(), of, Told(instance=InstanceTold(endpoints=(EndpointTold(wrong),))))
+        take_report(context(), of, AdapterReport(instance=InstanceReport(endpoints=(EndpointReport(wrong),))))
     assert refused.value.code is Code.VALIDATION_FAILED

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from mooring.core.kernel.decision import Change, Insert
+from mooring.core.kernel.decision import Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.runtime.visit import (
@@ -13,7 +13,7 @@ from mooring.core.runtime.visit import (
     CONNECT_LIFETIME,
     LINK_LIFETIME,
     SESSION_LIFETIME,
-    CommandWish,
+    ExecRequest,
     RelayAddress,
     VisitKind,
     begin_command,
@@ -87,7 +87,7 @@ def test_no_command_runs_as_root(user: str) -> None:
 def test_a_command_has_a_program_and_bounded_arguments(argv: tuple[str, ...]) -> None:
     now = as_somebody(context())
     with pytest.raises(Refusal) as refused:
-        visit_command(now, standing(now), CommandWish(argv, "app", 80, 24), HASH)
+        visit_command(now, standing(now), ExecRequest(argv, "app", 80, 24), HASH)
     assert refused.value.code is Code.VALIDATION_FAILED
 
 
@@ -110,7 +110,7 @@ def test_a_link_becomes_a_session_once_under_another_secret() -> None:
     opened = open_session(now, a_link(now), b"s" * 32)
     assert opened.result.expires_at - now.now == SESSION_LIFETIME
     (change,) = opened.writes
-    assert isinstance(change, Change)
+    assert isinstance(change, Update)
     assert (opened.result.ticket_hash, opened.result.revision) == (b"s" * 32, 1)
     assert [each.type for each in opened.events] == [EventType.VISIT_OPENED]
     with pytest.raises(Refusal) as refused:

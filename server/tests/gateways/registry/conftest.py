@@ -7,17 +7,17 @@ from itertools import count
 import pytest
 
 from mooring.core.kernel.address import Reach, read_networks
-from mooring.gateways.egress import Outbound
+from mooring.gateways.egress import EgressClient
 from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
 from mooring.gateways.registry.registry_push import RegistryPusher
 from mooring.gateways.registry.registry_token import RegistryTokenIssuer, SigningPair, new_signing_pair
-from mooring.gateways.registry.source_stream import Patience
+from mooring.gateways.registry.source_stream import SourceTimeouts
 from server.tests.support.registry_adversary import Adversary, adversary
 from server.tests.support.registry_process import RunningRegistry, running_registry
 
 LOOPBACK = Reach(allowed=read_networks("127.0.0.0/8"))
 SERVICE, ISSUER = "the tests' registry", "the tests' platform"
-BRIEF = Patience(total_seconds=120.0, answer_seconds=60.0, window_seconds=60.0, attempts=3, pause_seconds=0.0)
+BRIEF = SourceTimeouts(total_seconds=120.0, answer_seconds=60.0, window_seconds=60.0, attempts=3, pause_seconds=0.0)
 """Tries again at once. Its times are no test's subject: who is to be given up on meets one with times of its own."""
 _numbers = count(1)
 
@@ -52,15 +52,15 @@ def token_registry(tmp_path_factory: pytest.TempPathFactory, signing_pair: Signi
 
 
 @pytest.fixture
-async def dialer() -> AsyncIterator[Outbound]:
+async def dialer() -> AsyncIterator[EgressClient]:
     """A dialer that may reach loopback, as for a source of the platform's tier."""
-    made = Outbound(LOOPBACK)
+    made = EgressClient(LOOPBACK)
     yield made
     await made.close()
 
 
 @pytest.fixture
-def client(open_registry: RunningRegistry, dialer: Outbound) -> RegistryClient:
+def client(open_registry: RunningRegistry, dialer: EgressClient) -> RegistryClient:
     return RegistryClient(RegistryPlace(open_registry.url, patience=BRIEF), dialer)
 
 
@@ -82,5 +82,5 @@ async def foe() -> AsyncIterator[Adversary]:
 
 
 @pytest.fixture
-def foe_client(foe: Adversary, dialer: Outbound) -> RegistryClient:
+def foe_client(foe: Adversary, dialer: EgressClient) -> RegistryClient:
     return RegistryClient(RegistryPlace(foe.url, patience=BRIEF), dialer)

@@ -13,7 +13,7 @@ import pytest
 from mooring.commands.catalog.artifact_check import hand_back
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM
-from mooring.workers.artifact_check import CheckReader
+from mooring.workers.artifact_check import CheckWorker
 from server.tests.conftest import Running, Tenant, World, running_platform
 from server.tests.support.registry_adversary import Adversary, Asked, head, serve, stalls_after, status
 from tests.support.waiting import until
@@ -398,7 +398,7 @@ async def test_of_two_that_hold_one_check_only_the_later_one_ends_it(port: Port)
     # The first holder is alive, and yet its lease is over: as if its process had been stopped for a while.
     expire = "UPDATE artifact_check SET lease_expires_at = now() - interval '1 hour' WHERE id = $1 RETURNING true"
     assert await database.fetchval(PLATFORM, expire, check_id)
-    worker = CheckReader(other.platform.services)
+    worker = CheckWorker(other.platform.services)
 
     async def is_lost() -> bool:
         await database.fetchval(PLATFORM, expire, check_id)  # the holder may have said a word in between
@@ -432,7 +432,7 @@ async def test_a_platform_that_stops_hands_its_checks_back(port: Port) -> None:
     assert [each.id for each in held] == [made["check"]["id"]]
     assert await hand_back(services, held) == 1
     gate.open()
-    await CheckReader(other.platform.services).tick()
+    await CheckWorker(other.platform.services).tick()
     ended = await port.ended(made)
     assert (ended["status"], ended["attempts"]) == ("succeeded", 1)
 
@@ -444,7 +444,7 @@ async def test_slow_sources_of_one_tenant_hold_up_no_other(port: Port) -> None:
         made.append(await port.do("POST", f"{port.path}?wait=0", port.blob(f"slow-{number}")))
     for each in made[:2]:
         await port.until(port.check_path(each), "running")
-    worker = CheckReader(port.running.platform.services)
+    worker = CheckWorker(port.running.platform.services)
     await worker.tick()
     assert (await port.do("GET", port.check_path(made[2])))["status"] == "accepted", "half of the room is others'"
     port.source.routes["/models/quick"] = serve(WEIGHTS)
@@ -462,7 +462,7 @@ async def test_what_finds_no_room_waits_and_is_taken_up_by_a_worker(port: Port) 
     for gate in gates:
         gate.open()
     services = port.running.platform.services
-    worker = CheckReader(services)
+    worker = CheckWorker(services)
     async with asyncio.timeout(60):
         while {(await port.do("GET", port.check_path(each)))["status"] for each in made} != {"succeeded"}:
             await services.checks.drain()

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from mooring.core.kernel.errors import Refusal
-from mooring.gateways.egress import Outbound
+from mooring.gateways.egress import EgressClient
 from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
 from mooring.gateways.registry.registry_push import RegistryPusher
 from mooring.gateways.signing.cosign_keys import new_signing_key
@@ -46,7 +46,7 @@ class Harbour:
     tenant: Tenant
     project_id: str
     files: Path
-    dialer: Outbound
+    dialer: EgressClient
 
     @property
     def client(self) -> httpx.AsyncClient:
@@ -96,7 +96,7 @@ class Harbour:
 
 
 @pytest.fixture
-async def harbour(settings: Settings, tmp_path: Path, dialer: Outbound) -> AsyncIterator[Harbour]:
+async def harbour(settings: Settings, tmp_path: Path, dialer: EgressClient) -> AsyncIterator[Harbour]:
     files = tmp_path / "files"
     files.mkdir()
     settings = replace(settings, promotion_grace_days=0.0, source_file_directory=str(files))
@@ -109,9 +109,11 @@ async def harbour(settings: Settings, tmp_path: Path, dialer: Outbound) -> Async
     directory.mkdir()
     (directory / "bundle.pem").write_text(about["certificate"])
     auth = {
-        "realm": "http://127.0.0.1:9/api/v1/registry/token", "service": about["service"], "issuer": about["issuer"],
+        "realm": "http://127.0.0.1:9/api/v1/registry/token",
+        "service": about["service"],
+        "issuer": about["issuer"],
         "rootcertbundle": str(directory / "bundle.pem"),
-    }  # fmt: skip
+    }
     with ExitStack() as stack:
         registry = stack.enter_context(running_registry(directory, {"token": auth}))
         async with running_platform(replace(settings, registry_url=registry.url)) as running:
@@ -141,9 +143,12 @@ async def test_the_whole_way_from_publishing_to_retirement(harbour: Harbour) -> 
     told = [(each["before"], each["after"], each["reason"]) for each in history if each["machine"] == "promotion"]
     assert told[0][:2] == ("", "draft")
     assert told[1:] == [
-        ("draft", "staged", WHY), ("staged", "canary", WHY), ("canary", "active", WHY), ("active", "deprecated", WHY),
+        ("draft", "staged", WHY),
+        ("staged", "canary", WHY),
+        ("canary", "active", WHY),
+        ("active", "deprecated", WHY),
         ("deprecated", "retired", WHY),
-    ]  # fmt: skip
+    ]
     assert all(each["actor_id"] == harbour.tenant.admin_id for each in history)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from mooring.core.kernel.address import Reach
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.gateways.egress import Outbound
+from mooring.gateways.egress import EgressClient
 from mooring.gateways.registry.blob_source import (
     BlobPlace,
     BlobSource,
@@ -25,7 +25,7 @@ from mooring.gateways.registry.blob_source import (
     read_place,
 )
 from mooring.gateways.registry.image_manifest import digest_of
-from mooring.gateways.registry.source_stream import Patience
+from mooring.gateways.registry.source_stream import SourceTimeouts
 from server.tests.gateways.registry.conftest import BRIEF
 from server.tests.support.registry_adversary import (
     Adversary,
@@ -44,7 +44,7 @@ DIGEST = digest_of(CONTENT)
 COMMIT = "a" * 40
 
 
-def source(dialer: Outbound, **settings: Any) -> BlobSource:
+def source(dialer: EgressClient, **settings: Any) -> BlobSource:
     return BlobSource(BlobSourceSettings(**{"patience": BRIEF, **settings}), dialer)
 
 
@@ -54,7 +54,7 @@ async def code_of(work: Any) -> Code:
     return refused.value.code
 
 
-async def test_a_blob_is_hashed_on_its_way_and_compared(foe: Adversary, dialer: Outbound) -> None:
+async def test_a_blob_is_hashed_on_its_way_and_compared(foe: Adversary, dialer: EgressClient) -> None:
     foe.routes["/w.bin"] = serve(CONTENT)
     place = HttpsPlace(f"{foe.url}/w.bin?signed=secret")
     taken = bytearray()
@@ -71,7 +71,7 @@ async def test_a_blob_is_hashed_on_its_way_and_compared(foe: Adversary, dialer: 
     assert await code_of(source(dialer).read(place, digest=DIGEST, size_bytes=7)) is Code.DIGEST_MISMATCH
 
 
-async def test_sha512_is_taken_as_well(foe: Adversary, dialer: Outbound) -> None:
+async def test_sha512_is_taken_as_well(foe: Adversary, dialer: EgressClient) -> None:
 
     foe.routes["/w"] = serve(CONTENT)
     digest = f"sha512:{hashlib.sha512(CONTENT).hexdigest()}"
@@ -80,7 +80,7 @@ async def test_sha512_is_taken_as_well(foe: Adversary, dialer: Outbound) -> None
 
 
 async def test_what_is_missing_forbidden_too_large_or_endless_has_its_own_code(
-    foe: Adversary, dialer: Outbound
+    foe: Adversary, dialer: EgressClient
 ) -> None:
     foe.routes["/forbidden"] = status(403)
     foe.routes["/vast"] = announces(10 * 1024**3)
@@ -102,7 +102,7 @@ async def test_what_is_missing_forbidden_too_large_or_endless_has_its_own_code(
     assert most < 8 * 1_048_576
 
 
-async def test_the_signature_in_an_address_is_in_no_message(foe: Adversary, dialer: Outbound) -> None:
+async def test_the_signature_in_an_address_is_in_no_message(foe: Adversary, dialer: EgressClient) -> None:
     place = HttpsPlace(f"{foe.url}/missing?X-Amz-Signature=secret")
 
     with pytest.raises(Refusal) as refused:
@@ -112,7 +112,7 @@ async def test_the_signature_in_an_address_is_in_no_message(foe: Adversary, dial
 
 
 async def test_a_broken_transfer_is_taken_up_only_when_there_is_a_digest_to_hold_it_to(
-    foe: Adversary, dialer: Outbound
+    foe: Adversary, dialer: EgressClient
 ) -> None:
     place = HttpsPlace(f"{foe.url}/w")
 
@@ -123,7 +123,7 @@ async def test_a_broken_transfer_is_taken_up_only_when_there_is_a_digest_to_hold
     assert await code_of(source(dialer).read(place)) is Code.SOURCE_UNREACHABLE
 
 
-async def test_a_redirect_goes_only_where_the_platform_allows(foe: Adversary, dialer: Outbound) -> None:
+async def test_a_redirect_goes_only_where_the_platform_allows(foe: Adversary, dialer: EgressClient) -> None:
     async with adversary() as store:
         store.routes["/kept"] = serve(CONTENT)
         foe.routes["/w"] = status(302, location=f"{store.url}/kept")
@@ -137,7 +137,7 @@ async def test_a_redirect_goes_only_where_the_platform_allows(foe: Adversary, di
 
 async def test_a_redirect_into_a_private_network_is_refused_although_its_host_is_allowed(foe: Adversary) -> None:
 
-    only_second = Outbound(Reach(allowed=(ip_network("127.0.0.2/32"),)))
+    only_second = EgressClient(Reach(allowed=(ip_network("127.0.0.2/32"),)))
     try:
         async with adversary("127.0.0.2") as public:
             public.routes["/w"] = status(302, location=f"{foe.url}/inside")
@@ -153,14 +153,14 @@ async def test_a_redirect_into_a_private_network_is_refused_although_its_host_is
     "address", ["https://127.0.0.1/x", "https://[::1]/x", "https://169.254.169.254/latest", "https://10.0.0.1/x"]
 )
 async def test_a_tenants_address_reaches_no_private_network(address: str) -> None:
-    outbound = Outbound(Reach())
+    outbound = EgressClient(Reach())
     try:
         assert await code_of(source(outbound).read(HttpsPlace(address))) is Code.ADDRESS_REFUSED
     finally:
         await outbound.close()
 
 
-async def test_buckets_and_repositories_become_addresses(foe: Adversary, dialer: Outbound) -> None:
+async def test_buckets_and_repositories_become_addresses(foe: Adversary, dialer: EgressClient) -> None:
     made = source(dialer, s3_endpoint=foe.url, huggingface_endpoint=f"{foe.url}/")
 
     assert made.address(S3Place("my-bucket", "a b/ü?#.bin")) == f"{foe.url}/my-bucket/a%20b/%C3%BC%3F%23.bin"
@@ -192,13 +192,13 @@ async def test_buckets_and_repositories_become_addresses(foe: Adversary, dialer:
         HttpsPlace("https://user:password@example.org/x"),
     ],
 )
-async def test_a_place_that_is_none_is_refused(dialer: Outbound, place: BlobPlace) -> None:
+async def test_a_place_that_is_none_is_refused(dialer: EgressClient, place: BlobPlace) -> None:
     made = source(dialer, s3_endpoint="https://s3.example.org", huggingface_endpoint="https://hub.example.org")
 
     assert await code_of(made.read(place)) is Code.VALIDATION_FAILED
 
 
-async def test_what_is_not_configured_is_not_offered(dialer: Outbound) -> None:
+async def test_what_is_not_configured_is_not_offered(dialer: EgressClient) -> None:
     for place in (S3Place("bucket", "k"), HuggingFacePlace("o/m", COMMIT, "w"), FilePlace("w")):
         assert await code_of(source(dialer).read(place)) is Code.VALIDATION_FAILED
 
@@ -214,7 +214,7 @@ def test_places_are_read_from_their_addresses() -> None:
             read_place(wrong)
 
 
-async def test_a_file_below_the_directory_is_read_and_compared(tmp_path: Path, dialer: Outbound) -> None:
+async def test_a_file_below_the_directory_is_read_and_compared(tmp_path: Path, dialer: EgressClient) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "w.bin").write_bytes(CONTENT)
     made = source(dialer, file_directory=str(tmp_path))
@@ -267,7 +267,7 @@ def _file_in_the_way(root: Path) -> str:
     ],
 )  # fmt: skip
 async def test_no_path_leads_out_of_the_directory(
-    tmp_path: Path, dialer: Outbound, path: Callable[[Path], str]
+    tmp_path: Path, dialer: EgressClient, path: Callable[[Path], str]
 ) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "secret").write_bytes(b"not to be read")
@@ -282,9 +282,9 @@ def opened_below(directory: Path) -> list[str]:
     return [os.path.basename(each) for each in opened if os.path.dirname(each) == str(directory)]
 
 
-async def test_reading_a_file_ends_with_its_time_and_leaves_nothing_open(tmp_path: Path, dialer: Outbound) -> None:
+async def test_reading_a_file_ends_with_its_time_and_leaves_nothing_open(tmp_path: Path, dialer: EgressClient) -> None:
     (tmp_path / "w").write_bytes(CONTENT)
-    made = source(dialer, file_directory=str(tmp_path), patience=Patience(total_seconds=0.05))
+    made = source(dialer, file_directory=str(tmp_path), patience=SourceTimeouts(total_seconds=0.05))
 
     async def stuck(_: bytes) -> None:
         await asyncio.Event().wait()

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.gateways.registry.image_manifest import EMPTY_CONFIG, OCI_CONFIG, OCI_EMPTY, OCI_MANIFEST, Descriptor
+from mooring.gateways.registry.image_manifest import EMPTY_CONFIG, OCI_CONFIG, OCI_EMPTY, OCI_MANIFEST, BlobDescriptor
 from mooring.gateways.registry.registry_push import RegistryPusher
 from mooring.gateways.registry.simulated_registry import SimulatedRegistry
 from mooring.gateways.signing import cosign_sign
@@ -20,12 +20,17 @@ from mooring.gateways.signing.cosign import (
     SIGNATURE_ANNOTATION,
     SIGNATURES_MAX,
     SIMPLE_SIGNING_MEDIA_TYPE,
-    Verdict,
+    CosignVerdict,
     signature_tag,
     still_counts,
     verify,
 )
-from mooring.gateways.signing.cosign_claims import PAYLOAD_BYTES_MAX, Form, Reason, Subject
+from mooring.gateways.signing.cosign_claims import (
+    PAYLOAD_BYTES_MAX,
+    SignatureForm,
+    SignatureRefusalReason,
+    SignedSubject,
+)
 from mooring.gateways.signing.cosign_keys import (
     SigningKey,
     TrustedKey,
@@ -46,7 +51,7 @@ pytestmark = pytest.mark.anyio
 real = pytest.mark.real_part("registry")
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-SIGNERS = {Form.TAG: sign_as_tag, Form.BUNDLE: sign_as_bundle}
+SIGNERS = {SignatureForm.TAG: sign_as_tag, SignatureForm.BUNDLE: sign_as_bundle}
 REPOSITORY = "team/app"
 
 
@@ -55,10 +60,10 @@ def trusted(*keys: SigningKey) -> list[TrustedKey]:
 
 
 @real
-@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("form", SignatureForm)
 @pytest.mark.parametrize("algorithm", ["ecdsa-p256", "ed25519"])
 async def test_a_signature_by_a_trusted_key_is_evidence(
-    pusher: RegistryPusher, repository: str, form: Form, algorithm: str
+    pusher: RegistryPusher, repository: str, form: SignatureForm, algorithm: str
 ) -> None:
     key = new_signing_key(algorithm)
     digest = await push(pusher, repository, image())
@@ -94,7 +99,7 @@ async def test_an_index_is_signed_as_a_whole_and_both_forms_stand_beside_each_ot
     verdict = await verify(pusher.client, repository, digest, trusted(one, other), now=NOW)
 
     assert sorted((each.form, each.key_id) for each in verdict.evidence) == sorted(
-        (form, key_id) for form in Form for key_id in ("key_0", "key_1")
+        (form, key_id) for form in SignatureForm for key_id in ("key_0", "key_1")
     )
 
 
@@ -109,23 +114,23 @@ async def test_without_a_signature_the_refusal_says_that_there_is_none(pusher: R
 
 
 @real
-@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("form", SignatureForm)
 async def test_a_signature_by_a_key_that_is_not_trusted_does_not_count(
-    pusher: RegistryPusher, repository: str, form: Form
+    pusher: RegistryPusher, repository: str, form: SignatureForm
 ) -> None:
     digest = await push(pusher, repository, image())
     await SIGNERS[form](pusher, repository, digest, new_signing_key())
 
     verdict = await verify(pusher.client, repository, digest, trusted(new_signing_key()), now=NOW)
 
-    assert [each.reason for each in verdict.failures] == [Reason.UNKNOWN_KEY]
+    assert [each.reason for each in verdict.failures] == [SignatureRefusalReason.UNKNOWN_KEY]
     assert code_of(verdict) is Code.SIGNATURE_KEY_UNKNOWN
 
 
 @real
-@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("form", SignatureForm)
 async def test_a_signature_that_was_copied_from_another_repository_does_not_count(
-    pusher: RegistryPusher, repository: str, form: Form
+    pusher: RegistryPusher, repository: str, form: SignatureForm
 ) -> None:
     key = new_signing_key()
     digest = await push(pusher, repository, image())
@@ -134,7 +139,7 @@ async def test_a_signature_that_was_copied_from_another_repository_does_not_coun
 
     verdict = await verify(pusher.client, repository, digest, trusted(key), now=NOW)
 
-    assert [each.reason for each in verdict.failures] == [Reason.OTHER_REPOSITORY]
+    assert [each.reason for each in verdict.failures] == [SignatureRefusalReason.OTHER_REPOSITORY]
     assert code_of(verdict) is Code.SIGNATURE_REPLAYED
 
 
@@ -148,7 +153,7 @@ async def test_a_signature_of_a_digest_that_is_not_there_is_not_looked_for(
     assert refused.value.code is Code.ARTIFACT_NOT_FOUND_AT_SOURCE
 
 
-def code_of(verdict: Verdict) -> Code:
+def code_of(verdict: CosignVerdict) -> Code:
     refusal = verdict.refusal()
     assert refusal is not None
     assert not verdict.is_signed
@@ -167,9 +172,9 @@ class Signed:
         self.artifact = self.registry.put_manifest(REPOSITORY, made.manifest.raw)
         self.digest = made.digest
         self.name = self.registry.names(REPOSITORY)[0]
-        self.layers: list[Descriptor] = []
+        self.layers: list[BlobDescriptor] = []
 
-    def tag_entry(self, payload: bytes, signature: bytes | str | None = None, **changed: Any) -> Descriptor:
+    def tag_entry(self, payload: bytes, signature: bytes | str | None = None, **changed: Any) -> BlobDescriptor:
         """Add an entry to the tag form."""
         made = self.key.sign(payload) if signature is None else signature
         text = made if isinstance(made, str) else cosign_sign._text(made)
@@ -201,10 +206,10 @@ class Signed:
     def good_payload(self) -> bytes:
         return simple_signing_payload(self.name, self.digest)
 
-    async def verdict(self) -> Verdict:
+    async def verdict(self) -> CosignVerdict:
         return await verify(self.registry, REPOSITORY, self.digest, trusted(self.key), now=NOW)
 
-    async def reasons(self) -> list[Reason]:
+    async def reasons(self) -> list[SignatureRefusalReason]:
         return [each.reason for each in (await self.verdict()).failures]
 
 
@@ -220,16 +225,22 @@ OTHER = f"sha256:{'1' * 64}"
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda d: d["critical"]["image"].update({"docker-manifest-digest": OTHER}), Reason.OTHER_DIGEST),
-        (lambda d: d["critical"]["identity"].update({"docker-reference": "x/y"}), Reason.OTHER_REPOSITORY),
-        (lambda d: d["critical"]["identity"].update({"docker-reference": ""}), Reason.NO_REPOSITORY),
-        (lambda d: d["critical"].update({"type": "atomic container signature"}), Reason.WRONG_TYPE),
-        (lambda d: d["critical"].pop("identity"), Reason.MALFORMED),
-        (lambda d: d.pop("critical"), Reason.MALFORMED),
+        (
+            lambda d: d["critical"]["image"].update({"docker-manifest-digest": OTHER}),
+            SignatureRefusalReason.OTHER_DIGEST,
+        ),
+        (
+            lambda d: d["critical"]["identity"].update({"docker-reference": "x/y"}),
+            SignatureRefusalReason.OTHER_REPOSITORY,
+        ),
+        (lambda d: d["critical"]["identity"].update({"docker-reference": ""}), SignatureRefusalReason.NO_REPOSITORY),
+        (lambda d: d["critical"].update({"type": "atomic container signature"}), SignatureRefusalReason.WRONG_TYPE),
+        (lambda d: d["critical"].pop("identity"), SignatureRefusalReason.MALFORMED),
+        (lambda d: d.pop("critical"), SignatureRefusalReason.MALFORMED),
     ],
 )
 async def test_what_a_trusted_key_signed_must_say_this_digest_and_this_repository(
-    change: Callable[[dict[str, Any]], object], reason: Reason
+    change: Callable[[dict[str, Any]], object], reason: SignatureRefusalReason
 ) -> None:
     signed = Signed()
     signed.tag_entry(changed_payload(signed.good_payload(), change))
@@ -240,19 +251,22 @@ async def test_what_a_trusted_key_signed_must_say_this_digest_and_this_repositor
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda d: d["subject"][0].update({"digest": {"sha256": "1" * 64}}), Reason.OTHER_DIGEST),
-        (lambda d: d["subject"][0].update({"digest": {}}), Reason.OTHER_DIGEST),
-        (lambda d: d["subject"][0].update({"annotations": {"docker-reference": "x/y"}}), Reason.OTHER_REPOSITORY),
-        (lambda d: d["subject"][0].update({"name": "x/y"}), Reason.OTHER_REPOSITORY),
-        (lambda d: d["subject"][0].pop("annotations"), Reason.NO_REPOSITORY),
-        (lambda d: d["subject"][0].update({"annotations": {"docker-reference": 1}}), Reason.MALFORMED),
-        (lambda d: d.update({"predicateType": "https://slsa.dev/provenance/v1"}), Reason.WRONG_TYPE),
-        (lambda d: d.update({"_type": "https://in-toto.io/Statement/v0.1"}), Reason.WRONG_TYPE),
-        (lambda d: d.update({"subject": []}), Reason.MALFORMED),
+        (lambda d: d["subject"][0].update({"digest": {"sha256": "1" * 64}}), SignatureRefusalReason.OTHER_DIGEST),
+        (lambda d: d["subject"][0].update({"digest": {}}), SignatureRefusalReason.OTHER_DIGEST),
+        (
+            lambda d: d["subject"][0].update({"annotations": {"docker-reference": "x/y"}}),
+            SignatureRefusalReason.OTHER_REPOSITORY,
+        ),
+        (lambda d: d["subject"][0].update({"name": "x/y"}), SignatureRefusalReason.OTHER_REPOSITORY),
+        (lambda d: d["subject"][0].pop("annotations"), SignatureRefusalReason.NO_REPOSITORY),
+        (lambda d: d["subject"][0].update({"annotations": {"docker-reference": 1}}), SignatureRefusalReason.MALFORMED),
+        (lambda d: d.update({"predicateType": "https://slsa.dev/provenance/v1"}), SignatureRefusalReason.WRONG_TYPE),
+        (lambda d: d.update({"_type": "https://in-toto.io/Statement/v0.1"}), SignatureRefusalReason.WRONG_TYPE),
+        (lambda d: d.update({"subject": []}), SignatureRefusalReason.MALFORMED),
     ],
 )
 async def test_a_statement_must_be_about_this_digest_and_this_repository(
-    change: Callable[[dict[str, Any]], object], reason: Reason
+    change: Callable[[dict[str, Any]], object], reason: SignatureRefusalReason
 ) -> None:
     signed = Signed()
     payload = changed_payload(statement_payload(signed.name, signed.digest), change)
@@ -277,7 +291,7 @@ async def test_a_payload_that_was_changed_after_signing_does_not_count() -> None
     signature = signed.key.sign(signed.good_payload())
     signed.tag_entry(signed.good_payload() + b" ", signature)
 
-    assert await signed.reasons() == [Reason.UNKNOWN_KEY]
+    assert await signed.reasons() == [SignatureRefusalReason.UNKNOWN_KEY]
 
 
 async def test_a_signature_over_the_bare_payload_is_none_over_the_envelope() -> None:
@@ -286,7 +300,7 @@ async def test_a_signature_over_the_bare_payload_is_none_over_the_envelope() -> 
     bare = cosign_sign._text(signed.key.sign(statement_payload(signed.name, signed.digest)))
     signed.bundle(raw.replace(cosign_sign._text(signature).encode(), bare.encode()))
 
-    assert await signed.reasons() == [Reason.UNKNOWN_KEY]
+    assert await signed.reasons() == [SignatureRefusalReason.UNKNOWN_KEY]
 
 
 async def test_each_broken_entry_fails_alone_and_a_good_one_counts() -> None:
@@ -308,17 +322,17 @@ async def test_each_broken_entry_fails_alone_and_a_good_one_counts() -> None:
     verdict = await signed.verdict()
 
     assert [each.reason for each in verdict.failures] == [
-        Reason.MALFORMED,
-        Reason.MALFORMED,
-        Reason.WRONG_TYPE,
-        Reason.MALFORMED,
-        Reason.MALFORMED,
-        Reason.TOO_LARGE,
-        Reason.TOO_LARGE,
-        Reason.UNREADABLE,
-        Reason.UNREADABLE,
+        SignatureRefusalReason.MALFORMED,
+        SignatureRefusalReason.MALFORMED,
+        SignatureRefusalReason.WRONG_TYPE,
+        SignatureRefusalReason.MALFORMED,
+        SignatureRefusalReason.MALFORMED,
+        SignatureRefusalReason.TOO_LARGE,
+        SignatureRefusalReason.TOO_LARGE,
+        SignatureRefusalReason.UNREADABLE,
+        SignatureRefusalReason.UNREADABLE,
     ]
-    assert [each.form for each in verdict.evidence] == [Form.TAG]
+    assert [each.form for each in verdict.evidence] == [SignatureForm.TAG]
 
 
 async def test_each_broken_bundle_fails_alone_and_a_good_one_counts() -> None:
@@ -336,31 +350,34 @@ async def test_each_broken_bundle_fails_alone_and_a_good_one_counts() -> None:
     verdict = await signed.verdict()
 
     assert [each.reason for each in verdict.failures] == [
-        Reason.MALFORMED,
-        Reason.MALFORMED,
-        Reason.WRONG_TYPE,
-        Reason.MALFORMED,
-        Reason.TOO_LARGE,
-        Reason.MALFORMED,
+        SignatureRefusalReason.MALFORMED,
+        SignatureRefusalReason.MALFORMED,
+        SignatureRefusalReason.WRONG_TYPE,
+        SignatureRefusalReason.MALFORMED,
+        SignatureRefusalReason.TOO_LARGE,
+        SignatureRefusalReason.MALFORMED,
     ]
-    assert [each.form for each in verdict.evidence] == [Form.BUNDLE]
+    assert [each.form for each in verdict.evidence] == [SignatureForm.BUNDLE]
 
 
 async def test_a_bundle_that_is_listed_for_a_digest_must_itself_refer_to_it() -> None:
     signed = Signed()
     raw, _ = bundle_bytes(signed.key, statement_payload(signed.name, signed.digest))
-    other = Descriptor(media_type=OCI_MANIFEST, digest=OTHER, size=7)
+    other = BlobDescriptor(media_type=OCI_MANIFEST, digest=OTHER, size=7)
     listed = [signed.bundle(raw, subject=other), signed.bundle(raw, subject=None)]
 
     class Careless(SimulatedRegistry):
-        async def referrers(self, repository: str, digest: str) -> tuple[Descriptor, ...]:
-            return tuple(Descriptor(media_type=OCI_MANIFEST, digest=each, size=7) for each in listed)
+        async def referrers(self, repository: str, digest: str) -> tuple[BlobDescriptor, ...]:
+            return tuple(BlobDescriptor(media_type=OCI_MANIFEST, digest=each, size=7) for each in listed)
 
     careless = Careless()
     careless.__dict__.update(signed.registry.__dict__)
     verdict = await verify(careless, REPOSITORY, signed.digest, trusted(signed.key), now=NOW)
 
-    assert [each.reason for each in verdict.failures] == [Reason.OTHER_DIGEST, Reason.OTHER_DIGEST]
+    assert [each.reason for each in verdict.failures] == [
+        SignatureRefusalReason.OTHER_DIGEST,
+        SignatureRefusalReason.OTHER_DIGEST,
+    ]
     assert not verdict.is_signed
 
 
@@ -376,14 +393,17 @@ async def test_only_so_many_entries_are_looked_at() -> None:
 
     assert not verdict.is_signed
     assert len(verdict.failures) == SIGNATURES_MAX + 1 + REFERRERS_MAX + 1
-    assert [each.form for each in verdict.failures if each.reason is Reason.TOO_MANY] == [Form.TAG, Form.BUNDLE]
+    assert [each.form for each in verdict.failures if each.reason is SignatureRefusalReason.TOO_MANY] == [
+        SignatureForm.TAG,
+        SignatureForm.BUNDLE,
+    ]
 
 
 async def test_a_registry_that_cannot_be_asked_is_no_verdict() -> None:
     signed = Signed()
 
     class Failing(SimulatedRegistry):
-        async def referrers(self, repository: str, digest: str) -> tuple[Descriptor, ...]:
+        async def referrers(self, repository: str, digest: str) -> tuple[BlobDescriptor, ...]:
             raise Refusal(Code.SOURCE_UNREACHABLE, "it is gone")
 
     failing = Failing()
@@ -399,14 +419,14 @@ async def test_evidence_counts_only_as_long_as_its_key_is_trusted_and_only_for_i
     signed = Signed()
     signed.tag_entry(signed.good_payload())
     signed.bundle(bundle_bytes(signed.key, statement_payload(signed.name, signed.digest))[0])
-    subject = Subject(signed.digest, (signed.name,))
+    subject = SignedSubject(signed.digest, (signed.name,))
 
     for evidence in (await signed.verdict()).evidence:
         assert still_counts(evidence, trusted(signed.key), subject)
         assert not still_counts(evidence, [], subject)
         assert not still_counts(evidence, trusted(new_signing_key()), subject)
-        assert not still_counts(evidence, trusted(signed.key), Subject(OTHER, (signed.name,)))
-        assert not still_counts(evidence, trusted(signed.key), Subject(signed.digest, ("x/y",)))
+        assert not still_counts(evidence, trusted(signed.key), SignedSubject(OTHER, (signed.name,)))
+        assert not still_counts(evidence, trusted(signed.key), SignedSubject(signed.digest, ("x/y",)))
 
 
 def test_keys_are_read_in_pem_form_and_only_of_two_kinds() -> None:

@@ -14,7 +14,7 @@ import pytest
 from mooring.core.kernel.errors import Code
 from mooring.gateways.registry.registry_push import RegistryPusher
 from mooring.gateways.signing.cosign import verify
-from mooring.gateways.signing.cosign_claims import Form, Reason
+from mooring.gateways.signing.cosign_claims import SignatureForm, SignatureRefusalReason
 from mooring.gateways.signing.cosign_keys import new_signing_key, read_trusted_key
 from mooring.gateways.signing.cosign_sign import sign_as_bundle, sign_as_tag
 from server.tests.support.images import image, index, push
@@ -87,7 +87,7 @@ async def test_what_cosign_2_signs_in_the_tag_form_counts_here(
     verdict = await verify(pusher.client, repository, digest, [key], now=NOW)
 
     assert [(each.form, each.repository) for each in verdict.evidence] == [
-        (Form.TAG, f"{pusher.client.host}/{repository}")
+        (SignatureForm.TAG, f"{pusher.client.host}/{repository}")
     ]
     assert verdict.failures == ()
 
@@ -116,7 +116,7 @@ async def test_what_cosign_3_signs_in_the_bundle_form_counts_here_when_it_states
 
     verdict = await verify(pusher.client, repository, digest, [key], now=NOW)
 
-    assert [(each.form, each.repository) for each in verdict.evidence] == [(Form.BUNDLE, name)]
+    assert [(each.form, each.repository) for each in verdict.evidence] == [(SignatureForm.BUNDLE, name)]
     assert verdict.failures == ()
 
 
@@ -130,7 +130,7 @@ async def test_a_bundle_of_cosign_3_that_states_no_repository_could_be_replayed_
     verdict = await verify(pusher.client, repository, digest, [key], now=NOW)
     refusal = verdict.refusal()
 
-    assert [each.reason for each in verdict.failures] == [Reason.NO_REPOSITORY]
+    assert [each.reason for each in verdict.failures] == [SignatureRefusalReason.NO_REPOSITORY]
     assert refusal is not None
     assert refusal.code is Code.SIGNATURE_REPLAYED
     assert f"-a docker-reference={pusher.client.host}/{repository}" in verdict.failures[0].detail
@@ -180,7 +180,7 @@ async def test_a_signature_that_cosign_takes_anywhere_is_bound_to_its_repository
     cosign_2.verify(f"{pusher.client.host}/{theirs}@{digest}", key.trusted("k").pem)  # cosign does not look
     verdict = await verify(pusher.client, theirs, digest, [key.trusted("k")], now=NOW)
 
-    assert [each.reason for each in verdict.failures] == [Reason.OTHER_REPOSITORY]
+    assert [each.reason for each in verdict.failures] == [SignatureRefusalReason.OTHER_REPOSITORY]
 
 
 def test_sources_of_the_machines_release_are_taken_over_under_another_name(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ import pytest
 
 from mooring.core.kernel.address import Reach
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.gateways.egress import Outbound
+from mooring.gateways.egress import EgressClient
 from mooring.gateways.registry.image_manifest import OCI_INDEX, OCI_MANIFEST, digest_of
-from mooring.gateways.registry.registry_auth import Password, read_challenges
+from mooring.gateways.registry.registry_auth import RegistryPassword, read_challenges
 from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
 from mooring.gateways.registry.registry_push import RegistryPusher
-from mooring.gateways.registry.source_stream import Patience
+from mooring.gateways.registry.source_stream import SourceTimeouts
 from server.tests.gateways.registry.conftest import BRIEF
 from server.tests.support.images import describe, image
 from server.tests.support.registry_adversary import (
@@ -62,7 +62,7 @@ def bounded_memory() -> Iterator[None]:
     assert most < MEMORY_BYTES_MAX
 
 
-def client_of(foe: Adversary, dialer: Outbound, **changed: Any) -> RegistryClient:
+def client_of(foe: Adversary, dialer: EgressClient, **changed: Any) -> RegistryClient:
     return RegistryClient(RegistryPlace(foe.url, **{"patience": BRIEF, **changed}), dialer)
 
 
@@ -96,7 +96,7 @@ async def test_a_body_of_another_size_than_the_descriptors_is_refused_before_it_
     assert not taken
 
 
-async def test_ten_gigabytes_are_refused_unread(foe: Adversary, dialer: Outbound) -> None:
+async def test_ten_gigabytes_are_refused_unread(foe: Adversary, dialer: EgressClient) -> None:
     client = client_of(foe, dialer, blob_limit_bytes=64 * 1_048_576)
     vast = describe(b"x", "x")
     vast = msgspec.structs.replace(vast, size=TEN_GIGABYTES)
@@ -118,7 +118,7 @@ async def test_ten_gigabytes_are_refused_unread(foe: Adversary, dialer: Outbound
     )  # what is too large by its descriptor is not asked for
 
 
-async def test_an_answer_without_end_is_cut_off_at_its_size(foe: Adversary, dialer: Outbound) -> None:
+async def test_an_answer_without_end_is_cut_off_at_its_size(foe: Adversary, dialer: EgressClient) -> None:
     client = client_of(foe, dialer)
     large = msgspec.structs.replace(BLOB, size=32 * 1_048_576)
     foe.routes[BLOB_PATH] = endless
@@ -148,7 +148,7 @@ async def test_a_large_blob_passes_through_little_memory(foe: Adversary, foe_cli
 
 
 async def test_a_registry_that_says_nothing_or_stops_in_the_middle_is_too_slow(
-    foe: Adversary, dialer: Outbound
+    foe: Adversary, dialer: EgressClient
 ) -> None:
     client = client_of(foe, dialer, patience=HASTY)
     foe.routes[BLOB_PATH] = stalls_after(CONTENT, 1_000)
@@ -159,7 +159,7 @@ async def test_a_registry_that_says_nothing_or_stops_in_the_middle_is_too_slow(
 
 
 async def test_a_byte_now_and_then_is_too_slow_although_something_always_comes(
-    foe: Adversary, dialer: Outbound
+    foe: Adversary, dialer: EgressClient
 ) -> None:
     client = client_of(foe, dialer, patience=HASTY)
     foe.routes[BLOB_PATH] = drips(BLOB.size, lambda: linger(0.01))
@@ -181,8 +181,8 @@ async def test_a_byte_now_and_then_is_too_slow_although_something_always_comes(
         await client.manifest(REPOSITORY, BLOB.digest)
 
 
-async def test_the_whole_has_a_time_limit_however_steadily_it_comes(foe: Adversary, dialer: Outbound) -> None:
-    patience = Patience(total_seconds=0.3, window_bytes=1, attempts=1)
+async def test_the_whole_has_a_time_limit_however_steadily_it_comes(foe: Adversary, dialer: EgressClient) -> None:
+    patience = SourceTimeouts(total_seconds=0.3, window_bytes=1, attempts=1)
     foe.routes[BLOB_PATH] = drips(BLOB.size, lambda: linger(0.01))
 
     assert await code_of(client_of(foe, dialer, patience=patience).read_blob(REPOSITORY, BLOB)) is Code.SOURCE_TOO_SLOW
@@ -241,7 +241,7 @@ async def test_tries_are_counted_and_a_failing_registry_is_unreachable(
     assert await foe_client.blob_bytes(REPOSITORY, BLOB) == CONTENT
 
 
-async def test_nobody_there_is_unreachable(dialer: Outbound) -> None:
+async def test_nobody_there_is_unreachable(dialer: EgressClient) -> None:
     client = RegistryClient(RegistryPlace("http://127.0.0.1:9", patience=BRIEF), dialer)
 
     assert await code_of(client.manifest(REPOSITORY, BLOB.digest)) is Code.SOURCE_UNREACHABLE
@@ -249,7 +249,7 @@ async def test_nobody_there_is_unreachable(dialer: Outbound) -> None:
 
 @pytest.mark.parametrize("name", ["blob", "manifest"])
 async def test_a_redirect_to_another_host_is_refused_and_nothing_is_asked_there(
-    foe: Adversary, dialer: Outbound, name: str
+    foe: Adversary, dialer: EgressClient, name: str
 ) -> None:
     async with adversary() as other:
         path = BLOB_PATH if name == "blob" else f"/v2/{REPOSITORY}/manifests/{BLOB.digest}"
@@ -261,7 +261,7 @@ async def test_a_redirect_to_another_host_is_refused_and_nothing_is_asked_there(
         assert other.asked == []
 
 
-async def test_an_allowed_redirect_is_followed_without_the_credentials(foe: Adversary, dialer: Outbound) -> None:
+async def test_an_allowed_redirect_is_followed_without_the_credentials(foe: Adversary, dialer: EgressClient) -> None:
     async with adversary() as store:
         store.routes["/kept"] = serve(CONTENT)
 
@@ -273,7 +273,7 @@ async def test_an_allowed_redirect_is_followed_without_the_credentials(foe: Adve
 
         foe.routes[BLOB_PATH] = guarded
         client = client_of(
-            foe, dialer, credentials=Password("reader", "secret"), redirect_hosts=frozenset({store.authority})
+            foe, dialer, credentials=RegistryPassword("reader", "secret"), redirect_hosts=frozenset({store.authority})
         )
 
         assert await client.blob_bytes(REPOSITORY, BLOB) == CONTENT
@@ -289,7 +289,7 @@ async def test_a_redirect_that_goes_round_in_a_circle_ends(foe: Adversary, foe_c
 
 
 async def test_an_allowed_host_that_is_a_private_address_is_not_dialled_for_a_tenant(foe: Adversary) -> None:
-    outbound = Outbound(Reach())
+    outbound = EgressClient(Reach())
     try:
         tenants = RegistryClient(RegistryPlace(f"https://{foe.authority}", patience=BRIEF), outbound)
         assert await code_of(tenants.manifest(REPOSITORY, BLOB.digest)) is Code.ADDRESS_REFUSED
@@ -298,28 +298,28 @@ async def test_an_allowed_host_that_is_a_private_address_is_not_dialled_for_a_te
     assert foe.asked == []
 
 
-async def test_a_token_service_on_another_host_never_sees_the_password(foe: Adversary, dialer: Outbound) -> None:
+async def test_a_token_service_on_another_host_never_sees_the_password(foe: Adversary, dialer: EgressClient) -> None:
     async with adversary() as thief:
         thief.routes["/token"] = serve(b'{"token":"x"}')
         challenge = f'Bearer realm="{thief.url}/token",service="x",scope="repository:{REPOSITORY}:pull"'
         foe.routes[BLOB_PATH] = status(401, www_authenticate=challenge)
-        client = client_of(foe, dialer, credentials=Password("reader", "secret"))
+        client = client_of(foe, dialer, credentials=RegistryPassword("reader", "secret"))
 
         assert await code_of(client.read_blob(REPOSITORY, BLOB)) is Code.REGISTRY_AUTH_REFUSED
         assert thief.asked == []
 
 
-async def test_a_token_service_that_redirects_is_not_followed(foe: Adversary, dialer: Outbound) -> None:
+async def test_a_token_service_that_redirects_is_not_followed(foe: Adversary, dialer: EgressClient) -> None:
     async with adversary() as thief:
         foe.routes[BLOB_PATH] = status(401, www_authenticate=f'Bearer realm="{foe.url}/token"')
         foe.routes["/token"] = status(302, location=f"{thief.url}/token")
-        client = client_of(foe, dialer, credentials=Password("reader", "secret"))
+        client = client_of(foe, dialer, credentials=RegistryPassword("reader", "secret"))
 
         assert await code_of(client.read_blob(REPOSITORY, BLOB)) is Code.REDIRECT_REFUSED
         assert thief.asked == []
 
 
-async def test_the_scope_that_is_asked_for_is_ours_and_not_the_registrys(foe: Adversary, dialer: Outbound) -> None:
+async def test_the_scope_that_is_asked_for_is_ours_and_not_the_registrys(foe: Adversary, dialer: EgressClient) -> None:
     async def guarded(asked: Asked, writer: asyncio.StreamWriter) -> None:
         if asked.headers.get("authorization") == "Bearer given":
             await serve(CONTENT)(asked, writer)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.gateways.egress import Outbound
+from mooring.gateways.egress import EgressClient
 from mooring.gateways.registry.image_manifest import OCI_EMPTY, OCI_MANIFEST, digest_of
-from mooring.gateways.registry.registry_auth import Password
+from mooring.gateways.registry.registry_auth import RegistryPassword
 from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
 from mooring.gateways.registry.registry_push import RegistryPusher
 from server.tests.gateways.registry.conftest import BRIEF
@@ -158,7 +158,7 @@ async def test_what_refers_to_a_digest_is_found_by_the_fallback_tag(pusher: Regi
 
 
 async def test_a_password_is_taken_and_a_wrong_or_missing_one_is_refused(
-    tmp_path: Path, dialer: Outbound, repository: str
+    tmp_path: Path, dialer: EgressClient, repository: str
 ) -> None:
     # bcrypt is the only form that the registry takes; this is of the password below
     entry = "pusher:$2y$05$abcdefghijklmnopqrstuu2sM.EEHj4jPcCa5rwqJGg1PNBllkZXy\n"
@@ -166,7 +166,7 @@ async def test_a_password_is_taken_and_a_wrong_or_missing_one_is_refused(
     auth = {"htpasswd": {"realm": "tests", "path": str(tmp_path / "htpasswd")}}
 
     def client(password: str | None) -> RegistryClient:
-        credentials = None if password is None else Password("pusher", password)
+        credentials = None if password is None else RegistryPassword("pusher", password)
         return RegistryClient(RegistryPlace(started.url, credentials=credentials, patience=BRIEF), dialer)
 
     with running_registry(tmp_path, auth) as started:

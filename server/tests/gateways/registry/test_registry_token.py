@@ -15,13 +15,13 @@ import httpx
 import pytest
 
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.gateways.egress import Outbound
-from mooring.gateways.registry.registry_auth import Password
+from mooring.gateways.egress import EgressClient
+from mooring.gateways.registry.registry_auth import RegistryPassword
 from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
 from mooring.gateways.registry.registry_push import RegistryPusher
 from mooring.gateways.registry.registry_token import (
-    Access,
     RegistryTokenIssuer,
+    RepositoryAccess,
     SigningPair,
     granted,
     new_signing_pair,
@@ -45,7 +45,7 @@ class Given:
         return self.fixed
 
 
-def client_with(registry: RunningRegistry, dialer: Outbound, credentials: Any) -> RegistryClient:
+def client_with(registry: RunningRegistry, dialer: EgressClient, credentials: Any) -> RegistryClient:
     return RegistryClient(RegistryPlace(registry.url, credentials=credentials, patience=BRIEF), dialer)
 
 
@@ -56,9 +56,9 @@ async def refused(work: Any) -> Refusal:
 
 
 async def test_a_token_lets_in_where_it_says_and_nowhere_else(
-    token_registry: RunningRegistry, issuer: RegistryTokenIssuer, dialer: Outbound, repository: str
+    token_registry: RunningRegistry, issuer: RegistryTokenIssuer, dialer: EgressClient, repository: str
 ) -> None:
-    pushing = issuer.issue("publisher", [Access(repository, ("pull", "push"))]).token
+    pushing = issuer.issue("publisher", [RepositoryAccess(repository, ("pull", "push"))]).token
     digest = await push(RegistryPusher(client_with(token_registry, dialer, Given(pushing))), repository, image())
     other = f"{repository}-other"
     await push(RegistryPusher(client_with(token_registry, dialer, issuer)), other, image())
@@ -74,9 +74,12 @@ async def test_a_token_lets_in_where_it_says_and_nowhere_else(
 
 
 async def test_a_token_that_has_expired_is_refused(
-    token_registry: RunningRegistry, issuer: RegistryTokenIssuer, dialer: Outbound, signing_pair: SigningPair,
+    token_registry: RunningRegistry,
+    issuer: RegistryTokenIssuer,
+    dialer: EgressClient,
+    signing_pair: SigningPair,
     repository: str,
-) -> None:  # fmt: skip
+) -> None:
     digest = await push(RegistryPusher(client_with(token_registry, dialer, issuer)), repository, image())
     # The registry forgives a minute, since clocks differ.
     before = RegistryTokenIssuer(signing_pair, issuer=ISSUER, service=SERVICE, clock=lambda: time.time() - 400)
@@ -88,7 +91,7 @@ async def test_a_token_that_has_expired_is_refused(
 
 @pytest.mark.parametrize("wrong", ["key", "service", "issuer"])
 async def test_a_token_of_another_key_service_or_issuer_is_refused(
-    token_registry: RunningRegistry, dialer: Outbound, signing_pair: SigningPair, wrong: str, repository: str
+    token_registry: RunningRegistry, dialer: EgressClient, signing_pair: SigningPair, wrong: str, repository: str
 ) -> None:
     pair = new_signing_pair(datetime.now(UTC)) if wrong == "key" else signing_pair
     stranger = RegistryTokenIssuer(
@@ -105,14 +108,18 @@ async def test_a_token_of_another_key_service_or_issuer_is_refused(
 
 
 async def test_the_registry_sends_its_client_to_the_token_service_and_the_token_counts(
-    tmp_path: Path, foe: Adversary, dialer: Outbound, issuer: RegistryTokenIssuer, signing_pair: SigningPair,
+    tmp_path: Path,
+    foe: Adversary,
+    dialer: EgressClient,
+    issuer: RegistryTokenIssuer,
+    signing_pair: SigningPair,
     repository: str,
-) -> None:  # fmt: skip
+) -> None:
     bundle = tmp_path / "bundle.pem"
     bundle.write_bytes(signing_pair.certificate_pem)
 
     async def service(asked: Asked, writer: asyncio.StreamWriter) -> None:
-        known = asked.headers.get("authorization") == Password("publisher", "secret").header
+        known = asked.headers.get("authorization") == RegistryPassword("publisher", "secret").header
         query = parse_qs(urlsplit(asked.path).query)
         assert query["service"] == [SERVICE]
         allowed = frozenset({"pull", "push"}) if known else frozenset()
@@ -125,7 +132,7 @@ async def test_the_registry_sends_its_client_to_the_token_service_and_the_token_
     with running_registry(tmp_path, {"token": token}) as started:
         place = RegistryPlace(
             started.url,
-            credentials=Password("publisher", "secret"),
+            credentials=RegistryPassword("publisher", "secret"),
             token_hosts=frozenset({foe.authority}),
             patience=BRIEF,
         )
@@ -144,7 +151,7 @@ async def test_the_registry_sends_its_client_to_the_token_service_and_the_token_
 
 
 async def test_the_token_says_who_for_what_and_how_long(issuer: RegistryTokenIssuer) -> None:
-    issued = issuer.issue("usr_1", [Access("team/app", ("push", "pull"))])
+    issued = issuer.issue("usr_1", [RepositoryAccess("team/app", ("push", "pull"))])
     header, claims = (
         json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))) for part in issued.token.split(".")[:2]
     )
@@ -158,7 +165,11 @@ async def test_the_token_says_who_for_what_and_how_long(issuer: RegistryTokenIss
 
 
 def test_a_token_is_for_repositories_by_their_name_and_known_actions(issuer: RegistryTokenIssuer) -> None:
-    for access in (Access("Team/App", ("pull",)), Access("../x", ("pull",)), Access("team/app", ("admin",))):
+    for access in (
+        RepositoryAccess("Team/App", ("pull",)),
+        RepositoryAccess("../x", ("pull",)),
+        RepositoryAccess("team/app", ("admin",)),
+    ):
         with pytest.raises(Refusal) as caught:
             issuer.issue("usr_1", [access])
         assert caught.value.code is Code.VALIDATION_FAILED
@@ -167,9 +178,11 @@ def test_a_token_is_for_repositories_by_their_name_and_known_actions(issuer: Reg
 def test_scopes_are_read_as_the_registrys_clients_write_them() -> None:
     asked = read_scopes(["repository:a/b:pull repository:c:push,pull", "repository:a/b:push", "registry:catalog:*"])
 
-    assert asked == [Access("a/b", ("pull", "push")), Access("c", ("pull", "push"))]
-    assert read_scopes(["repository:a:*"]) == [Access("a", ("pull", "push", "delete"))]
-    assert granted(asked, lambda name: frozenset({"pull"}) if name == "c" else frozenset()) == [Access("c", ("pull",))]
+    assert asked == [RepositoryAccess("a/b", ("pull", "push")), RepositoryAccess("c", ("pull", "push"))]
+    assert read_scopes(["repository:a:*"]) == [RepositoryAccess("a", ("pull", "push", "delete"))]
+    assert granted(asked, lambda name: frozenset({"pull"}) if name == "c" else frozenset()) == [
+        RepositoryAccess("c", ("pull",))
+    ]
     for wrong in ("repository:A:pull", "repository:a", "repository:../x:pull", " ".join(["repository:a:pull"] * 33)):
         with pytest.raises(Refusal):
             read_scopes([wrong])

@@ -18,11 +18,11 @@ from mooring.gateways.registry.image_layer import (
     Packing,
     packing_of,
 )
-from mooring.gateways.registry.image_manifest import Descriptor, digest_of
-from mooring.gateways.registry.image_smoke import Outcome, SmokeLimits, SmokeResult, smoke
+from mooring.gateways.registry.image_manifest import BlobDescriptor, digest_of
+from mooring.gateways.registry.image_smoke import SmokeLimits, SmokeOutcome, SmokeResult, smoke
 from mooring.gateways.registry.registry_push import RegistryPusher
 from mooring.gateways.registry.simulated_registry import SimulatedRegistry
-from mooring.gateways.registry.source_stream import Received, Sink
+from mooring.gateways.registry.source_stream import ReceivedBody, Sink
 from server.tests.support.images import PROGRAM, About, Artifact, Layer, archive, image, index, layer, payload, push
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +44,7 @@ async def tried(artifact: Artifact, limits: SmokeLimits | None = None) -> SmokeR
 
 
 def failures(result: SmokeResult) -> list[tuple[str, Code | None]]:
-    return [(each.name, each.code) for each in result.checks if each.outcome is Outcome.FAILED]
+    return [(each.name, each.code) for each in result.checks if each.outcome is SmokeOutcome.FAILED]
 
 
 @pytest.mark.real_part("registry")
@@ -122,7 +122,7 @@ async def test_what_was_tampered_with_or_is_missing_fails_with_its_own_code(part
 
 async def test_a_registry_that_cannot_be_asked_is_no_result() -> None:
     class Failing(SimulatedRegistry):
-        async def read_blob(self, repository: str, wanted: Descriptor, sink: Sink | None = None) -> Received:
+        async def read_blob(self, repository: str, wanted: BlobDescriptor, sink: Sink | None = None) -> ReceivedBody:
             raise Refusal(Code.SOURCE_TOO_SLOW, "it is slow")
 
     made = image()
@@ -169,7 +169,7 @@ async def test_the_program_is_found_where_it_would_be_started(
 
     assert result.passed
     assert result.checks[-1].name == "entry_point"
-    assert result.checks[-1].outcome is Outcome.PASSED
+    assert result.checks[-1].outcome is SmokeOutcome.PASSED
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ async def test_a_layer_of_an_unknown_packing_is_hashed_and_nothing_is_claimed_of
     result = await tried(image([made]))
 
     assert result.passed
-    assert result.checks[-1].outcome is Outcome.UNKNOWN
+    assert result.checks[-1].outcome is SmokeOutcome.UNKNOWN
 
 
 async def test_a_gzip_bomb_is_refused_with_its_own_code_in_little_memory() -> None:

@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.gateways.egress import OpenAnswer, OutboundRequest
-from mooring.gateways.registry.source_stream import Patience, SourceReader, Wanted
+from mooring.gateways.egress import EgressRequest, OpenEgressAnswer
+from mooring.gateways.registry.source_stream import BodyRequest, SourceReader, SourceTimeouts
 from tests.support.waiting import linger
 
-PATIENCE: Final = Patience(window_seconds=30.0, window_bytes=1_000, silence_seconds=60.0, attempts=1)
+PATIENCE: Final = SourceTimeouts(window_seconds=30.0, window_bytes=1_000, silence_seconds=60.0, attempts=1)
 Gap = tuple[float, int]  # so long nothing comes, and then so many bytes
 
 
@@ -55,17 +55,21 @@ class Played:
         await asyncio.Event().wait()
 
     @asynccontextmanager
-    async def open(self, request: OutboundRequest) -> AsyncIterator[OpenAnswer]:
+    async def open(self, request: EgressRequest) -> AsyncIterator[OpenEgressAnswer]:
         """The answer; its body comes when it comes."""
-        yield OpenAnswer(httpx.Response(200, content=self._body()), ip_address("192.0.2.1"), request.answer_limit_bytes)
+        yield OpenEgressAnswer(
+            httpx.Response(200, content=self._body()), ip_address("192.0.2.1"), request.answer_limit_bytes
+        )
 
 
-def ended(gaps: Sequence[Gap], patience: Patience = PATIENCE) -> tuple[Code, float]:
+def ended(gaps: Sequence[Gap], patience: SourceTimeouts = PATIENCE) -> tuple[Code, float]:
     """How reading ends that was not worth going on with, and when."""
 
     async def read() -> tuple[Code, float]:
         with pytest.raises(Refusal) as refused:
-            await SourceReader(Played(gaps), patience=patience).stream(Wanted("http://source.example/w", 1_000_000))
+            await SourceReader(Played(gaps), patience=patience).stream(
+                BodyRequest("http://source.example/w", 1_000_000)
+            )
         return refused.value.code, asyncio.get_running_loop().time()
 
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
@@ -95,5 +99,5 @@ def test_what_drips_is_too_slow_and_what_says_nothing_has_stalled(gaps: list[Gap
 
 
 def test_where_no_silence_is_counted_both_are_too_slow() -> None:
-    uncounted = Patience(window_seconds=30.0, window_bytes=1_000, attempts=1)
+    uncounted = SourceTimeouts(window_seconds=30.0, window_bytes=1_000, attempts=1)
     assert {ended(gaps, uncounted)[0] for gaps in ([], [(1.0, 1)] * 60)} == {Code.SOURCE_TOO_SLOW}

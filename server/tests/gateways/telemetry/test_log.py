@@ -13,16 +13,16 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mooring.api.trace import Traced
+from mooring.api.trace import RequestTrace
 from mooring.core.identity.caller import ANONYMOUS, Caller
 from mooring.core.kernel.decision import Actor, PrincipalKind
 from mooring.core.kernel.permissions import Authority, Place, Scope
 from mooring.gateways.telemetry.instruments import Telemetry, bound, configure_logging
-from mooring.gateways.telemetry.log import MASK, Lines, is_sensitive, mask
+from mooring.gateways.telemetry.log import MASK, LogOutput, is_sensitive, mask
 
 BODY = "01m7gkb3xcnvwxkmhw0gsmppk2"
 TENANT, PROJECT, USER, TOKEN = f"ten_{BODY}", f"prj_{BODY}", f"usr_{BODY}", f"tok_{BODY}"
-TRACED = Traced("cor_1", "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", None)
+TRACED = RequestTrace("cor_1", "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", None)
 ROUTE = "GET /api/v1/projects/{project_id}/service-accounts"
 CALLER = Caller(Actor(PrincipalKind.USER, USER, TOKEN), TENANT, Authority())
 SECRET_TOKEN = "mrgp_Zx9-secret_value_0123456789abcdefghijkl"
@@ -35,7 +35,7 @@ def stream() -> io.StringIO:
 
 @pytest.fixture
 def telemetry(stream: io.StringIO) -> Telemetry:
-    return Telemetry(lines=Lines("info", "json", stream))
+    return Telemetry(lines=LogOutput("info", "json", stream))
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_probes_are_lines_only_for_whoever_debugs_and_when_they_fail(
     assert lines_of(stream)[0]["level"] == "warning"
 
     debugging = io.StringIO()
-    observe(Telemetry(lines=Lines("debug", "json", debugging)), route=f"GET {probe}")
+    observe(Telemetry(lines=LogOutput("debug", "json", debugging)), route=f"GET {probe}")
     assert lines_of(debugging)[0]["level"] == "debug"
 
 
@@ -171,7 +171,7 @@ async def test_lines_from_deep_inside_carry_the_labels_of_their_own_request(stre
         logging.getLogger("mooring.hub").warning("request %d is deep inside", number)
 
     async def request(number: int) -> None:
-        with telemetry.request("GET", Traced(f"cor_{number}", "a" * 32, "b" * 16, None)) as observed:
+        with telemetry.request("GET", RequestTrace(f"cor_{number}", "a" * 32, "b" * 16, None)) as observed:
             observed.caller, observed.place = CALLER, Place(Scope.PROJECT, None, PROJECT)
             await asyncio.create_task(deep(number))
 
@@ -265,7 +265,7 @@ def test_a_line_that_cannot_be_written_is_counted_and_fails_nothing(telemetry: T
 
 
 def test_lines_for_people_say_the_same_and_show_the_traceback(stream: io.StringIO) -> None:
-    telemetry = Telemetry(lines=Lines("info", "console", stream))
+    telemetry = Telemetry(lines=LogOutput("info", "console", stream))
     with telemetry.request("GET", TRACED) as observed:
         observed.route = ROUTE
         secret_local = SECRET_TOKEN
@@ -344,7 +344,7 @@ def test_no_secret_comes_out_wherever_it_was_put(leak: str, format: str, stream:
 def test_no_token_comes_out_in_any_company(before: str, body: str, kind: str) -> None:
     stream = io.StringIO()
     token = f"mrg{kind}_{body}"
-    log = Lines("info", "json", stream).log
+    log = LogOutput("info", "json", stream).log
     log.info(before + token, note={"x": [before + token]})
 
     assert token not in stream.getvalue()

@@ -6,11 +6,11 @@ import io
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mooring.api.trace import Traced
+from mooring.api.trace import RequestTrace
 from mooring.gateways.telemetry.instruments import METRICS_MEDIA_TYPE, Telemetry
-from mooring.gateways.telemetry.log import Lines
+from mooring.gateways.telemetry.log import LogOutput
 
-TRACED = Traced("cor_1", "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", None)
+TRACED = RequestTrace("cor_1", "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", None)
 ROUTE = "GET /api/v1/projects/{project_id}/service-accounts"
 
 
@@ -21,7 +21,7 @@ def stream() -> io.StringIO:
 
 @pytest.fixture
 def telemetry(stream: io.StringIO) -> Telemetry:
-    return Telemetry(lines=Lines("info", "json", stream))
+    return Telemetry(lines=LogOutput("info", "json", stream))
 
 
 def observe(telemetry: Telemetry, method: str = "GET", **known: object) -> None:
@@ -124,7 +124,7 @@ def test_the_rounds_of_a_worker_are_counted_by_their_outcome(telemetry: Telemetr
 
 
 def test_two_of_them_in_one_process_count_apart(telemetry: Telemetry) -> None:
-    other = Telemetry(lines=Lines("error", "json", io.StringIO()))
+    other = Telemetry(lines=LogOutput("error", "json", io.StringIO()))
     observe(other)
 
     assert samples(telemetry, "mooring_http_requests_total") == {}

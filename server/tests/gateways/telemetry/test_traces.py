@@ -13,13 +13,13 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.sdk.trace import SpanProcessor
 
-from mooring.api.trace import Traced
+from mooring.api.trace import RequestTrace
 from mooring.core.identity.caller import Caller
 from mooring.core.kernel.decision import Actor, PrincipalKind
 from mooring.core.kernel.permissions import Authority, Place, Scope
 from mooring.gateways.telemetry.instruments import Telemetry, bound, span, wants_traces
-from mooring.gateways.telemetry.log import MASK, Lines
-from mooring.gateways.telemetry.otlp import Tracing
+from mooring.gateways.telemetry.log import MASK, LogOutput
+from mooring.gateways.telemetry.otlp import OtlpTracing
 
 BODY = "01m7gkb3xcnvwxkmhw0gsmppk2"
 TRACE, SPAN, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "00f067aa0ba902b7"
@@ -75,7 +75,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 
 def telemetry_to(endpoint: str) -> Telemetry:
-    return Telemetry(lines=Lines("critical", "json", io.StringIO()), otlp_endpoint=endpoint)
+    return Telemetry(lines=LogOutput("critical", "json", io.StringIO()), otlp_endpoint=endpoint)
 
 
 def attributes(values: "list[KeyValue]") -> dict[str, object]:
@@ -84,7 +84,7 @@ def attributes(values: "list[KeyValue]") -> dict[str, object]:
 
 def test_a_request_is_a_span_with_the_ids_that_its_answer_states(receiver: Receiver) -> None:
     telemetry = telemetry_to(receiver.address)
-    with telemetry.request("POST", Traced("cor_1", TRACE, SPAN, PARENT)) as observed:
+    with telemetry.request("POST", RequestTrace("cor_1", TRACE, SPAN, PARENT)) as observed:
         observed.route = "POST /api/v1/projects/{project_id}/service-accounts"
         observed.caller, observed.place = CALLER, Place(Scope.PROJECT, None, f"prj_{BODY}")
         observed.status = 201
@@ -116,7 +116,7 @@ def test_a_request_is_a_span_with_the_ids_that_its_answer_states(receiver: Recei
 
 def test_a_request_without_a_parent_begins_the_trace_that_its_answer_states(receiver: Receiver) -> None:
     telemetry = telemetry_to(f"{receiver.address}/v1/traces/")
-    with telemetry.request("GET", Traced("cor_1", TRACE, SPAN, None)):
+    with telemetry.request("GET", RequestTrace("cor_1", TRACE, SPAN, None)):
         pass
     telemetry.close(60)
 
@@ -127,7 +127,7 @@ def test_a_request_without_a_parent_begins_the_trace_that_its_answer_states(rece
 
 def test_spans_within_a_request_hang_below_it(receiver: Receiver) -> None:
     telemetry = telemetry_to(receiver.address)
-    with telemetry.request("GET", Traced("cor_1", TRACE, SPAN, None)), span("load", rows=3, none=None):
+    with telemetry.request("GET", RequestTrace("cor_1", TRACE, SPAN, None)), span("load", rows=3, none=None):
         with span("decide", note=f"mrgp_{'x' * 30}", password="hunter2"):
             pass
         with bound(project_id=f"prj_{BODY}"), span("apply"):
@@ -145,7 +145,7 @@ def test_spans_within_a_request_hang_below_it(receiver: Receiver) -> None:
 
 def test_a_failure_is_named_by_its_kind_and_told_to_the_log_only(receiver: Receiver) -> None:
     telemetry = telemetry_to(receiver.address)
-    with telemetry.request("GET", Traced("cor_1", TRACE, SPAN, None)) as observed:
+    with telemetry.request("GET", RequestTrace("cor_1", TRACE, SPAN, None)) as observed:
         with pytest.raises(ConnectionError), span("apply"):
             raise ConnectionError("hunter2")
         observed.failed(ConnectionError("hunter2"))
@@ -161,7 +161,7 @@ def test_a_failure_is_named_by_its_kind_and_told_to_the_log_only(receiver: Recei
 
 def test_a_caller_that_does_not_want_to_be_sampled_is_not(receiver: Receiver) -> None:
     telemetry = telemetry_to(receiver.address)
-    with telemetry.request("GET", Traced("cor_1", TRACE, SPAN, PARENT, "00")), span("load"):
+    with telemetry.request("GET", RequestTrace("cor_1", TRACE, SPAN, PARENT, "00")), span("load"):
         pass
     telemetry.close(60)
 
@@ -187,7 +187,7 @@ def test_the_variables_of_opentelemetry_are_honoured(receiver: Receiver, monkeyp
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.address)
     monkeypatch.setenv("OTEL_SERVICE_NAME", "mooring-east")
     telemetry = telemetry_to("")
-    with telemetry.request("GET", Traced("cor_1", TRACE, SPAN, None)):
+    with telemetry.request("GET", RequestTrace("cor_1", TRACE, SPAN, None)):
         pass
     telemetry.close(60)
 
@@ -242,7 +242,7 @@ class Held(SpanProcessor):
 
 def test_traces_that_cannot_be_sent_do_not_hold_up_the_end(receiver: Receiver) -> None:
     telemetry, held = telemetry_to(receiver.address), Held()
-    assert isinstance(telemetry.tracing, Tracing)
+    assert isinstance(telemetry.tracing, OtlpTracing)
     telemetry.tracing._provider.add_span_processor(held)
     ending = threading.Thread(target=telemetry.close, args=(0.05,), daemon=True)
     ending.start()

@@ -50,5 +50,11 @@ async def test_a_database_without_checks_has_the_lifecycles_edges_once() -> None
         await migrate(url)
         rows = await fetch(url, "SELECT trigger FROM lifecycle_edge WHERE machine = 'artifact_check'")
     assert sorted(row["trigger"] for row in rows) == [
-        "birth", "cancel", "cancel", "fail", "lose_lease", "start", "succeed",
-    ]  # fmt: skip
+        "birth",
+        "cancel",
+        "cancel",
+        "fail",
+        "lose_lease",
+        "start",
+        "succeed",
+    ]

@@ -16,7 +16,7 @@ import pytest
 from mooring.core.catalog.artifact_promotion import NEEDS
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
 from mooring.core.catalog.trust_lifecycle import TRUST
-from mooring.core.kernel.decision import Change, Insert
+from mooring.core.kernel.decision import Insert, Update
 from mooring.core.kernel.errors import Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
@@ -142,13 +142,13 @@ async def test_a_version_changes_while_it_is_a_draft_and_never_again(ground: Gro
     await artifact_in(ground, S.STAGED, digest)
     version = await version_in(ground, S.DRAFT, digest)
     other: dict[str, object] = {"manifest": {"release_notes": "new"}, "manifest_digest": f"sha256:{'e' * 64}"}
-    await ground.write(Change("app_version", version.id, 0, other))
-    await ground.write(Change("app_version", version.id, 1, {"manifest": {}, "manifest_digest": MANIFEST_DIGEST}))
+    await ground.write(Update("app_version", version.id, 0, other))
+    await ground.write(Update("app_version", version.id, 1, {"manifest": {}, "manifest_digest": MANIFEST_DIGEST}))
     await ground.move(version, path(PROMOTION, S.STAGED)[0])
     changes: list[dict[str, object]] = [{name: value} for name, value in other.items()]
     changes += [{"digests": []}, {"staged_digest": None}]
     for changed in changes:
-        name = await refused_by(ground.write(Change("app_version", version.id, 2, changed)))
+        name = await refused_by(ground.write(Update("app_version", version.id, 2, changed)))
         assert name == "app_version_is_immutable"
 
 
@@ -156,7 +156,7 @@ async def test_the_number_of_a_version_never_changes_and_is_one_apps_once(ground
     version = await version_in(ground, S.DRAFT)
     for changed in ({"version": "9.9.9"}, {"version_order": "x"}, {"app_slug": "another"}):
         assert (
-            await refused_by(ground.write(Change("app_version", version.id, 0, changed))) == "app_version_is_immutable"
+            await refused_by(ground.write(Update("app_version", version.id, 0, changed))) == "app_version_is_immutable"
         )
     row = await ground.database.fetchrow(
         PLATFORM, "SELECT version, version_order FROM app_version WHERE id = $1", version.id
@@ -185,10 +185,15 @@ async def test_only_a_canary_has_a_percentage(ground: Ground) -> None:
 def hold(ground: Ground, digest: str, version_id: str) -> Insert:
     """Something of the project's that uses the digest through the version."""
     row: dict[str, Any] = {
-        "id": CLOCK.mint(Prefix.ARTIFACT_HOLD), "tenant_id": ground.tenant_id, "project_id": ground.project_id,
-        "digest": digest, "holder_noun": "instance", "holder_id": CLOCK.mint(Prefix.INSTANCE),
-        "version_id": version_id, "created_at": CLOCK.now(),
-    }  # fmt: skip
+        "id": CLOCK.mint(Prefix.ARTIFACT_HOLD),
+        "tenant_id": ground.tenant_id,
+        "project_id": ground.project_id,
+        "digest": digest,
+        "holder_noun": "instance",
+        "holder_id": CLOCK.mint(Prefix.INSTANCE),
+        "version_id": version_id,
+        "created_at": CLOCK.now(),
+    }
     return Insert("artifact_hold", row)
 
 
@@ -220,10 +225,14 @@ async def test_raced_from_both_sides_no_version_is_ever_ahead(database: Database
         withdraw = next(edge for edge in PROMOTION.edges if edge.source is S.STAGED and edge.target is S.RETIRED)
         rollback = next(edge for edge in PROMOTION.edges if edge.source is S.CANARY and edge.target is S.STAGED)
         moves = [
-            ground.move(versions[0], activate), ground.move(versions[1], rollback), ground.move(versions[2], activate),
-            ground.move(artifact, deprecate), ground.move(staged, withdraw),
-            ground.write(hold(ground, digest, staged.id)), ground.write(hold(ground, digest, staged.id)),
-        ]  # fmt: skip
+            ground.move(versions[0], activate),
+            ground.move(versions[1], rollback),
+            ground.move(versions[2], activate),
+            ground.move(artifact, deprecate),
+            ground.move(staged, withdraw),
+            ground.write(hold(ground, digest, staged.id)),
+            ground.write(hold(ground, digest, staged.id)),
+        ]
         random.shuffle(moves)
         for outcome in await asyncio.gather(*moves, return_exceptions=True):
             assert not isinstance(outcome, BaseException) or isinstance(outcome, Refusal | StaleWrite), outcome
@@ -274,10 +283,17 @@ async def test_a_slug_means_one_app_within_one_tenants_sight(database: Database,
 async def test_an_entitlement_names_an_app_that_the_tenant_sees(database: Database, ground: Ground) -> None:
     other = await make_ground(database, "unseen")
     row: dict[str, object] = {
-        "id": CLOCK.mint(Prefix.ENTITLEMENT), "tenant_id": ground.tenant_id, "project_id": ground.project_id,
-        "app_id": other.app_id, "app_slug": "app", "enabled": True, "rules": {}, "agreed_actions": [],
-        "created_at": CLOCK.now(), "updated_at": CLOCK.now(),
-    }  # fmt: skip
+        "id": CLOCK.mint(Prefix.ENTITLEMENT),
+        "tenant_id": ground.tenant_id,
+        "project_id": ground.project_id,
+        "app_id": other.app_id,
+        "app_slug": "app",
+        "enabled": True,
+        "rules": {},
+        "agreed_actions": [],
+        "created_at": CLOCK.now(),
+        "updated_at": CLOCK.now(),
+    }
     assert await refused_by(ground.write(Insert("entitlement", row))) == "entitlement_app_is_in_sight"
     assert await refused_by(ground.write(Insert("entitlement", row), acting=PLATFORM)) == "entitlement_app_is_in_sight"
     own = replace(Insert("entitlement", row), row=row | {"app_id": ground.app_id})

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from mooring.commands.fleet.node import BATCH
-from mooring.storage.fleet.node_presence import Presence
+from mooring.storage.fleet.node_presence import NodePresence
 from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.nodes import NodeWatch
 from server.tests.conftest import World
@@ -108,7 +108,7 @@ async def test_an_older_sign_of_life_from_another_replica_takes_nothing_back(wor
 
 
 async def test_what_another_writer_holds_is_written_the_next_time(world: World) -> None:
-    machine, services, presence = await ready(world), world.running.platform.services, Presence()
+    machine, services, presence = await ready(world), world.running.platform.services, NodePresence()
     now = services.clock.now()
     async with services.database.connection(PLATFORM) as connection, connection.transaction():
         await connection.execute("SELECT FROM node FOR UPDATE")
@@ -119,7 +119,7 @@ async def test_what_another_writer_holds_is_written_the_next_time(world: World) 
 
 
 async def test_a_retired_node_is_heard_of_in_vain(world: World) -> None:
-    machine, services, presence = await ready(world), world.running.platform.services, Presence()
+    machine, services, presence = await ready(world), world.running.platform.services, NodePresence()
     body = {"reason": "the machine goes back to its vendor"}
     await world.admin.post(f"{NODES}/{machine.node_id}/retire", json=body)
     presence.seen(machine.node_id, services.clock.now())

@@ -16,28 +16,28 @@ import pytest
 
 from mooring.commands.services import Services
 from mooring.core.catalog.compatibility import CapacityShape
-from mooring.core.catalog.policy import Chain
+from mooring.core.catalog.policy import PolicyChain
 from mooring.core.fleet.allocation import (
     ALLOCATION,
+    AllocationContext,
+    AllocationRequest,
     AllocationState,
     AllocationTrigger,
-    AllocationWish,
-    Asking,
-    Holding,
+    ProjectHolding,
     release_allocation,
     request_allocations,
 )
 from mooring.core.fleet.allocation_reconcile import place_allocations
-from mooring.core.fleet.placement import Board, Request
+from mooring.core.fleet.placement import PlacementBoard, PlacementRequest
 from mooring.core.fleet.project_network import plan_network, pool_of
-from mooring.core.kernel.decision import Change, Move, Write
+from mooring.core.kernel.decision import StateChange, Update, Write
 from mooring.core.kernel.errors import Refusal
 from mooring.settings import Settings
 from mooring.storage.fleet import allocation as allocations
 from mooring.storage.fleet import placement
 from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSettings
 from mooring.storage.kernel.unit_of_work import StaleWrite, apply
-from mooring.workers.allocation_reconciler import Runtime
+from mooring.workers.allocation_reconciler import AllocationReconciler
 from server.tests.conftest import Running, World
 from server.tests.support.fleet import Fleet
 from server.tests.support.lifecycle_rows import CLOCK, context
@@ -99,14 +99,14 @@ class Observer:
 
 
 @asynccontextmanager
-async def placers(running: Running, settings: Settings, count: int) -> AsyncIterator[Sequence[Runtime]]:
+async def placers(running: Running, settings: Settings, count: int) -> AsyncIterator[Sequence[AllocationReconciler]]:
     """Workers with connections of their own."""
     databases = [Database(PoolSettings(settings.database_url, 2, acquire_timeout_seconds=60.0)) for _ in range(count)]
     try:
         for each in databases:
             await each.open()
         services: Services = running.platform.services
-        yield [Runtime(replace(services, database=each)) for each in databases]
+        yield [AllocationReconciler(replace(services, database=each)) for each in databases]
     finally:
         for each in databases:
             await each.close()
@@ -122,8 +122,8 @@ async def ask(world: World, slug: str, shape: str, counts: Sequence[int]) -> Non
     terms = await allocations.terms(fleet.database, acting, sku)
     assert terms is not None
     for count in counts:
-        asking = Asking(tenant.id, project_id, terms, Chain([]), Holding(0, 0, 0), 3_600)
-        wish = AllocationWish(CapacityShape(shape), sku, count)
+        asking = AllocationContext(tenant.id, project_id, terms, PolicyChain([]), ProjectHolding(0, 0, 0), 3_600)
+        wish = AllocationRequest(CapacityShape(shape), sku, count)
         now = context()
         await apply(fleet.database, acting, now, request_allocations(now, asking, wish, [None], None))
 
@@ -166,7 +166,7 @@ async def test_what_is_given_back_while_others_are_placed_is_never_given_twice(
         await fleet.node(4)
     await ask(world, "churn", "gpu_slice", [1, 2, 1] * 12)
     observer = Observer(database)
-    runner = Runtime(world.running.platform.services)
+    runner = AllocationReconciler(world.running.platform.services)
     async with placers(world.running, settings, PLACERS) as workers, observer.watching():
         for _ in range(6):
             await asyncio.gather(*(worker.tick() for worker in workers), give_back_some(database))
@@ -203,8 +203,8 @@ async def test_of_two_who_planned_the_same_slots_one_wins_and_nothing_of_the_oth
     decided = []
     for each in waiting:
         allocation = each.allocation
-        wish = Request(allocation.id, allocation.project_id, CapacityShape.GPU_SLICE, allocation.gpu_model, 2)
-        plan = Board(nodes).place([wish])
+        wish = PlacementRequest(allocation.id, allocation.project_id, CapacityShape.GPU_SLICE, allocation.gpu_model, 2)
+        plan = PlacementBoard(nodes).place([wish])
         seen = await placement.networks(database, node_id)
         now = context()
         home = (node_id, allocation.tenant_id, allocation.project_id)
@@ -234,26 +234,31 @@ async def test_the_database_refuses_what_no_placer_should_do(world: World) -> No
     fleet = Fleet(database)
     node_id = await fleet.node(2)
     await ask(world, "strict", "gpu_slice", [1])
-    await Runtime(world.running.platform.services).tick()
+    await AllocationReconciler(world.running.platform.services).tick()
     await ask(world, "waits", "gpu_slice", [1])
     placed, waits = await database.fetch(PLATFORM, "SELECT * FROM allocation ORDER BY id")
     free, claimed = await database.fetch(PLATFORM, "SELECT * FROM slot ORDER BY status DESC")
     network_id = await database.fetchval(PLATFORM, "SELECT id FROM project_network")
     assert (free["status"], claimed["status"]) == ("free", "claimed")
 
-    def slot(row: asyncpg.Record, status: str, allocation_id: str | None) -> Change:
-        return Change("slot", row["id"], row["revision"], {"status": status, "allocation_id": allocation_id})
+    def slot(row: asyncpg.Record, status: str, allocation_id: str | None) -> Update:
+        return Update("slot", row["id"], row["revision"], {"status": status, "allocation_id": allocation_id})
 
     assert await refused(fleet, slot(claimed, "free", None)) == "slot_freed_is_proven"
     assert await refused(fleet, slot(free, "claimed", waits["id"])) == "slot_claim_stands_on_the_node"
-    moved_in = Change("allocation", waits["id"], 0, {"node_id": node_id, "address": placed["address"]})
+    moved_in = Update("allocation", waits["id"], 0, {"node_id": node_id, "address": placed["address"]})
     assert await refused(fleet, moved_in) == "allocation_address_taken"
-    renamed = Change("project_network", network_id, 0, {"subnet": "10.64.9.0/24"})
+    renamed = Update("project_network", network_id, 0, {"subnet": "10.64.9.0/24"})
     assert await refused(fleet, renamed) == "project_network_is_idle"
-    place = Move(
-        "allocation", waits["id"], ALLOCATION, ALLOCATION.step(S.REQUESTED, T.PROVISION), 0, waits["tenant_id"],
+    place = StateChange(
+        "allocation",
+        waits["id"],
+        ALLOCATION,
+        ALLOCATION.step(S.REQUESTED, T.PROVISION),
+        0,
+        waits["tenant_id"],
         {"node_id": node_id},
-    )  # fmt: skip
+    )
     assert await refused(fleet, place) == "allocation_has_its_slots"
 
 
@@ -262,17 +267,19 @@ async def test_the_database_takes_no_end_without_its_proof(world: World) -> None
     fleet = Fleet(database)
     await fleet.node(1)
     await ask(world, "strict", "gpu_slice", [1])
-    await Runtime(world.running.platform.services).tick()
+    await AllocationReconciler(world.running.platform.services).tick()
     (row,) = await database.fetch(PLATFORM, "SELECT * FROM allocation")
     (held,) = await database.fetch(PLATFORM, "SELECT * FROM slot")
 
-    def step(number: int, source: AllocationState, trigger: AllocationTrigger, **columns: object) -> Move:
+    def step(number: int, source: AllocationState, trigger: AllocationTrigger, **columns: object) -> StateChange:
         edge = ALLOCATION.step(source, trigger)
-        return Move("allocation", row["id"], ALLOCATION, edge, row["generation"] + number, row["tenant_id"], columns)
+        return StateChange(
+            "allocation", row["id"], ALLOCATION, edge, row["generation"] + number, row["tenant_id"], columns
+        )
 
     await fleet.write(step(0, S.PROVISIONING, T.FAIL, failed_at=CLOCK.now(), failure_code="any"))
     await fleet.write(step(1, S.FAILED, T.RELEASE, releasing_at=CLOCK.now()))
-    freed = Change("slot", held["id"], held["revision"], {"status": "free", "allocation_id": None})
+    freed = Update("slot", held["id"], held["revision"], {"status": "free", "allocation_id": None})
     for proof in ("receipts", "nothing_started", "written_off"):
         end = step(2, S.RELEASING, T.FINISH_TEARDOWN, released_at=CLOCK.now(), teardown_proof=proof)
         assert await refused(fleet, end) == "allocation_released_is_proven"

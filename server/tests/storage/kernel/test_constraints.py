@@ -1,9 +1,9 @@
 """The database's constraints against the program's table of them, both ways.
 
-A constraint that a caller's request can meet is an error of the catalogue (`storage/kernel/constraints.py`). Every other one
-stands here under the reason why no request meets it: a new constraint must be sorted into one or the other. And every
-reference from one thing of a tenant's to another carries the tenant, so that a reference across tenants cannot be
-written down.
+A constraint that a caller's request can meet is an error of the catalogue (`storage/kernel/constraints.py`). Every
+other one stands here under the reason why no request meets it: a new constraint must be sorted into one or the other.
+And every reference from one thing of a tenant's to another carries the tenant, so that a reference across tenants
+cannot be written down.
 """
 
 import re
@@ -289,9 +289,12 @@ async def test_every_reference_between_things_of_a_tenant_carries_the_tenant(dat
     for name, (source, (column,)) in plain.items():
         of_platform = column.endswith("node_id") or name in (
             "service_account_app_id_fkey",
-            "break_glass_user_id_fkey", "entitlement_app_id_fkey", "instance_app_id_fkey", "instance_version_id_fkey",
+            "break_glass_user_id_fkey",
+            "entitlement_app_id_fkey",
+            "instance_app_id_fkey",
+            "instance_version_id_fkey",
             "member_version_id_fkey",
-        )  # fmt: skip
+        )
         assert of_platform or (source, column) in composite, f"{name} has no composite one beside it"
 
 

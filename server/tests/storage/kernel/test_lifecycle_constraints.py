@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from mooring.core.kernel.decision import Insert, Move
+from mooring.core.kernel.decision import Insert, StateChange
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.core.kernel.lifecycle import AnyMachine, Edge, Who
+from mooring.core.kernel.lifecycle import AnyLifecycle, Transition, Who
 from mooring.storage.kernel.constraints import REFUSALS
 from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
 from mooring.storage.kernel.unit_of_work import BIRTH, PLATFORM_OWNER
@@ -61,7 +61,7 @@ async def standing(ground: Ground, subject: Subject) -> tuple[str, int]:
 
 
 @every_home
-async def test_every_legal_edge_commits(ground: Ground, noun: str, machine: AnyMachine) -> None:
+async def test_every_legal_edge_commits(ground: Ground, noun: str, machine: AnyLifecycle) -> None:
     for edge in machine.edges:
         before = await ground.subject(noun, machine, edge.source)
         after = await ground.move(before, edge)
@@ -69,7 +69,7 @@ async def test_every_legal_edge_commits(ground: Ground, noun: str, machine: AnyM
 
 
 @every_home
-async def test_every_triple_that_is_no_edge_is_refused(ground: Ground, noun: str, machine: AnyMachine) -> None:
+async def test_every_triple_that_is_no_edge_is_refused(ground: Ground, noun: str, machine: AnyLifecycle) -> None:
     legal = {(edge.source, edge.trigger, edge.target) for edge in machine.edges}
     subjects = {state: await ground.subject(noun, machine, state) for state in machine.states}
     tried = 0
@@ -87,7 +87,7 @@ async def test_every_triple_that_is_no_edge_is_refused(ground: Ground, noun: str
 
 @every_home
 async def test_a_legal_edge_from_a_state_that_the_row_is_not_in_is_refused(
-    ground: Ground, noun: str, machine: AnyMachine
+    ground: Ground, noun: str, machine: AnyLifecycle
 ) -> None:
     for state in machine.states:
         subject = await ground.subject(noun, machine, state)
@@ -99,7 +99,7 @@ async def test_a_legal_edge_from_a_state_that_the_row_is_not_in_is_refused(
 
 
 @every_home
-async def test_no_row_is_born_outside_of_the_first_state(ground: Ground, noun: str, machine: AnyMachine) -> None:
+async def test_no_row_is_born_outside_of_the_first_state(ground: Ground, noun: str, machine: AnyLifecycle) -> None:
     for state in machine.states:
         for trigger in (BIRTH, *machine.triggers.__members__.values()):
             if (state, trigger) != (machine.initial, BIRTH):
@@ -109,7 +109,7 @@ async def test_no_row_is_born_outside_of_the_first_state(ground: Ground, noun: s
 
 
 @every_home
-async def test_no_row_is_born_without_its_transition(ground: Ground, noun: str, machine: AnyMachine) -> None:
+async def test_no_row_is_born_without_its_transition(ground: Ground, noun: str, machine: AnyLifecycle) -> None:
     status, generation = columns_of(machine)
     others = tuple(each for each in machines_of(noun) if each is not machine)
     around = await ground.shared_instance() if noun == "attachment" else {}
@@ -121,7 +121,7 @@ async def test_no_row_is_born_without_its_transition(ground: Ground, noun: str, 
 
 
 @every_home
-async def test_a_status_is_not_edited_without_its_transition(ground: Ground, noun: str, machine: AnyMachine) -> None:
+async def test_a_status_is_not_edited_without_its_transition(ground: Ground, noun: str, machine: AnyLifecycle) -> None:
     status, generation = columns_of(machine)
     for state in machine.states:
         subject = await ground.subject(noun, machine, state)
@@ -135,7 +135,7 @@ async def test_a_status_is_not_edited_without_its_transition(ground: Ground, nou
 
 
 @every_home
-async def test_a_generation_is_neither_rewound_nor_jumped(ground: Ground, noun: str, machine: AnyMachine) -> None:
+async def test_a_generation_is_neither_rewound_nor_jumped(ground: Ground, noun: str, machine: AnyLifecycle) -> None:
     status, generation = columns_of(machine)
     edge = machine.edges[0]
     subject = await ground.move(await ground.subject(noun, machine, edge.source), edge)
@@ -149,7 +149,7 @@ async def test_a_generation_is_neither_rewound_nor_jumped(ground: Ground, noun: 
 
 @every_home
 async def test_a_state_is_refused_without_a_column_that_it_requires(
-    ground: Ground, noun: str, machine: AnyMachine
+    ground: Ground, noun: str, machine: AnyLifecycle
 ) -> None:
     for edge in machine.edges:
         required = machine.requires.get(edge.target, frozenset())
@@ -247,11 +247,11 @@ async def test_what_no_tenant_owns_goes_through_its_lifecycle_as_well(ground: Gr
     for machine in machines_of(artifact):
         edge = machine.edges[0]
         filled = ground.required(machine, edge.target, artifact)
-        move = Move(artifact, str(row["id"]), machine, edge, 0, None, set=filled)
+        move = StateChange(artifact, str(row["id"]), machine, edge, 0, None, set=filled)
         await ground.write(move, acting=PLATFORM)
         assert await standing(ground, Subject(artifact, machine, str(row["id"]), edge.target)) == (edge.target.value, 1)
-        backwards = Edge(edge.target, edge.trigger, edge.source, Who.SYSTEM, "tried")
-        move = Move(artifact, str(row["id"]), machine, backwards, 1, None)
+        backwards = Transition(edge.target, edge.trigger, edge.source, Who.SYSTEM, "tried")
+        move = StateChange(artifact, str(row["id"]), machine, backwards, 1, None)
         assert await refused_by(ground.write(move, acting=PLATFORM)) == "transition_edge_is_legal"
 
 
@@ -260,14 +260,20 @@ def test_every_refusal_of_a_lifecycle_is_an_error_of_the_catalogue() -> None:
         assert REFUSALS[name][0] is Code.ILLEGAL_TRANSITION
 
 
-def step_of(ground: Ground, noun: str, machine: AnyMachine, step: tuple[int, str, str, str]) -> dict[str, object]:
+def step_of(ground: Ground, noun: str, machine: AnyLifecycle, step: tuple[int, str, str, str]) -> dict[str, object]:
     """A row of the table of transitions, of a subject that there is not unless its id is put in."""
     generation, source, trigger, target = step
     return {
-        "machine": machine.name, "subject_id": CLOCK.mint(prefix_of(noun)), "generation": generation,
-        "tenant_id": ground.home(noun).tenant_id or PLATFORM_OWNER, "source": str(source), "trigger": str(trigger),
-        "target": str(target), "occurred_at": CLOCK.now(), "correlation_id": context().correlation_id,
-    }  # fmt: skip
+        "machine": machine.name,
+        "subject_id": CLOCK.mint(prefix_of(noun)),
+        "generation": generation,
+        "tenant_id": ground.home(noun).tenant_id or PLATFORM_OWNER,
+        "source": str(source),
+        "trigger": str(trigger),
+        "target": str(target),
+        "occurred_at": CLOCK.now(),
+        "correlation_id": context().correlation_id,
+    }
 
 
 async def edited(ground: Ground, subject: Subject, columns: dict[str, object]) -> str:

@@ -11,7 +11,7 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.gateways.telemetry.instruments import Telemetry
 from mooring.settings import Settings
 from mooring.storage.kernel import pool
-from mooring.storage.kernel.database import PLATFORM, WITH_KEPT_PLANS, Acting, Database, PoolSettings, Reader
+from mooring.storage.kernel.database import PLATFORM, WITH_KEPT_PLANS, Acting, Database, PoolSettings, RowReader
 from mooring.wiring import platform
 from tests.support.waiting import turns, until
 
@@ -152,7 +152,7 @@ async def test_a_connection_that_the_server_ended_is_replaced(small: Database) -
 async def test_what_is_read_at_one_moment_is_read_again_whole_where_its_connection_was_cut(small: Database) -> None:
     backends: list[int] = []
 
-    async def read(reader: Reader) -> list[int]:
+    async def read(reader: RowReader) -> list[int]:
         seen = [row[0] for row in await reader.fetch(ONE, BACKEND)]
         backends.extend(seen)
         if len(backends) == 1:
@@ -167,10 +167,10 @@ async def test_what_is_read_at_one_moment_is_read_again_whole_where_its_connecti
 
 
 async def test_a_moment_is_for_one_tenant_writes_nothing_and_is_over_when_it_fails(small: Database) -> None:
-    async def of_another(reader: Reader) -> None:
+    async def of_another(reader: RowReader) -> None:
         await reader.fetch(TWO, SPEAKS_FOR)
 
-    async def writing(reader: Reader) -> None:
+    async def writing(reader: RowReader) -> None:
         await reader.fetch(ONE, "DELETE FROM project RETURNING id")
 
     before = await small.fetchval(ONE, BACKEND)

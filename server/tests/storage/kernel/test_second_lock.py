@@ -13,19 +13,19 @@ from unittest.mock import patch
 import asyncpg
 import pytest
 
-from mooring.api.project_tenant_cache import Homes
+from mooring.api.project_tenant_cache import ProjectTenantCache
 from mooring.api.routes import ROUTES
-from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
 from mooring.core.kernel.decision import Insert
-from mooring.core.kernel.ids import Prefix
-from mooring.core.kernel.permissions import Access, Authority, Scope
+from mooring.core.kernel.permissions import AccessDecision, Authority, Scope
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM, TENANT_ROLE, WITH_KEPT_PLANS, Acting, Database
 from server.tests.conftest import World, running_platform
 from server.tests.support.endpoint_rows import a_visit, an_endpoint
-from server.tests.support.lifecycle_rows import CLOCK, HOMES, Ground, prefix_of, refused_by
-from server.tests.support.route_requests import MAKERS, Home, body_of, fresh_name, make_account
+from server.tests.support.lifecycle_rows import HOMES, Ground, refused_by
+from server.tests.support.route_requests import MAKERS, Home, body_of, fresh_name
+from server.tests.support.service_accounts import make_account
 from server.tests.support.task_rows import every_row
+from server.tests.support.tenant_rows import allocation_rows, app_rows, artifact_rows, instance_rows
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -148,88 +148,17 @@ async def _home(world: World, slug: str) -> Home:
     await ground.birth("task", member_id=member)
     other = await ground.birth("member")
     await ground.write(Insert("closing_record", ground.receipt(other)))
-    await _artifact_rows(ground)
-    await _app_rows(ground)
-    await _allocation_rows(ground)
+    await artifact_rows(ground)
+    await app_rows(ground)
+    await allocation_rows(ground)
     await every_row(ground)
-    await _instance_rows(ground)
+    await instance_rows(ground)
     await a_visit(ground, await an_endpoint(ground), "tok_any", tenant.admin_id)
     # The last ones are named by nobody yet, so that naming them breaks no rule but the one that is tried.
     await ground.birth("member")
     await ground.birth("artifact")
     await home.new_user(Scope.TENANT)
     return home
-
-
-async def _instance_rows(ground: Ground) -> None:
-    """That an adapter was there, what an app used, and one more account that nothing names."""
-    place: dict[str, object] = {"tenant_id": ground.tenant_id, "project_id": ground.project_id}
-    now = CLOCK.now()
-    seen = place | {"service_account_id": ground.account_id, "holder": "any", "seen_at": now}
-    used = place | {
-        "id": CLOCK.mint(Prefix.USAGE_RECORD), "instance_id": ground.instance_id, "record_id": "first", "unit": "any",
-        "started_at": now, "ended_at": now, "quantity": 1, "attached_project_id": ground.project_id, "app_slug": "app",
-        "correlation_id": "cor_test", "trace_id": "a" * 32, "created_at": now,
-    }  # fmt: skip
-    await ground.write(Insert("adapter_presence", seen), Insert("usage_record", used), acting=PLATFORM)
-    await ground.birth("operation", member_ids=[await ground.birth("member")])
-    await ground.birth("service_account")
-
-
-async def _artifact_rows(ground: Ground) -> None:
-    """A row of all that stands around an artifact, and one more artifact that nothing names."""
-    digest, now = "sha256:" + "0" * 64, CLOCK.now()
-    artifact_id = await ground.birth("artifact", digest=digest, visibility="project", project_id=ground.project_id)
-    place: dict[str, object] = {"tenant_id": ground.tenant_id}
-    of_artifact = place | {"artifact_id": artifact_id}
-    rows: dict[str, dict[str, object]] = {
-        "artifact_evidence": of_artifact | {"kind": "presence", "digest": digest, "observed_at": now},
-        "artifact_source": place | {"name": "any", "pattern": "https://any.example/*", "created_at": now},
-        "signer_key": place
-        | {"name": "any", "algorithm": "ed25519", "public_key": "k", "fingerprint": "f", "created_at": now},
-        "artifact_hold": place
-        | {"project_id": ground.project_id, "digest": digest, "holder_noun": "instance",
-           "holder_id": ground.instance_id, "created_at": now},
-    }  # fmt: skip
-    for noun, row in rows.items():
-        await ground.write(Insert(noun, {"id": CLOCK.mint(prefix_of(noun)), **row}))
-    await ground.birth("artifact")
-
-
-async def _allocation_rows(ground: Ground) -> None:
-    """A group with an allocation that waits for a task, a network on a node, and one more group that nothing names."""
-    place: dict[str, object] = {
-        "tenant_id": ground.tenant_id, "project_id": ground.project_id, "created_at": CLOCK.now(),
-    }  # fmt: skip
-    group = place | {"id": CLOCK.mint(Prefix.ALLOCATION_GROUP), "name": "group", "same_node": False}
-    await ground.write(Insert("allocation_group", group))
-    await ground.birth("allocation", group_id=group["id"], task_id=await ground.birth("task"))
-    network = {"id": CLOCK.mint(Prefix.PROJECT_NETWORK), "node_id": ground.node_id, "subnet": "10.64.0.0/24"}
-    await ground.write(Insert("project_network", place | network), acting=PLATFORM)
-    await ground.write(Insert("allocation_group", group | {"id": CLOCK.mint(Prefix.ALLOCATION_GROUP)}))
-
-
-async def _app_rows(ground: Ground) -> None:
-    """A row of all that stands around an app, and one more app and version that nothing names."""
-    now, place = CLOCK.now(), {"tenant_id": ground.tenant_id}
-    successor = await ground.birth("app_version")
-    await ground.subject("app_version", PROMOTION, PromotionState.CANARY)  # so that the app is on the catalog's shelf
-    version_id = await ground.birth("app_version", digests=["sha256:" + "1" * 64], superseded_by=successor)
-    dated: dict[str, object] = {"created_at": now, "updated_at": now}
-    rows: dict[str, dict[str, object]] = {
-        "app_version_check": {
-            "version_id": version_id, "name": "lint", "subject": "", "passed": True, "detail": "", "created_at": now,
-        },
-        "policy": {"project_id": ground.project_id, "rules": {}, **dated},
-        "entitlement": {
-            "project_id": ground.project_id, "app_id": ground.app_id, "app_slug": "app", "enabled": True, "rules": {},
-            "agreed_actions": [], **dated,
-        },
-    }  # fmt: skip
-    for noun, row in rows.items():
-        await ground.write(Insert(noun, {"id": CLOCK.mint(prefix_of(noun)), **place, **row}))
-    unused = await ground.app("spare", "unused", "Other words")  # not on the shelf: words are unique in an app
-    await ground.birth("app_version", app_id=unused)
 
 
 async def tenant_session(two: Two) -> asyncpg.Connection:
@@ -333,11 +262,17 @@ async def test_no_row_names_a_thing_of_another_tenant_whoever_writes_it(two: Two
     owned = set(await two.tables())
     keys = await two.database.fetch(PLATFORM, CROSSING)
     meant = {key["name"] for key in keys} | {
-        "membership_stays_home", "app_version_is_immutable", "artifact_hold_digest_is_there",
-        "entitlement_app_is_in_sight", "instance_version_is_of_app", "version_is_in_sight", "instance_claim_pkey",
-        "receipt_is_immutable", "task_owner_of_allocation",
+        "membership_stays_home",
+        "app_version_is_immutable",
+        "artifact_hold_digest_is_there",
+        "entitlement_app_is_in_sight",
+        "instance_version_is_of_app",
+        "version_is_in_sight",
+        "instance_claim_pkey",
+        "receipt_is_immutable",
+        "task_owner_of_allocation",
         "visit_owner_of_allocation",
-    }  # fmt: skip
+    }
     tried = set()
     async with two.database.connection(PLATFORM) as connection:
         for key in keys:
@@ -356,9 +291,17 @@ async def test_no_row_names_a_thing_of_another_tenant_whoever_writes_it(two: Two
             name = await refused_by(connection.execute(statement, two.own.tenant.id, two.foreign.tenant.id))
             assert name in meant, f"{key['name']} is refused by {name or 'nothing'}"
             tried.add((key["source"], named[-1][0]))
-    assert {("membership", "user_id"), ("membership", "project_id"), ("service_account", "project_id"),
-            ("token", "user_id"), ("token", "service_account_id"), ("webhook", "project_id"),
-            ("webhook", "secret_id"), ("member", "allocation_id"), ("task", "member_id")} <= tried  # fmt: skip
+    assert {
+        ("membership", "user_id"),
+        ("membership", "project_id"),
+        ("service_account", "project_id"),
+        ("token", "user_id"),
+        ("token", "service_account_id"),
+        ("webhook", "project_id"),
+        ("webhook", "secret_id"),
+        ("member", "allocation_id"),
+        ("task", "member_id"),
+    } <= tried
 
 
 async def test_the_tenants_role_can_do_nothing_but_its_work(two: Two) -> None:
@@ -429,8 +372,8 @@ async def test_with_every_check_of_the_api_switched_off_a_tenant_reaches_nothing
     headers = {"Authorization": f"Bearer {two.own.tenant.token}"}
     answered = []
     with (
-        patch.object(Authority, "access", lambda *_: Access.ALLOWED),
-        patch.object(Homes, "is_foreign", _never),
+        patch.object(Authority, "access", lambda *_: AccessDecision.ALLOWED),
+        patch.object(ProjectTenantCache, "is_foreign", _never),
     ):
         for each in ROUTES:
             if each.scope in (Scope.PUBLIC, Scope.SELF) or each.media_type == "text/event-stream":

@@ -21,19 +21,19 @@ import mooring.commands
 import mooring.core
 import mooring.storage
 from mooring.core.identity import break_glass, membership, project, service_account, tenant, token, user
-from mooring.core.identity.service_account import AccountWish, ServiceAccountTrigger
+from mooring.core.identity.service_account import ServiceAccountSpec, ServiceAccountTrigger
 from mooring.core.identity.token import FreshToken
 from mooring.core.identity.user import OneTime, User, UserChange
-from mooring.core.kernel.decision import Context, Decision, Insert
+from mooring.core.kernel.decision import Decision, DecisionContext, Insert
 from mooring.core.kernel.ids import Prefix
-from mooring.core.kernel.permissions import Authority, Binding, Place, Role, Scope, authority_of
+from mooring.core.kernel.permissions import Authority, Place, Role, RoleBinding, Scope, authority_of
 from mooring.core.kernel.secret import Sealed
 from mooring.core.records import delivery, webhook
-from mooring.core.records.delivery import Delivery, Outcome
-from mooring.core.records.webhook import NewKey, WebhookWish
+from mooring.core.records.delivery import Delivery, DeliveryOutcome
+from mooring.core.records.webhook import NewWebhookKey, WebhookSpec
 from mooring.storage.kernel import unit_of_work
 from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
-from mooring.storage.kernel.unit_of_work import Answer, Origin
+from mooring.storage.kernel.unit_of_work import Origin, StoredAnswer
 from server.tests.support.lifecycle_rows import LATER, context
 from server.tests.support.sample_decisions.allocations import DRIVEN_ALLOCATIONS
 from server.tests.support.sample_decisions.apps import DRIVEN_APPS
@@ -53,12 +53,12 @@ TENANT, PROJECT, USER = (NOW.mint(each) for each in (Prefix.TENANT, Prefix.PROJE
 PLACE: Final = Place(Scope.PROJECT, TENANT, PROJECT)
 EVERYTHING: Final = frozenset().union(*mooring.core.kernel.permissions.ROLE_ACTIONS.values())
 ANYBODY: Final[Authority] = authority_of(
-    TENANT, [Binding(Scope.TENANT, EVERYTHING), Binding(Scope.PLATFORM, EVERYTHING)]
+    TENANT, [RoleBinding(Scope.TENANT, EVERYTHING), RoleBinding(Scope.PLATFORM, EVERYTHING)]
 )
 ONE_TIME: Final = OneTime(b"h" * 32, LATER)
 FRESH: Final = FreshToken(NOW.mint(Prefix.TOKEN), b"h" * 32)
 SEALED: Final = Sealed(NOW.mint(Prefix.SECRET), TENANT, "webhook_key", "k", b"w", b"c")
-OUTCOME: Final = Outcome(0.1, 500, "the receiver answered 500")
+OUTCOME: Final = DeliveryOutcome(0.1, 500, "the receiver answered 500")
 
 
 def modules(package: ModuleType) -> Iterator[ModuleType]:
@@ -100,7 +100,7 @@ def a_membership() -> membership.Membership:
 
 
 def an_account() -> service_account.ServiceAccount:
-    wish = AccountWish("robot", "", ())
+    wish = ServiceAccountSpec("robot", "", ())
     return service_account.create_service_account(NOW, ANYBODY, PLACE, wish, 0).result
 
 
@@ -113,51 +113,68 @@ def a_token() -> token.Token:
 
 
 def a_webhook() -> webhook.Webhook:
-    wish = WebhookWish("https://receiver.example/hook")
-    return webhook.create_webhook(NOW, (TENANT, PROJECT), wish, NewKey("whsec_x", SEALED), 0).result.webhook
+    wish = WebhookSpec("https://receiver.example/hook")
+    return webhook.create_webhook(NOW, (TENANT, PROJECT), wish, NewWebhookKey("whsec_x", SEALED), 0).result.webhook
 
 
 def a_delivery(status: str = "claimed") -> Delivery:
     event_id, webhook_id = NOW.mint(Prefix.EVENT), a_webhook().id
     return Delivery(
-        f"{event_id}.{webhook_id}", event_id, webhook_id, TENANT, PROJECT, "identity.project.created", "cor_1", status,
-        1, NOW.now, 1, NOW.now, None, None, 0, NOW.now, None,
-    )  # fmt: skip
+        f"{event_id}.{webhook_id}",
+        event_id,
+        webhook_id,
+        TENANT,
+        PROJECT,
+        "identity.project.created",
+        "cor_1",
+        status,
+        1,
+        NOW.now,
+        1,
+        NOW.now,
+        None,
+        None,
+        0,
+        NOW.now,
+        None,
+    )
 
 
-def _accounts_of_both_sorts(_: Context) -> Iterator[Decision[Any]]:
+def _accounts_of_both_sorts(_: DecisionContext) -> Iterator[Decision[Any]]:
     for key in (None, b"k" * 32):
-        yield service_account.create_service_account(NOW, ANYBODY, PLACE, AccountWish("robot", "", (), key), 0)
+        yield service_account.create_service_account(NOW, ANYBODY, PLACE, ServiceAccountSpec("robot", "", (), key), 0)
 
 
-def _every_move(_: Context) -> Iterator[Decision[Any]]:
+def _every_move(_: DecisionContext) -> Iterator[Decision[Any]]:
     for status, triggers in (("active", ("disable", "delete")), ("disabled", ("enable", "delete"))):
         for trigger in triggers:
             account = replace(an_account(), status=status)
             yield service_account.move_service_account(NOW, account, ServiceAccountTrigger(trigger))
 
 
-def _every_change_of_a_user(_: Context) -> Iterator[Decision[Any]]:
+def _every_change_of_a_user(_: DecisionContext) -> Iterator[Decision[Any]]:
     yield user.change_user(NOW, a_user(), UserChange.DISABLE, None)
     yield user.change_user(NOW, replace(a_user(), disabled_at=NOW.now), UserChange.ENABLE, None)
     yield user.change_user(NOW, replace(a_user(), password_hash="h"), UserChange.RESET, ONE_TIME)
 
 
-def _every_change_of_a_webhook(_: Context) -> Iterator[Decision[Any]]:
+def _every_change_of_a_webhook(_: DecisionContext) -> Iterator[Decision[Any]]:
     for wish in (
-        WebhookWish(url="https://other.example/"), WebhookWish(event_types=("identity.*",)),
-        WebhookWish(description="d"), WebhookWish(enabled=False),
-        WebhookWish("https://other.example/", ("identity.*",), "d", False),
-    ):  # fmt: skip
+        WebhookSpec(url="https://other.example/"),
+        WebhookSpec(event_types=("identity.*",)),
+        WebhookSpec(description="d"),
+        WebhookSpec(enabled=False),
+        WebhookSpec("https://other.example/", ("identity.*",), "d", False),
+    ):
         yield webhook.update_webhook(NOW, a_webhook(), wish, None)
 
 
-def _some_replays(_: Context) -> Iterator[Decision[Any]]:
+def _some_replays(_: DecisionContext) -> Iterator[Decision[Any]]:
     for count in (1, 2, delivery.REPLAY_BATCH + 1):
         yield delivery.replay_dead(NOW, (TENANT, PROJECT), [a_delivery("dead") for _ in range(count)])
 
 
-Driver = Callable[[Context], Decision[Any] | Iterator[Decision[Any]]]
+Driver = Callable[[DecisionContext], Decision[Any] | Iterator[Decision[Any]]]
 DRIVEN: Final[dict[str, Driver]] = {
     **DRIVEN_ALLOCATIONS,
     **DRIVEN_APPS,
@@ -184,7 +201,7 @@ DRIVEN: Final[dict[str, Driver]] = {
     "project.delete_project": lambda now: project.delete_project(now, a_project(), project.ProjectContents(())),
     "service_account.create_service_account": _accounts_of_both_sorts,
     "service_account.update_service_account": lambda now: service_account.update_service_account(
-        now, ANYBODY, an_account(), AccountWish("robot", "other", ()), None
+        now, ANYBODY, an_account(), ServiceAccountSpec("robot", "other", ()), None
     ),
     "service_account.move_service_account": _every_move,
     "service_account.add_key": lambda now: service_account.add_key(
@@ -203,10 +220,10 @@ DRIVEN: Final[dict[str, Driver]] = {
     "user.change_user": _every_change_of_a_user,
     "user.set_password": lambda now: user.set_password(now, a_user(), "$argon2id$…"),
     "webhook.create_webhook": lambda now: webhook.create_webhook(
-        now, (TENANT, None), WebhookWish("https://receiver.example/"), NewKey("whsec_x", SEALED), 0
+        now, (TENANT, None), WebhookSpec("https://receiver.example/"), NewWebhookKey("whsec_x", SEALED), 0
     ),
     "webhook.update_webhook": _every_change_of_a_webhook,
-    "webhook.rotate_key": lambda now: webhook.rotate_key(now, a_webhook(), NewKey("whsec_y", SEALED), SEALED),
+    "webhook.rotate_key": lambda now: webhook.rotate_key(now, a_webhook(), NewWebhookKey("whsec_y", SEALED), SEALED),
     "webhook.delete_webhook": lambda now: webhook.delete_webhook(now, a_webhook()),
 }
 """How each function that decides is driven once, or once for each shape of what it decides."""
@@ -272,7 +289,7 @@ def test_every_function_that_decides_is_driven_here() -> None:
 async def test_every_shape_of_a_decision_prepares(database: Database, name: str) -> None:
     """With and without the record of its answer, and with the secret in which a telling answer is sealed."""
     sealed = Insert("secret", SEALED.row(NOW.now, LATER))
-    plain = Answer(USER, "POST /", "key", TENANT, b"f" * 32, 201, b"{}")
+    plain = StoredAnswer(USER, "POST /", "key", TENANT, b"f" * 32, 201, b"{}")
     async with database.connection(PLATFORM) as connection:
         for decision in decided(name):
             assert bool(decision.audits) != decision.traceless, "only what merely reads leaves no audit row"

@@ -11,7 +11,7 @@ from mooring.core.fleet.node import NODE, NodeState
 from mooring.core.fleet.task import TASK, TaskState, TaskTrigger
 from mooring.core.kernel.decision import Insert
 from mooring.core.kernel.errors import Code
-from mooring.core.kernel.lifecycle import AnyMachine
+from mooring.core.kernel.lifecycle import AnyLifecycle
 from mooring.core.lifecycle_docs import closing_rows
 from mooring.core.runtime.instance import INSTANCE, InstanceState, InstanceTrigger
 from mooring.core.runtime.member import MEMBER, MemberState, MemberTrigger
@@ -46,7 +46,7 @@ async def instance_with_member(ground: Ground, state: MemberState = MemberState.
 
 
 async def test_the_states_that_need_closing_records_are_those_tested_here() -> None:
-    machines: tuple[AnyMachine, ...] = tuple(machine for _, machine in HOMES)
+    machines: tuple[AnyLifecycle, ...] = tuple(machine for _, machine in HOMES)
     assert set(closing_rows(machines)) == {("instance", "stopped"), ("member", "removed")}
 
 
@@ -157,8 +157,12 @@ async def test_a_member_does_not_slip_in_while_its_instance_is_being_stopped(gro
             await stopping.execute(
                 "INSERT INTO transition (machine, subject_id, generation, tenant_id, source, trigger, target, "
                 "occurred_at, correlation_id) VALUES ('instance', $1, 1, $2, $3, $4, $5, now(), 'c')",
-                own.instance_id, own.tenant_id, stop.source, stop.trigger, stop.target,
-            )  # fmt: skip
+                own.instance_id,
+                own.tenant_id,
+                stop.source,
+                stop.trigger,
+                stop.target,
+            )
             moved = "UPDATE instance SET status = $2, generation = 1 WHERE id = $1"
             await stopping.execute(moved, own.instance_id, stop.target)
         assert await adding == "member_instance_is_open"
@@ -172,8 +176,11 @@ async def test_a_task_does_not_slip_in_while_its_member_is_being_closed(ground: 
             await closing.execute(
                 "INSERT INTO closing_record (id, tenant_id, project_id, member_id, kind, receipt, created_at) "
                 "VALUES ($1, $2, $3, $4, 'receipt', '{}', now())",
-                record["id"], record["tenant_id"], record["project_id"], member.id,
-            )  # fmt: skip
+                record["id"],
+                record["tenant_id"],
+                record["project_id"],
+                member.id,
+            )
             adding = asyncio.create_task(refused_by(ground.birth("task", member_id=member.id)))
             await until_one_waits_for(closing, ground)
         assert await adding == "task_member_is_open"

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from mooring.core.kernel.decision import Context
-from mooring.core.runtime.instance_reconcile import advance
-from mooring.core.runtime.instance_snapshot import SeenInstance
+from mooring.core.kernel.decision import DecisionContext
+from mooring.core.runtime.instance_reconcile import reconcile
+from mooring.core.runtime.instance_snapshot import InstanceSnapshot
 from mooring.core.runtime.operation import OperationKind
 from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
 from mooring.storage.runtime import instance_reconcile
@@ -69,9 +69,16 @@ class Heap:
         place = {"tenant_id": ground.tenant_id, "project_id": ground.project_id}
         instance_id, status = f"ins_due{number:06}", pick(STATES)
         made = rows.instance(
-            status, id=instance_id, name=f"due-{number}", app_id=ground.app_id, version_id=ground.version_id,
-            service_account_id=ground.account_id, health=pick(["healthy", "unknown"]), created_at=self.now, **place,
-        )  # fmt: skip
+            status,
+            id=instance_id,
+            name=f"due-{number}",
+            app_id=ground.app_id,
+            version_id=ground.version_id,
+            service_account_id=ground.account_id,
+            health=pick(["healthy", "unknown"]),
+            created_at=self.now,
+            **place,
+        )
         ends: dict[str, Any] = {"failed_at": self.now, "failure_code": "runtime_error"} if status == "failed" else {}
         self.add("instance", asdict(replace(made, **ends)))
         holder = pick(["held", None, "lapsed", "lapsing"])
@@ -79,11 +86,15 @@ class Heap:
         self.add(
             "instance_claim",
             {
-                "instance_id": instance_id, "project_id": ground.project_id, "service_account_id": ground.account_id,
-                "holder": holder, "claimed_at": None if holder is None else self.now, "wanted": holder is None,
+                "instance_id": instance_id,
+                "project_id": ground.project_id,
+                "service_account_id": ground.account_id,
+                "holder": holder,
+                "claimed_at": None if holder is None else self.now,
+                "wanted": holder is None,
                 "expires_at": None if until is None else self.now + timedelta(seconds=until),
             },
-        )  # fmt: skip
+        )
         members = [self._member(instance_id, number, ordinal) for ordinal in range(pick([1, 2]))]
         kinds = self.chance.sample(list(OperationKind), self.chance.choice([0, 1, 1, 2]))
         whole = [kind for kind in kinds if kind not in ("add", "drain", "remove", "replace", "action", "decommission")]
@@ -99,12 +110,20 @@ class Heap:
             standing = "released"  # which waits for its members
         lost = standing in ("releasing", "release_failed", "released")  # the others leave a lost machine at once
         held = replace(
-            rows.allocation(0, standing), id=f"alc_{suffix}", name=f"due-{number}-{ordinal}",
-            tenant_id=ground.tenant_id, project_id=ground.project_id, sku_id=None,
+            rows.allocation(0, standing),
+            id=f"alc_{suffix}",
+            name=f"due-{number}-{ordinal}",
+            tenant_id=ground.tenant_id,
+            project_id=ground.project_id,
+            sku_id=None,
             node_id=None if standing == "requested" else NODES[pick([*NODES] if lost else ["ready", "unreachable"])],
-            blocker=pick([None, None, "no room: all is taken"]), releasing_at=self.now, failed_at=self.now,
-            failure_code="no_capacity", released_at=self.now, teardown_proof="nothing_started",
-        )  # fmt: skip
+            blocker=pick([None, None, "no room: all is taken"]),
+            releasing_at=self.now,
+            failed_at=self.now,
+            failure_code="no_capacity",
+            released_at=self.now,
+            teardown_proof="nothing_started",
+        )
         self.add("allocation", asdict(held))
         task, retry = pick(TASK), pick([None, None, self.moment()])
         if held.node_id is None:
@@ -114,13 +133,22 @@ class Heap:
             {"failed_at": self.now, "failure_code": pick(["node_lost", "cancelled"])} if status == "failed" else {}
         )
         made = rows.member(
-            ordinal, status, id=f"mem_{suffix}", instance_id=instance_id, allocation_id=held.id,
-            version_id=ground.version_id, tenant_id=ground.tenant_id, project_id=ground.project_id,
-            health=pick(["healthy", "unknown"]), owns_allocation=pick([True, False]),
-            keep_allocation=pick([True, False]), teardown_task_id=task_id if status == "removing" else None,
+            ordinal,
+            status,
+            id=f"mem_{suffix}",
+            instance_id=instance_id,
+            allocation_id=held.id,
+            version_id=ground.version_id,
+            tenant_id=ground.tenant_id,
+            project_id=ground.project_id,
+            health=pick(["healthy", "unknown"]),
+            owns_allocation=pick([True, False]),
+            keep_allocation=pick([True, False]),
+            teardown_task_id=task_id if status == "removing" else None,
             retry_at=retry if status == "removing" else None,
-            blocker=pick([None, "node nod_x unreachable since then"]) if status == "removing" else None, **failed,
-        )  # fmt: skip
+            blocker=pick([None, "node nod_x unreachable since then"]) if status == "removing" else None,
+            **failed,
+        )
         self.add("member", asdict(made))
         if task is not None:
             claimed = task in ("claimed", "succeeded", "failed") or pick([True, False])
@@ -131,15 +159,28 @@ class Heap:
         node_id, status, claimed = how
         over = status in ("succeeded", "failed", "expired")
         return {
-            "id": task_id, "project_id": self.ground.project_id, "allocation_id": allocation_id, "node_id": node_id,
-            "owner": f"{allocation_id}/{member_id}", "member_id": member_id, "step": f"teardown.verify/{member_id}/1",
-            "type": "teardown.verify", "arguments": {}, "maker": "system", "correlation_id": "cor_1",
-            "trace_id": "a" * 32, "status": status, "generation": 1, "created_at": self.now, "expires_at": self.now,
+            "id": task_id,
+            "project_id": self.ground.project_id,
+            "allocation_id": allocation_id,
+            "node_id": node_id,
+            "owner": f"{allocation_id}/{member_id}",
+            "member_id": member_id,
+            "step": f"teardown.verify/{member_id}/1",
+            "type": "teardown.verify",
+            "arguments": {},
+            "maker": "system",
+            "correlation_id": "cor_1",
+            "trace_id": "a" * 32,
+            "status": status,
+            "generation": 1,
+            "created_at": self.now,
+            "expires_at": self.now,
             "fence": 1,
-            "first_claimed_at": self.now if claimed else None, "finished_at": self.now if over else None,
+            "first_claimed_at": self.now if claimed else None,
+            "finished_at": self.now if over else None,
             "failure_code": self.chance.choice(["interrupted", "host_error"]) if status == "failed" else None,
             "lease_expires_at": self.now if status == "claimed" else None,
-        }  # fmt: skip
+        }
 
     def _operation(self, instance_id: str, number: int, kind: OperationKind, members: list[str]) -> None:
         pick, ground = self.pick, self.ground
@@ -148,14 +189,23 @@ class Heap:
             phase = pick(["adapter", "platform"])
         step = {"name": "pull", "status": "running", "started_at": self.moment().isoformat()}
         made = rows.operation(
-            kind, status, id=f"op_due{number:06}_{kind}", instance_id=instance_id, phase=phase,
-            tenant_id=ground.tenant_id, project_id=ground.project_id, member_ids=pick([members, members[:1]]),
-            dispatched_at=pick([self.now, None, self.moment()]), started_at=pick([self.now, None]),
-            created_at=self.moment(), deadline_at=self.moment(), phase_deadline_at=pick([None, self.moment()]),
+            kind,
+            status,
+            id=f"op_due{number:06}_{kind}",
+            instance_id=instance_id,
+            phase=phase,
+            tenant_id=ground.tenant_id,
+            project_id=ground.project_id,
+            member_ids=pick([members, members[:1]]),
+            dispatched_at=pick([self.now, None, self.moment()]),
+            started_at=pick([self.now, None]),
+            created_at=self.moment(),
+            deadline_at=self.moment(),
+            phase_deadline_at=pick([None, self.moment()]),
             steps=pick([[], [step]]),
             blocker=pick(["no capacity: no room: all is taken", "another"]) if status == "blocked" else None,
             blocker_code="no_capacity" if status == "blocked" else None,
-        )  # fmt: skip
+        )
         self.add("operation", asdict(made))
         for each in made.member_ids:
             open_ = kind in ("add", "drain", "remove", "replace")
@@ -183,19 +233,30 @@ def machines(now: datetime) -> list[dict[str, Any]]:
     """One that answers, one that does not, and one that is gone for ever."""
     made = []
     gone = {
-        "retired_at": now, "may_be_left": "its disks", "retirement_reason": "the machine burnt down",
+        "retired_at": now,
+        "may_be_left": "its disks",
+        "retirement_reason": "the machine burnt down",
         "written_off_at": now,
-    }  # fmt: skip
+    }
     for name, node_id in NODES.items():
         key = node_id.encode().ljust(32, b"x")
         made.append(
             {
-                "id": node_id, "name": name, "host": "simulated", "region": "local", "labels": {}, "signing_key": key,
-                "sealing_key": key, "status": "retired" if name == "retired" else "ready", "generation": 1,
-                "created_at": now, "inventory": {}, "unreachable_since": now if name == "unreachable" else None,
+                "id": node_id,
+                "name": name,
+                "host": "simulated",
+                "region": "local",
+                "labels": {},
+                "signing_key": key,
+                "sealing_key": key,
+                "status": "retired" if name == "retired" else "ready",
+                "generation": 1,
+                "created_at": now,
+                "inventory": {},
+                "unreachable_since": now if name == "unreachable" else None,
                 **(gone if name == "retired" else dict.fromkeys(gone)),
             }
-        )  # fmt: skip
+        )
     return made
 
 
@@ -210,9 +271,9 @@ async def test_whatever_has_a_next_step_is_due_and_nothing_else(database: Databa
     due = set(await instance_reconcile.due(database, now, LIMITS, "ins_due", COUNT))
     ids = [row["id"] for row in heap.tables["instance"]]
     missed, idle, steps = [], [], 0
-    acting: Context = replace(context(), now=now)
-    for seen in await instance_reconcile.seen(database, now, ids):
-        step = advance(acting, LIMITS, seen)
+    acting: DecisionContext = replace(context(), now=now)
+    for seen in await instance_reconcile.snapshot(database, now, ids):
+        step = reconcile(acting, LIMITS, seen)
         steps += step is not None
         if step is not None and seen.instance.id not in due:
             missed.append(told(seen))
@@ -223,16 +284,36 @@ async def test_whatever_has_a_next_step_is_due_and_nothing_else(database: Databa
     assert idle == []
 
 
-def told(seen: SeenInstance) -> str:
+def told(snapshot: InstanceSnapshot) -> str:
     """What decides about an instance, in a line."""
     members = [
-        (each.member.status, each.allocation and each.allocation.status, each.node and each.node.id, each.started,
-         each.task and each.task.status, each.member.retry_at, each.member.blocker, each.member.health)
-        for each in seen.members
-    ]  # fmt: skip
+        (
+            each.member.status,
+            each.allocation and each.allocation.status,
+            each.node and each.node.id,
+            each.started,
+            each.task and each.task.status,
+            each.member.retry_at,
+            each.member.blocker,
+            each.member.health,
+        )
+        for each in snapshot.members
+    ]
     operations = [
-        (each.kind, each.status, each.phase, len(each.member_ids), each.dispatched_at, each.started_at,
-         each.deadline_at, each.phase_deadline_at, each.created_at, each.blocker, each.steps)
-        for each in seen.operations
-    ]  # fmt: skip
-    return f"{seen.instance.id} {seen.instance.status} {seen.instance.health} {seen.watch} {members} {operations}"
+        (
+            each.kind,
+            each.status,
+            each.phase,
+            len(each.member_ids),
+            each.dispatched_at,
+            each.started_at,
+            each.deadline_at,
+            each.phase_deadline_at,
+            each.created_at,
+            each.blocker,
+            each.steps,
+        )
+        for each in snapshot.operations
+    ]
+    instance = snapshot.instance
+    return f"{instance.id} {instance.status} {instance.health} {snapshot.watch} {members} {operations}"

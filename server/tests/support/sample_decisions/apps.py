@@ -7,10 +7,10 @@ from decimal import Decimal
 from typing import Any, Final
 
 from mooring.core.catalog import app, app_version, entitlement, policy_change
-from mooring.core.catalog.artifact_promotion import CheckResult, PromotionWish
-from mooring.core.catalog.policy import Rules
+from mooring.core.catalog.artifact_promotion import CheckResult, PromotionRequest
+from mooring.core.catalog.policy import PolicyRules
 from mooring.core.catalog.promotion_lifecycle import PROMOTION
-from mooring.core.kernel.decision import Actor, Context, Decision, PrincipalKind
+from mooring.core.kernel.decision import Actor, Decision, DecisionContext, PrincipalKind
 from mooring.core.kernel.ids import Prefix
 from server.tests.support.catalog_rows import artifact
 from server.tests.support.lifecycle_rows import context
@@ -21,8 +21,8 @@ NOW: Final = context()
 TENANT: Final = NOW.mint(Prefix.TENANT)
 PROJECT: Final = NOW.mint(Prefix.PROJECT)
 CARD: Final = app.AppCard("Hello", "Says it")
-POLICY: Final = policy_change.PolicyWish(Rules(gpus_max=1), WHY)
-TERMS: Final = entitlement.EntitlementWish(True, entitlement.Overlay(), (), WHY)
+POLICY: Final = policy_change.PolicySpec(PolicyRules(gpus_max=1), WHY)
+TERMS: Final = entitlement.EntitlementRequest(True, entitlement.Overlay(), (), WHY)
 
 
 def an_app() -> app.App:
@@ -41,16 +41,16 @@ def an_entitlement() -> entitlement.Entitlement:
     return _entitled(_person(NOW)).result
 
 
-def _person(now: Context) -> Context:
+def _person(now: DecisionContext) -> DecisionContext:
     return replace(now, actor=Actor(PrincipalKind.USER, now.mint(Prefix.USER)))
 
 
-def _entitled(now: Context) -> Decision[entitlement.Entitlement]:
-    entitled = entitlement.Entitled(TENANT, PROJECT, an_app().id, "hello")
+def _entitled(now: DecisionContext) -> Decision[entitlement.Entitlement]:
+    entitled = entitlement.EntitlementKey(TENANT, PROJECT, an_app().id, "hello")
     return entitlement.create_entitlement(now, now.mint(Prefix.ENTITLEMENT), entitled, TERMS)
 
 
-def _every_move(now: Context) -> Iterator[Decision[Any]]:
+def _every_move(now: DecisionContext) -> Iterator[Decision[Any]]:
     version = a_version()
     held = artifact("a", tenant_id=TENANT, trust="verified")
     checks = [CheckResult(name, version.manifest_digest, True) for name in app_version.CHECKS_TO_STAGE]
@@ -59,16 +59,16 @@ def _every_move(now: Context) -> Iterator[Decision[Any]]:
     for edge in PROMOTION.edges:
         stands = replace(version, promotion=edge.source.value, deprecated_at=now.now)
         because = WHY if edge.trigger == "deprecate" else None
-        wish = PromotionWish(edge.trigger, WHY, canary_percentage=10, no_successor_because=because)
+        wish = PromotionRequest(edge.trigger, WHY, canary_percentage=10, no_successor_because=because)
         yield app_version.move_version(now, stands, wish, facts)
 
 
-def _a_percentage(now: Context) -> Decision[app_version.AppVersion]:
+def _a_percentage(now: DecisionContext) -> Decision[app_version.AppVersion]:
     canary = replace(a_version(), promotion="canary", canary_percentage=Decimal(10))
     return app_version.set_canary_percentage(now, canary, 20, WHY)
 
 
-DRIVEN_APPS: Final[dict[str, Callable[[Context], Decision[Any] | Iterator[Decision[Any]]]]] = {
+DRIVEN_APPS: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterator[Decision[Any]]]]] = {
     "app.create_app": lambda now: app.create_app(now, TENANT, "hello", "tool", CARD),
     "app.update_app": lambda now: app.update_app(now, an_app(), app.AppCard("Other", "Card"), None),
     "app_version.create_version": lambda now: app_version.create_version(now, an_app(), oci()),

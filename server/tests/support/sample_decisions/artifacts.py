@@ -15,11 +15,11 @@ from mooring.core.catalog import (
     signer_key,
 )
 from mooring.core.catalog.artifact_location import ArtifactSource
-from mooring.core.catalog.artifact_promotion import ArtifactFacts, CheckResult, Hold, PromotionWish
+from mooring.core.catalog.artifact_promotion import ArtifactFacts, CheckResult, Hold, PromotionRequest
 from mooring.core.catalog.artifact_trust import Evidence, Trust
 from mooring.core.catalog.promotion_lifecycle import PROMOTION
 from mooring.core.catalog.trust_lifecycle import TrustState
-from mooring.core.kernel.decision import Context, Decision
+from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from server.tests.support.lifecycle_rows import context
@@ -28,7 +28,7 @@ WHY: Final = "because the tests say so"
 NOW: Final = context()
 PLACE: Final = (NOW.mint(Prefix.TENANT), NOW.mint(Prefix.PROJECT))
 DIGEST: Final = f"sha256:{'a' * 64}"
-WISH: Final = artifact.ArtifactWish(artifact.ArtifactKind.OCI, "oci://registry.example/team/app", DIGEST, 1)
+WISH: Final = artifact.ArtifactSpec(artifact.ArtifactKind.OCI, "oci://registry.example/team/app", DIGEST, 1)
 VERIFIED: Final = Trust(TrustState.VERIFIED)
 HOLD: Final = Hold(DIGEST, "instance", NOW.mint(Prefix.INSTANCE))
 
@@ -39,30 +39,30 @@ def an_artifact() -> artifact.Artifact:
 
 def a_source() -> ArtifactSource:
     return artifact_source.create_source(
-        NOW, PLACE[0], artifact_source.SourceWish("any", "oci://any.example/*"), 0
+        NOW, PLACE[0], artifact_source.ArtifactSourceSpec("any", "oci://any.example/*"), 0
     ).result
 
 
 def a_key() -> artifact_trust.SignerKey:
-    return signer_key.add_key(NOW, PLACE[0], signer_key.KeyWish("any", "ed25519", "pem", "f"), 0).result
+    return signer_key.add_key(NOW, PLACE[0], signer_key.SignerKeySpec("any", "ed25519", "pem", "f"), 0).result
 
 
 def a_look() -> Evidence:
     return artifact_evidence.presence(NOW, an_artifact(), DIGEST, 1)
 
 
-def _every_move(now: Context) -> Iterator[Decision[Any]]:
+def _every_move(now: DecisionContext) -> Iterator[Decision[Any]]:
     facts = ArtifactFacts(checks=[CheckResult("smoke", DIGEST, True)])
     for edge in PROMOTION.edges:
         stands = replace(an_artifact(), promotion=edge.source.value, deprecated_at=now.now)
         because = WHY if edge.trigger == "deprecate" else None
-        wish = PromotionWish(edge.trigger, WHY, no_successor_because=because)
+        wish = PromotionRequest(edge.trigger, WHY, no_successor_because=because)
         moved = replace(facts, grace_period=now.now - now.now)
         yield artifact_promotion.move_artifact(now, stands, wish, moved)
 
 
-def _evidence(now: Context) -> Iterator[Decision[Any]]:
-    found = artifact_evidence.Found(evidence=a_look())
+def _evidence(now: DecisionContext) -> Iterator[Decision[Any]]:
+    found = artifact_evidence.FoundSignature(evidence=a_look())
     yield artifact_evidence.add_evidence(now, an_artifact(), [found], VERIFIED)
     yield artifact_evidence.add_evidence(now, an_artifact(), [found, found], Trust(TrustState.UNVERIFIED))
 
@@ -73,20 +73,20 @@ def a_check(status: str) -> artifact_check.ArtifactCheck:
     return replace(accepted, status=status)
 
 
-def _ends(now: Context) -> Iterator[Decision[Any]]:
+def _ends(now: DecisionContext) -> Iterator[Decision[Any]]:
     for failure in (None, Refusal(Code.DIGEST_MISMATCH, "it is something else", {"found": DIGEST})):
         yield artifact_check.end_check(now, a_check("running"), artifact_check.CheckOutcome("read", 1, failure))
 
 
-def _measured(now: Context) -> Iterator[Decision[Any]]:
+def _measured(now: DecisionContext) -> Iterator[Decision[Any]]:
     unread = replace(an_artifact(), size_bytes=0)
-    found = artifact_evidence.Found(evidence=a_look())
+    found = artifact_evidence.FoundSignature(evidence=a_look())
     for trust in (VERIFIED, Trust(TrustState.UNVERIFIED)):
         made = artifact_evidence.add_evidence(now, unread, [found], trust)
         yield artifact_evidence.measured(made, unread, 1)
 
 
-DRIVEN_ARTIFACTS: Final[dict[str, Callable[[Context], Decision[Any] | Iterator[Decision[Any]]]]] = {
+DRIVEN_ARTIFACTS: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterator[Decision[Any]]]]] = {
     "artifact.register_artifact": lambda now: artifact.register_artifact(now, PLACE, WISH),
     "artifact_check.accept_check": lambda now: artifact_check.accept_check(
         now, an_artifact(), artifact_check.CheckName.SMOKE, action="artifact.promote"
@@ -107,13 +107,13 @@ DRIVEN_ARTIFACTS: Final[dict[str, Callable[[Context], Decision[Any] | Iterator[D
     "artifact_hold.take_holds": lambda now: artifact_hold.take_holds(now, PLACE, [HOLD]),
     "artifact_promotion.move_artifact": _every_move,
     "artifact_source.create_source": lambda now: artifact_source.create_source(
-        now, None, artifact_source.SourceWish("any", "oci://any.example/*", True), 0
+        now, None, artifact_source.ArtifactSourceSpec("any", "oci://any.example/*", True), 0
     ),
     "artifact_source.delete_source": lambda now: artifact_source.delete_source(now, a_source()),
     "artifact_trust.record_trust": lambda now: artifact_trust.record_trust(now, an_artifact(), VERIFIED),
     "artifact_trust.revoke_artifact": lambda now: artifact_trust.revoke_artifact(now, an_artifact(), WHY),
     "signer_key.add_key": lambda now: signer_key.add_key(
-        now, None, signer_key.KeyWish("any", "ed25519", "pem", "f"), 0
+        now, None, signer_key.SignerKeySpec("any", "ed25519", "pem", "f"), 0
     ),
     "signer_key.remove_key": lambda now: signer_key.remove_key(now, a_key()),
 }

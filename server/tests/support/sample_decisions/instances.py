@@ -6,19 +6,19 @@ from typing import Any, Final
 
 from mooring.core.catalog.manifest import Manifest, read_manifest
 from mooring.core.catalog.promotion_lifecycle import PromotionState
-from mooring.core.kernel.decision import Context, Decision
+from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.runtime import app_action, instance_change, instance_launch, member_change
 from mooring.core.runtime.instance import Instance
-from mooring.core.runtime.instance_change import Earlier, RepairScope, Standing
-from mooring.core.runtime.instance_launch import Bounds, Launched
-from mooring.core.runtime.launch import Launch, PlacementWish, Purpose, Spot
+from mooring.core.runtime.instance_change import InstanceContext, PinnedVersion, RepairScope
+from mooring.core.runtime.instance_launch import LaunchedInstance, OperationBounds
+from mooring.core.runtime.launch import EvaluationPurpose, LaunchSnapshot, PlacementSpec, TargetAllocation
 from mooring.core.runtime.member import Member
 from mooring.core.runtime.operation import Operation
 from server.tests.support.catalog_rows import version
 from server.tests.support.launch_rows import launch, standing, wished
 from server.tests.support.manifests import LIFECYCLE, launchable
 
-BOUNDS: Final = Bounds()
+BOUNDS: Final = OperationBounds()
 ACTIONS: Final = [
     {"name": name, "permission": f"app.web-tool.{name}", "input_schema": {"type": "object"}, "read_only": read_only}
     for name, read_only in (("queue.submit", False), ("queue.list", True))
@@ -45,101 +45,108 @@ def manifest() -> Manifest:
     return found
 
 
-def facts(**changes: Any) -> Launch:
+def facts(**changes: Any) -> LaunchSnapshot:
     """A launch of it that nothing stands in the way of."""
     return wished(launch(DOCUMENT, **changes), config={})
 
 
-def launched(now: Context) -> Launched:
+def launched(now: DecisionContext) -> LaunchedInstance:
     """What was launched."""
     return instance_launch.create_instance(now, wished(facts(), topology={"head": 1, "hand": 1}), BOUNDS).result
 
 
-def running(now: Context, **columns: Any) -> Standing:
+def running(now: DecisionContext, **columns: Any) -> InstanceContext:
     """An instance that runs, with two members that do their part."""
     made = launched(now)
     instance: Instance = replace(made.instance, status="running", **columns)
     members = [replace(each, status="ready") for each in made.members]
-    return Standing(instance, members, (), manifest())
+    return InstanceContext(instance, members, (), manifest())
 
 
-def adding(seen: Standing, purpose: Purpose = Purpose.ADD) -> Launch:
+def adding(seen: InstanceContext, purpose: EvaluationPurpose = EvaluationPurpose.ADD) -> LaunchSnapshot:
     """What a new member of it is launched into: a place that is named."""
     place = standing(id="alc_new")
     return replace(
-        wished(facts(), placement=PlacementWish(allocations=(place.id,)), topology=seen.instance.topology),
-        spots={place.id: Spot(place)}, purpose=purpose, adding=1, terms=None,
-    )  # fmt: skip
+        wished(facts(), placement=PlacementSpec(allocations=(place.id,)), topology=seen.instance.topology),
+        spots={place.id: TargetAllocation(place)},
+        purpose=purpose,
+        adding=1,
+        terms=None,
+    )
 
 
-def asking(seen: Standing) -> Launch:
+def asking(seen: InstanceContext) -> LaunchSnapshot:
     """The same, in capacity that is asked for."""
-    return replace(wished(facts(), topology=seen.instance.topology), purpose=Purpose.ADD, adding=1)
+    return replace(wished(facts(), topology=seen.instance.topology), purpose=EvaluationPurpose.ADD, adding=1)
 
 
-def _every_launch(now: Context) -> Iterator[Decision[Any]]:
+def _every_launch(now: DecisionContext) -> Iterator[Decision[Any]]:
     yield instance_launch.create_instance(now, facts(), BOUNDS)
     yield instance_launch.create_instance(now, wished(facts(), topology={"hand": 2}), BOUNDS)
-    yield instance_launch.create_instance(now, replace(adding(running(now)), purpose=Purpose.LAUNCH), BOUNDS)
+    yield instance_launch.create_instance(now, replace(adding(running(now)), purpose=EvaluationPurpose.LAUNCH), BOUNDS)
 
 
-def _every_stop(now: Context) -> Iterator[Decision[Any]]:
+def _every_stop(now: DecisionContext) -> Iterator[Decision[Any]]:
     seen = running(now)
     yield instance_change.stop_instance(now, seen, BOUNDS)
     yield instance_change.stop_instance(now, replace(seen, operations=[_other(now, seen)]), BOUNDS)
 
 
-def _other(now: Context, seen: Standing) -> Operation:
+def _other(now: DecisionContext, seen: InstanceContext) -> Operation:
     return instance_change.reconcile_instance(now, seen, BOUNDS).result
 
 
-def _upgrade(now: Context) -> Decision[Any]:
+def _upgrade(now: DecisionContext) -> Decision[Any]:
     seen = running(now, version="1.9.0", version_id="ver_old")
-    return instance_change.upgrade_instance(now, seen, adding(seen, Purpose.UPGRADE), BOUNDS)
+    return instance_change.upgrade_instance(now, seen, adding(seen, EvaluationPurpose.UPGRADE), BOUNDS)
 
 
-def _rollback(now: Context) -> Decision[Any]:
+def _rollback(now: DecisionContext) -> Decision[Any]:
     there = version(PromotionState.DEPRECATED)
     pin = {
-        "version_id": there.id, "version": there.version, "manifest_digest": there.manifest_digest,
+        "version_id": there.id,
+        "version": there.version,
+        "manifest_digest": there.manifest_digest,
         "artifacts": launchable()["artifacts"],
-    }  # fmt: skip
+    }
     seen = running(now, previous_pin=pin)
-    return instance_change.rollback_instance(now, seen, Earlier(there, facts().artifacts), BOUNDS)
+    return instance_change.rollback_instance(now, seen, PinnedVersion(there, facts().artifacts), BOUNDS)
 
 
-def _every_add(now: Context) -> Iterator[Decision[Any]]:
+def _every_add(now: DecisionContext) -> Iterator[Decision[Any]]:
     seen = running(now)
-    wish = member_change.AddWish("hand")
+    wish = member_change.AddMembersRequest("hand")
     yield member_change.add_members(now, seen, adding(seen), wish, BOUNDS)
     yield member_change.add_members(now, seen, asking(seen), wish, BOUNDS)
 
 
-def _member(seen: Standing, **columns: Any) -> Member:
+def _member(seen: InstanceContext, **columns: Any) -> Member:
     return replace(seen.members[1], **columns)
 
 
-def _every_remove(now: Context) -> Iterator[Decision[Any]]:
+def _every_remove(now: DecisionContext) -> Iterator[Decision[Any]]:
     seen = running(now)
     for status in ("ready", "failed"):
-        yield member_change.remove_member(now, seen, _member(seen, status=status), member_change.RemoveWish(), BOUNDS)
+        yield member_change.remove_member(
+            now, seen, _member(seen, status=status), member_change.RemoveMemberRequest(), BOUNDS
+        )
 
 
-def _every_replace(now: Context) -> Iterator[Decision[Any]]:
+def _every_replace(now: DecisionContext) -> Iterator[Decision[Any]]:
     seen = running(now)
     for surge in (True, False):
-        wish = member_change.ReplaceWish(surge)
+        wish = member_change.ReplaceMemberRequest(surge)
         yield member_change.replace_member(now, seen, adding(seen), (_member(seen), wish), BOUNDS)
 
 
-def _resume(now: Context) -> Iterator[Decision[Any]]:
+def _resume(now: DecisionContext) -> Iterator[Decision[Any]]:
     seen = running(now)
     yield member_change.resume_member(now, seen, _member(seen, status="drained"))
     drained = member_change.drain_member(now, seen, _member(seen), (60, ""), BOUNDS).result
     yield member_change.resume_member(now, replace(seen, operations=[drained]), _member(seen, status="draining"))
 
 
-DRIVEN_INSTANCES: Final[dict[str, Callable[[Context], Decision[Any] | Iterator[Decision[Any]]]]] = {
+DRIVEN_INSTANCES: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterator[Decision[Any]]]]] = {
     "app_action.start_action": lambda now: app_action.start_action(now, running(now), "queue.submit", {}, None),
     "instance_change.cancel_operation": lambda now: instance_change.cancel_operation(
         now, running(now).instance, _other(now, running(now)), "not now"

@@ -9,7 +9,7 @@ from mooring.core.catalog.compatibility import CapacityShape
 from mooring.core.fleet import enrolment, inventory, node, sku, slot
 from mooring.core.identity import platform_key
 from mooring.core.identity.token import FreshToken
-from mooring.core.kernel.decision import Actor, Context, Decision, PrincipalKind
+from mooring.core.kernel.decision import Actor, Decision, DecisionContext, PrincipalKind
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.secret import Sealed
 from server.tests.support.lifecycle_rows import context
@@ -17,19 +17,20 @@ from server.tests.support.lifecycle_rows import context
 WHY: Final = "because the tests say so"
 NOW: Final = context()
 FRESH: Final = FreshToken(NOW.mint(Prefix.ENROLMENT_TOKEN), b"h" * 32)
-JOINING: Final = enrolment.Joining("machine", node.HostKind.SIMULATED, {"rack": "a"}, b"k" * 32, b"s" * 32)
+JOINING: Final = enrolment.JoinRequest("machine", node.HostKind.SIMULATED, {"rack": "a"}, b"k" * 32, b"s" * 32)
 SEALED: Final = Sealed(NOW.mint(Prefix.SECRET), None, "task_signing", "k", b"w", b"c")
 GPU: Final = inventory.Gpu(0, 0, "made-up", 2**30, simulated=True)
 INVENTORY: Final = inventory.Inventory("1.0.0", node.HostKind.SIMULATED, 4, 2**30, gpus=(GPU, replace(GPU, index=1)))
 
 
 def a_token() -> enrolment.EnrolmentToken:
-    return enrolment.create_enrolment_token(NOW, FRESH, "local", {}, 0).result
+    """One that is made when it is asked for: a run may last longer than a token does."""
+    return enrolment.create_enrolment_token(context(), FRESH, "local", {}, 0).result
 
 
 def a_node(status: str = "ready") -> node.Node:
     return replace(
-        enrolment.enrol(_as_node(NOW), enrolment.Known(a_token()), JOINING).result,
+        enrolment.enrol(_as_node(NOW), enrolment.EnrolmentContext(a_token()), JOINING).result,
         status=status,
         inventory=None if status == "enrolled" else INVENTORY.document(),
     )
@@ -45,17 +46,17 @@ def a_key() -> platform_key.PlatformKey:
 
 
 def a_sku() -> sku.Sku:
-    wish = sku.SkuWish(
-        "small", "Small", CapacityShape.GPU_SLICE, "made-up", ("local",), (1, 2), sku.Price(100, "EUR")
-    )  # fmt: skip
+    wish = sku.SkuSpec(
+        "small", "Small", CapacityShape.GPU_SLICE, "made-up", ("local",), (1, 2), sku.SkuPriceSpec(100, "EUR")
+    )
     return sku.create_sku(NOW, wish, 0).result
 
 
-def _as_node(now: Context) -> Context:
+def _as_node(now: DecisionContext) -> DecisionContext:
     return replace(now, actor=Actor(PrincipalKind.NODE, now.mint(Prefix.NODE)))
 
 
-def _every_report(now: Context) -> Iterator[Decision[Any]]:
+def _every_report(now: DecisionContext) -> Iterator[Decision[Any]]:
     yield inventory.report_inventory(now, a_node("enrolled"), [], INVENTORY)
     yield inventory.report_inventory(now, a_node(), [a_slot(index=0), a_slot(index=5)], replace(INVENTORY, cpus=8))
     yield inventory.report_inventory(now, a_node(), [a_slot("claimed", 7)], INVENTORY)
@@ -63,26 +64,29 @@ def _every_report(now: Context) -> Iterator[Decision[Any]]:
     yield inventory.report_inventory(now, a_node(), [a_slot()], renamed)
 
 
-def _every_change_of_a_sku(now: Context) -> Iterator[Decision[Any]]:
+def _every_change_of_a_sku(now: DecisionContext) -> Iterator[Decision[Any]]:
     for change in (
-        sku.SkuChange(display_name="Other"), sku.SkuChange(regions=("north",)), sku.SkuChange(allowed_gpu_counts=(4,)),
-        sku.SkuChange(price_minor_per_gpu_hour=7, reason=WHY), sku.SkuChange(currency="USD", reason=WHY),
+        sku.SkuChange(display_name="Other"),
+        sku.SkuChange(regions=("north",)),
+        sku.SkuChange(allowed_gpu_counts=(4,)),
+        sku.SkuChange(price_minor_per_gpu_hour=7, reason=WHY),
+        sku.SkuChange(currency="USD", reason=WHY),
         sku.SkuChange(status=sku.SkuStatus.WITHDRAWN),
         sku.SkuChange("Other", ("north",), (4,), 7, "USD", sku.SkuStatus.WITHDRAWN, WHY),
-    ):  # fmt: skip
+    ):
         yield sku.update_sku(now, a_sku(), change, None)
 
 
-def _some_marks(now: Context) -> Iterator[Decision[Any]]:
+def _some_marks(now: DecisionContext) -> Iterator[Decision[Any]]:
     silent = replace(a_node(), last_seen_at=now.now - timedelta(minutes=5))
     for count in (1, 2, 200):
         yield node.mark_unreachable(now, [silent] * count)
 
 
-DRIVEN_NODES: Final[dict[str, Callable[[Context], Decision[Any] | Iterator[Decision[Any]]]]] = {
+DRIVEN_NODES: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterator[Decision[Any]]]]] = {
     "enrolment.create_enrolment_token": lambda now: enrolment.create_enrolment_token(now, FRESH, "local", {}, 0),
     "enrolment.revoke_enrolment_token": lambda now: enrolment.revoke_enrolment_token(now, a_token()),
-    "enrolment.enrol": lambda now: enrolment.enrol(_as_node(now), enrolment.Known(a_token()), JOINING),
+    "enrolment.enrol": lambda now: enrolment.enrol(_as_node(now), enrolment.EnrolmentContext(a_token()), JOINING),
     "inventory.report_inventory": _every_report,
     "node.drain_node": lambda now: node.drain_node(now, a_node()),
     "node.resume_node": lambda now: node.resume_node(now, a_node("drained")),
@@ -99,7 +103,9 @@ DRIVEN_NODES: Final[dict[str, Callable[[Context], Decision[Any] | Iterator[Decis
     ),
     "sku.create_sku": lambda now: sku.create_sku(
         now,
-        sku.SkuWish("small", "Small", CapacityShape.GPU_SLICE, "made-up", ("local",), (1,), sku.Price(100, "EUR")),
+        sku.SkuSpec(
+            "small", "Small", CapacityShape.GPU_SLICE, "made-up", ("local",), (1,), sku.SkuPriceSpec(100, "EUR")
+        ),
         0,
     ),
     "sku.update_sku": _every_change_of_a_sku,

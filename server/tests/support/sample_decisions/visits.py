@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from mooring.core.fleet.allocation import Allocation
-from mooring.core.kernel.decision import Actor, Context, Decision, PrincipalKind
+from mooring.core.kernel.decision import Actor, Decision, DecisionContext, PrincipalKind
 from mooring.core.runtime.visit import (
-    CommandWish,
-    Endpoint,
+    ExecRequest,
     Visit,
+    VisitEndpoint,
     VisitKind,
     begin_command,
     open_session,
@@ -19,42 +19,40 @@ from mooring.core.runtime.visit import (
 from server.tests.support.allocation_rows import requested
 
 HASH: Final = b"h" * 32
-WISH: Final = CommandWish(("id", "-u"), "app", 80, 24, "web")
+WISH: Final = ExecRequest(("id", "-u"), "app", 80, 24, "web")
 
 
-def as_somebody(now: Context) -> Context:
+def as_somebody(now: DecisionContext) -> DecisionContext:
     """The same moment, of somebody who holds a token."""
     return replace(now, actor=Actor(PrincipalKind.USER, "usr_1", "tok_1"))
 
 
-def an_endpoint(now: Context) -> Endpoint:
+def an_endpoint(now: DecisionContext) -> VisitEndpoint:
     """A web app's port."""
-    return Endpoint(
-        "tsk_1", "ten_1", "prj_1", "alc_1", "nod_1", "alc_1/web", None, "web", 8_080, "http", now.now
-    )  # fmt: skip
+    return VisitEndpoint("tsk_1", "ten_1", "prj_1", "alc_1", "nod_1", "alc_1/web", None, "web", 8_080, "http", now.now)
 
 
-def standing(now: Context) -> Allocation:
+def standing(now: DecisionContext) -> Allocation:
     """An allocation in which commands run."""
     return replace(requested(now, ("ten_1", "prj_1")), status="active", node_id="nod_1")
 
 
-def a_link(now: Context) -> Visit:
+def a_link(now: DecisionContext) -> Visit:
     """A link that nobody used yet."""
     return visit_endpoint(as_somebody(now), an_endpoint(now), VisitKind.BROWSE, HASH).result
 
 
-def a_command(now: Context) -> Visit:
+def a_command(now: DecisionContext) -> Visit:
     """A command that nobody started yet."""
     return visit_command(as_somebody(now), standing(now), WISH, HASH).result
 
 
-def _both_ways(now: Context) -> Iterator[Decision[Any]]:
+def _both_ways(now: DecisionContext) -> Iterator[Decision[Any]]:
     for kind in (VisitKind.CONNECT, VisitKind.BROWSE):
         yield visit_endpoint(as_somebody(now), an_endpoint(now), kind, HASH)
 
 
-DRIVEN_VISITS: Final[dict[str, Callable[[Context], Decision[Any] | Iterator[Decision[Any]]]]] = {
+DRIVEN_VISITS: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterator[Decision[Any]]]]] = {
     "visit.begin_command": lambda now: begin_command(as_somebody(now), a_command(now)),
     "visit.open_session": lambda now: open_session(as_somebody(now), a_link(now), b"s" * 32),
     "visit.visit_command": lambda now: visit_command(as_somebody(now), standing(now), WISH, HASH),

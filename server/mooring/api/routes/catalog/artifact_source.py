@@ -1,8 +1,8 @@
 """Endpoints of the lists of allowed sources and of trusted signer keys: the platform's, and each tenant's."""
 
 from mooring.api.page import Page, PageQuery, page, start
-from mooring.api.request_context import Call
-from mooring.api.route import Declared, route_in
+from mooring.api.request_context import RequestContext
+from mooring.api.route import RouteSpec, route_in
 from mooring.api.schemas.catalog.artifact_source import (
     AddSignerKey,
     ArtifactSourceView,
@@ -14,7 +14,7 @@ from mooring.api.schemas.catalog.artifact_source import (
 from mooring.commands.catalog import artifact_source as commands
 from mooring.commands.catalog import signer_key as key_commands
 from mooring.commands.kernel.work import Answered, Work
-from mooring.core.catalog.artifact_source import SourceWish
+from mooring.core.catalog.artifact_source import ArtifactSourceSpec
 from mooring.core.catalog.artifact_trust import SignerKey
 from mooring.core.kernel.errors import Code
 from mooring.core.kernel.permissions import Scope
@@ -31,55 +31,63 @@ KEYS = "/signer-keys"
     READERS,
     "GET",
     SOURCES,
-    Declared("artifact_source", "list", "artifact_source.read", answer=Page[ArtifactSourceView]),
+    RouteSpec("artifact_source", "list", "artifact_source.read", answer=Page[ArtifactSourceView]),
 )
-async def list_artifact_sources(call: Call, query: PageQuery) -> Page[ArtifactSourceView]:
+async def list_artifact_sources(request: RequestContext, query: PageQuery) -> Page[ArtifactSourceView]:
     """List the sources that count here: the platform's and the tenant's own."""
-    rows = await sources.page(call.services.database, call.acting, start(query, "artifact_source"), query.limit + 1)
-    return page(rows, query, "artifact_source", lambda row: source_view(call.caller.authority, row))
+    rows = await sources.page(
+        request.services.database, request.acting, start(query, "artifact_source"), query.limit + 1
+    )
+    return page(rows, query, "artifact_source", lambda row: source_view(request.caller.authority, row))
 
 
 @route_in(
     PLACES,
     "POST",
     SOURCES,
-    Declared(
-        "artifact_source", "create", "artifact_source.update", 201, ArtifactSourceView,
+    RouteSpec(
+        "artifact_source",
+        "create",
+        "artifact_source.update",
+        201,
+        ArtifactSourceView,
         errors=(Code.LIMIT_REACHED, Code.NAME_TAKEN),
     ),
-)  # fmt: skip
-async def create_artifact_source(call: Call, body: CreateArtifactSource) -> Answered:
+)
+async def create_artifact_source(request: RequestContext, body: CreateArtifactSource) -> Answered:
     """Allow artifacts from a place."""
-    wish = SourceWish(body.name, body.pattern, body.reaches_private)
-    return await commands.create(call.work(lambda made: source_view(call.caller.authority, made)), wish)
+    wish = ArtifactSourceSpec(body.name, body.pattern, body.reaches_private)
+    return await commands.create(request.work(lambda made: source_view(request.caller.authority, made)), wish)
 
 
 @route_in(
-    PLACES, "DELETE", SOURCES + "/{source_id}", Declared("artifact_source", "delete", "artifact_source.update", 204)
+    PLACES, "DELETE", SOURCES + "/{source_id}", RouteSpec("artifact_source", "delete", "artifact_source.update", 204)
 )
-async def delete_artifact_source(call: Call, source_id: str) -> Answered:
+async def delete_artifact_source(request: RequestContext, source_id: str) -> Answered:
     """Take a source off the list; what came from it is no longer verified, from the next use on."""
-    return await commands.delete(call.work(lambda _: None), source_id)
+    return await commands.delete(request.work(lambda _: None), source_id)
 
 
-@route_in(READERS, "GET", KEYS, Declared("signer_key", "list", "signer_key.read", answer=Page[SignerKeyView]))
-async def list_signer_keys(call: Call, query: PageQuery) -> Page[SignerKeyView]:
+@route_in(READERS, "GET", KEYS, RouteSpec("signer_key", "list", "signer_key.read", answer=Page[SignerKeyView]))
+async def list_signer_keys(request: RequestContext, query: PageQuery) -> Page[SignerKeyView]:
     """List the keys that count or counted here: the platform's and the tenant's own."""
-    rows = await signer_keys.page(call.services.database, call.acting, start(query, "signer_key"), query.limit + 1)
-    return page(rows, query, "signer_key", lambda row: key_view(call.caller.authority, row))
+    rows = await signer_keys.page(
+        request.services.database, request.acting, start(query, "signer_key"), query.limit + 1
+    )
+    return page(rows, query, "signer_key", lambda row: key_view(request.caller.authority, row))
 
 
 @route_in(
     PLACES,
     "POST",
     KEYS,
-    Declared(
+    RouteSpec(
         "signer_key", "add", "signer_key.update", 201, SignerKeyView, errors=(Code.LIMIT_REACHED, Code.NAME_TAKEN)
     ),
 )
-async def add_signer_key(call: Call, body: AddSignerKey) -> Answered:
+async def add_signer_key(request: RequestContext, body: AddSignerKey) -> Answered:
     """Trust a public key. To rotate, add the next one, sign with it, and remove the last."""
-    work: Work[SignerKey] = call.work(lambda made: key_view(call.caller.authority, made))
+    work: Work[SignerKey] = request.work(lambda made: key_view(request.caller.authority, made))
     return await key_commands.add(work, body.name, body.public_key_pem)
 
 
@@ -87,9 +95,9 @@ async def add_signer_key(call: Call, body: AddSignerKey) -> Answered:
     PLACES,
     "DELETE",
     KEYS + "/{signer_key_id}",
-    Declared("signer_key", "remove", "signer_key.update", answer=SignerKeyView),
+    RouteSpec("signer_key", "remove", "signer_key.update", answer=SignerKeyView),
 )
-async def remove_signer_key(call: Call, signer_key_id: str) -> Answered:
+async def remove_signer_key(request: RequestContext, signer_key_id: str) -> Answered:
     """Stop trusting a key, at once: what only it signed is no longer verified where a signature is required."""
-    work: Work[SignerKey] = call.work(lambda removed: key_view(call.caller.authority, removed))
+    work: Work[SignerKey] = request.work(lambda removed: key_view(request.caller.authority, removed))
     return await key_commands.remove(work, signer_key_id)

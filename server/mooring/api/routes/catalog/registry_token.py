@@ -11,8 +11,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from mooring.api.request_context import Call
-from mooring.api.route import PUBLIC_ACTION, Declared, route, route_in
+from mooring.api.request_context import RequestContext
+from mooring.api.route import PUBLIC_ACTION, RouteSpec, route, route_in
 from mooring.api.schemas.kernel.fields import Shown, Strict
 from mooring.commands.identity.bootstrap import registry_pair
 from mooring.core.identity.caller import Caller
@@ -59,20 +59,23 @@ class RegistryView(Shown):
     "GET",
     "/registry/token",
     Scope.PUBLIC,
-    Declared(
-        "registry", "token", PUBLIC_ACTION, answer=RegistryToken,
+    RouteSpec(
+        "registry",
+        "token",
+        PUBLIC_ACTION,
+        answer=RegistryToken,
         errors=(Code.UNAUTHENTICATED, Code.VALIDATION_FAILED, Code.NOT_FOUND, Code.RATE_LIMITED),
     ),
-)  # fmt: skip
-async def get_registry_token(call: Call, query: RegistryTokenQuery) -> RegistryToken:
+)
+async def get_registry_token(request: RequestContext, query: RegistryTokenQuery) -> RegistryToken:
     """Exchange a token of this platform for one that its registry takes, over some repositories.
 
     The token is the password of basic authentication, under any user name.
     """
-    own = call.services.artifacts.own
+    own = request.services.artifacts.own
     if own is None:
         raise Refusal(Code.NOT_FOUND, "this platform has no registry of its own")
-    caller = await _caller(call)
+    caller = await _caller(request)
     if query.service and query.service != own.issuer.service:
         raise Refusal(Code.VALIDATION_FAILED, f"service: {own.issuer.service}", {"path": "service"})
     given = granted(read_scopes([query.scope]), lambda repository: allowed_actions(caller.authority, repository))
@@ -86,12 +89,12 @@ async def get_registry_token(call: Call, query: RegistryTokenQuery) -> RegistryT
 
 
 @route_in(
-    (Scope.PLATFORM,), "GET", "/registry", Declared("registry", "get", "artifact_source.read", answer=RegistryView)
+    (Scope.PLATFORM,), "GET", "/registry", RouteSpec("registry", "get", "artifact_source.read", answer=RegistryView)
 )
-async def get_registry(call: Call) -> RegistryView:
+async def get_registry(request: RequestContext) -> RegistryView:
     """Read how the platform's own registry is set up: name, issuer and the certificate that it trusts."""
-    settings = call.services.settings
-    pair = await registry_pair(call.services)
+    settings = request.services.settings
+    pair = await registry_pair(request.services)
     return RegistryView(
         url=settings.registry_url,
         service=settings.registry_service,
@@ -122,12 +125,12 @@ def allowed_actions(authority: Authority, repository: str) -> frozenset[str]:
     return PULL if pulls else NOTHING
 
 
-async def _caller(call: Call) -> Caller:
+async def _caller(request: RequestContext) -> Caller:
     try:
-        return await call.tools.authenticator.caller(_password(call.headers.get("authorization", "")))
+        return await request.tools.authenticator.caller(_password(request.headers.get("authorization", "")))
     except Refusal as refusal:
         if refusal.code is Code.UNAUTHENTICATED:
-            call.tools.failures.take(f"address {call.origin.remote_address}")
+            request.tools.failures.take(f"address {request.origin.remote_address}")
         raise
 
 

@@ -3,16 +3,16 @@
 from datetime import timedelta
 from functools import partial
 
-from mooring.api.request_context import Call
-from mooring.api.route import Declared, route_in
+from mooring.api.request_context import RequestContext
+from mooring.api.route import RouteSpec, route_in
 from mooring.api.schemas.fleet.allocation_task import MakeTask
 from mooring.api.schemas.fleet.task import TaskView, task_view
 from mooring.commands.fleet import task as commands
 from mooring.commands.fleet.task_source import within_sources
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered
 from mooring.core.fleet.allocation import AllocationState
-from mooring.core.fleet.task_creation import TaskWish
+from mooring.core.fleet.task_creation import TaskRequest
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import Scope
@@ -23,38 +23,51 @@ from mooring.storage.fleet import allocation as allocations
     (Scope.PROJECT,),
     "POST",
     "/allocations/{allocation_id}/tasks",
-    Declared(
-        "task", "create", "task.create", 201, TaskView,
+    RouteSpec(
+        "task",
+        "create",
+        "task.create",
+        201,
+        TaskView,
         errors=(
-            Code.CONFLICT, Code.VALIDATION_FAILED, Code.PERMISSION_DENIED, Code.SOURCE_DENIED,
-            Code.ARTIFACT_NOT_REGISTERED, Code.ARTIFACT_UNVERIFIED, Code.ARTIFACT_REVOKED, Code.SIGNATURE_MISSING,
-            Code.SIGNATURE_INVALID, Code.SIGNATURE_KEY_UNKNOWN, Code.SIGNATURE_REPLAYED, Code.DIGEST_MISMATCH,
+            Code.CONFLICT,
+            Code.VALIDATION_FAILED,
+            Code.PERMISSION_DENIED,
+            Code.SOURCE_DENIED,
+            Code.ARTIFACT_NOT_REGISTERED,
+            Code.ARTIFACT_UNVERIFIED,
+            Code.ARTIFACT_REVOKED,
+            Code.SIGNATURE_MISSING,
+            Code.SIGNATURE_INVALID,
+            Code.SIGNATURE_KEY_UNKNOWN,
+            Code.SIGNATURE_REPLAYED,
+            Code.DIGEST_MISMATCH,
             Code.ARTIFACT_NOT_FOUND_AT_SOURCE,
         ),
     ),
-)  # fmt: skip
-async def create_allocation_task(call: Call, allocation_id: str, body: MakeTask) -> Answered:
+)
+async def create_allocation_task(request: RequestContext, allocation_id: str, body: MakeTask) -> Answered:
     """Have something done in an active allocation: write files, run a program, start a service or a container.
 
     What it fetches is a digest of an artifact that is registered in sight of the project and proven now. A task is
     named by its step; making it again under the same step answers with the first one.
     """
-    project_id = str(call.place.project_id)
-    row = await allocations.find(call.services.database, call.acting, project_id, allocation_id)
-    allocation = found(row, "allocation")
+    project_id = str(request.place.project_id)
+    row = await allocations.find(request.services.database, request.acting, project_id, allocation_id)
+    allocation = require(row, "allocation")
     if allocation.status != AllocationState.ACTIVE or allocation.node_id is None:
         raise Refusal(Code.CONFLICT, f"the allocation is {allocation.status}: things are done in an active one")
-    wish = TaskWish(
+    wish = TaskRequest(
         tenant_id=allocation.tenant_id,
         project_id=project_id,
         allocation_id=allocation_id,
         node_id=allocation.node_id,
         type=body.type,
-        step=body.step or f"by-hand/{call.context.mint(Prefix.CORRELATION)}",
+        step=body.step or f"by-hand/{request.context.mint(Prefix.CORRELATION)}",
         label=body.label,
         arguments=body.arguments,
         lifetime=timedelta(seconds=body.lifetime_seconds),
-        maker=call.caller.actor.id,
+        maker=request.caller.actor.id,
     )
-    allowed = await within_sources(call.services, call.acting, wish)
-    return await commands.make(call.work(partial(task_view, call.caller.authority)), allowed)
+    allowed = await within_sources(request.services, request.acting, wish)
+    return await commands.make(request.work(partial(task_view, request.caller.authority)), allowed)

@@ -4,8 +4,8 @@ from datetime import timedelta
 from functools import partial
 
 from mooring.api.page import Page, PageQuery, page, start
-from mooring.api.request_context import Call
-from mooring.api.route import PUBLIC_ACTION, Declared, route, route_in
+from mooring.api.request_context import RequestContext
+from mooring.api.route import PUBLIC_ACTION, RouteSpec, route, route_in
 from mooring.api.schemas.identity.access import (
     AccessToken,
     BreakGlassOpened,
@@ -29,8 +29,8 @@ from mooring.api.schemas.identity.tenancy import user_view
 from mooring.commands.identity import sign_in as signing_in
 from mooring.commands.identity import token as commands
 from mooring.commands.identity import user as user_commands
-from mooring.commands.identity.token_exchange import exchange
-from mooring.commands.kernel.lookup import found
+from mooring.commands.identity.token_exchange import exchange_token
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered
 from mooring.core.identity.assertion import HolderRefused
 from mooring.core.identity.token import TokenKind
@@ -47,24 +47,26 @@ EXCHANGE = "/oauth/token"
     "POST",
     "/sign-in",
     Scope.PUBLIC,
-    Declared("session", "create", PUBLIC_ACTION, answer=SignedInView, errors=(Code.SIGN_IN_REFUSED,)),
+    RouteSpec("session", "create", PUBLIC_ACTION, answer=SignedInView, errors=(Code.SIGN_IN_REFUSED,)),
 )
-async def sign_in(call: Call, body: SignIn) -> SignedInView:
+async def sign_in(request: RequestContext, body: SignIn) -> SignedInView:
     """Sign a person in: a short-lived session token for a password or a one-time code.
 
     A user of a tenant names the tenant's slug; a user of the platform's does not. With a one-time code, `new_password`
     becomes the password, and the code counts no more.
     """
-    who = f"address {call.origin.remote_address}"
-    call.tools.failures.take(who)  # counted before it is known to fail: else many that are sent at once are one
-    offered = signing_in.Credentials(body.tenant, body.email, body.password, body.one_time_code, body.new_password)
+    who = f"address {request.origin.remote_address}"
+    request.tools.failures.take(who)  # counted before it is known to fail: else many that are sent at once are one
+    offered = signing_in.SignInCredentials(
+        body.tenant, body.email, body.password, body.one_time_code, body.new_password
+    )
     try:
-        signed_in = await signing_in.sign_in(call.services, call.context, offered, call.origin)
+        signed_in = await signing_in.sign_in(request.services, request.context, offered, request.origin)
     except Refusal as refusal:
         if refusal.code is not Code.SIGN_IN_REFUSED:
-            call.tools.failures.give_back(who)
+            request.tools.failures.give_back(who)
         raise
-    call.tools.failures.give_back(who)
+    request.tools.failures.give_back(who)
     return SignedInView(
         token=signed_in.secret,
         token_id=signed_in.token.id,
@@ -77,64 +79,66 @@ async def sign_in(call: Call, body: SignIn) -> SignedInView:
     "POST",
     EXCHANGE,
     Scope.PUBLIC,
-    Declared("session", "exchange", PUBLIC_ACTION, answer=AccessToken, form=True, errors=(Code.ASSERTION_REFUSED,)),
+    RouteSpec("session", "exchange", PUBLIC_ACTION, answer=AccessToken, form=True, errors=(Code.ASSERTION_REFUSED,)),
 )
-async def exchange_assertion(call: Call, body: TokenGrant) -> AccessToken:
+async def exchange_assertion(request: RequestContext, body: TokenGrant) -> AccessToken:
     """Exchange a signed assertion of a service account, or of a node, for a short-lived token (RFC 7523).
 
     The assertion is a JWT signed with EdDSA: `kid` the key's id (`signing` for a node), `iss` and `sub` the account's
     or the node's id, `aud` this endpoint's address, `exp` at most five minutes after `iat`, and a `jti` that was never
     used before.
     """
-    who = f"address {call.origin.remote_address}"
-    if call.tools.failures.left(who) < 1:
-        call.tools.failures.take(who)
-    audiences = tuple(f"{address}/api/v1{EXCHANGE}" for address in call.tools.addresses)
+    who = f"address {request.origin.remote_address}"
+    if request.tools.failures.left(who) < 1:
+        request.tools.failures.take(who)
+    audiences = tuple(f"{address}/api/v1{EXCHANGE}" for address in request.tools.addresses)
     try:
-        exchanged = await exchange(call.services, call.context, body.assertion, audiences, call.origin)
+        exchanged = await exchange_token(request.services, request.context, body.assertion, audiences, request.origin)
     except HolderRefused as refusal:
-        call.tools.failures.take(f"holder {refusal.holder_id}")  # one retired node does not lock its neighbours out
+        request.tools.failures.take(f"holder {refusal.holder_id}")  # one retired node does not lock its neighbours out
         raise
     except Refusal as refusal:
         if refusal.code is Code.ASSERTION_REFUSED:
-            call.tools.failures.take(who)
+            request.tools.failures.take(who)
         raise
     seconds = int((exchanged.token.expires_at - exchanged.token.created_at).total_seconds())
     return AccessToken(access_token=exchanged.secret, token_type="Bearer", expires_in=seconds)
 
 
-@route("GET", "/whoami", Scope.SELF, Declared("whoami", "get", "self.read", answer=WhoAmI))
-async def get_whoami(call: Call) -> WhoAmI:
+@route("GET", "/whoami", Scope.SELF, RouteSpec("whoami", "get", "self.read", answer=WhoAmI))
+async def get_whoami(request: RequestContext) -> WhoAmI:
     """Read who the caller is, and what it may do where."""
-    return who_am_i(call.caller)
+    return who_am_i(request.caller)
 
 
 @route(
     "POST",
     "/whoami/password",
     Scope.SELF,
-    Declared("whoami", "change_password", "self.update", 204, errors=(Code.SIGN_IN_REFUSED,)),
+    RouteSpec("whoami", "change_password", "self.update", 204, errors=(Code.SIGN_IN_REFUSED,)),
 )
-async def change_own_password(call: Call, body: ChangePassword) -> Answered:
+async def change_own_password(request: RequestContext, body: ChangePassword) -> Answered:
     """Change the caller's own password; every older token but the one in use counts no more."""
-    who = f"user {call.caller.actor.id}"
-    call.tools.failures.take(who)  # a stolen token is no leave to guess the password
+    who = f"user {request.caller.actor.id}"
+    request.tools.failures.take(who)  # a stolen token is no leave to guess the password
     wanted = (body.current_password, body.new_password)
     try:
-        answered = await user_commands.change_own_password(call.work(lambda _: None), *wanted)
+        answered = await user_commands.change_own_password(request.work(lambda _: None), *wanted)
     except Refusal as refusal:
         if refusal.code is not Code.SIGN_IN_REFUSED:
-            call.tools.failures.give_back(who)
+            request.tools.failures.give_back(who)
         raise
-    call.tools.failures.give_back(who)
+    request.tools.failures.give_back(who)
     return answered
 
 
-@route("GET", "/tokens", Scope.SELF, Declared("token", "list", "token.read", answer=Page[TokenView]))
-async def list_tokens(call: Call, query: PageQuery) -> Page[TokenView]:
+@route("GET", "/tokens", Scope.SELF, RouteSpec("token", "list", "token.read", answer=Page[TokenView]))
+async def list_tokens(request: RequestContext, query: PageQuery) -> Page[TokenView]:
     """List the caller's own tokens that still count."""
     where = (start(query, "token"), query.limit + 1)
-    rows = await tokens.list_own(call.services.database, call.acting, call.caller.actor.id, call.context.now, where)
+    rows = await tokens.list_own(
+        request.services.database, request.acting, request.caller.actor.id, request.context.now, where
+    )
     return page(rows, query, "token", token_view)
 
 
@@ -142,7 +146,7 @@ async def list_tokens(call: Call, query: PageQuery) -> Page[TokenView]:
     "POST",
     "/tokens",
     Scope.SELF,
-    Declared(
+    RouteSpec(
         "token",
         "create",
         "token.create",
@@ -152,37 +156,37 @@ async def list_tokens(call: Call, query: PageQuery) -> Page[TokenView]:
         errors=(Code.LIMIT_REACHED,),
     ),
 )
-async def create_token(call: Call, body: CreateToken) -> Answered:
+async def create_token(request: RequestContext, body: CreateToken) -> Answered:
     """Make a personal access token, told once; with `actions` it is narrower than its maker, never wider."""
     secret = new_token(TokenKind.PERSONAL)
-    work = call.work(partial(token_created, secret=secret))
+    work = request.work(partial(token_created, secret=secret))
     lifetime = timedelta(seconds=body.expires_in_seconds)
     return await commands.create_personal(work, secret, (body.name, lifetime, body.actions))
 
 
-@route("GET", "/tokens/{token_id}", Scope.SELF, Declared("token", "get", "token.read", answer=TokenView))
-async def get_token(call: Call, token_id: str) -> TokenView:
+@route("GET", "/tokens/{token_id}", Scope.SELF, RouteSpec("token", "get", "token.read", answer=TokenView))
+async def get_token(request: RequestContext, token_id: str) -> TokenView:
     """Read one of the caller's own tokens, never its secret."""
-    row = await tokens.find_own(call.services.database, call.acting, token_id, call.caller.actor.id)
-    return token_view(found(row, "token"))
+    row = await tokens.find_own(request.services.database, request.acting, token_id, request.caller.actor.id)
+    return token_view(require(row, "token"))
 
 
-@route("DELETE", "/tokens/{token_id}", Scope.SELF, Declared("token", "revoke", "token.revoke", answer=TokenView))
-async def revoke_token(call: Call, token_id: str) -> Answered:
+@route("DELETE", "/tokens/{token_id}", Scope.SELF, RouteSpec("token", "revoke", "token.revoke", answer=TokenView))
+async def revoke_token(request: RequestContext, token_id: str) -> Answered:
     """Revoke one of the caller's own tokens; its open streams are closed."""
-    return await commands.revoke(call.work(token_view), token_id)
+    return await commands.revoke(request.work(token_view), token_id)
 
 
 @route(
     "POST",
     "/platform/break-glass",
     Scope.PLATFORM,
-    Declared("break_glass", "open", "break_glass.open", 201, BreakGlassOpened, one_time_secret=True),
+    RouteSpec("break_glass", "open", "break_glass.open", 201, BreakGlassOpened, one_time_secret=True),
 )
-async def open_break_glass(call: Call, body: OpenBreakGlass) -> Answered:
+async def open_break_glass(request: RequestContext, body: OpenBreakGlass) -> Answered:
     """Enter a tenant for a bounded time, with a stated reason that the tenant reads too."""
     secret = new_token(TokenKind.BREAK_GLASS)
-    work = call.work(partial(break_glass_opened, secret=secret))
+    work = request.work(partial(break_glass_opened, secret=secret))
     return await commands.enter(work, secret, body.tenant_id, body.role, body.reason)
 
 
@@ -190,9 +194,9 @@ async def open_break_glass(call: Call, body: OpenBreakGlass) -> Answered:
     (Scope.PLATFORM, Scope.TENANT),
     "GET",
     "/break-glass",
-    Declared("break_glass", "list", "break_glass.read", answer=Page[BreakGlassView]),
+    RouteSpec("break_glass", "list", "break_glass.read", answer=Page[BreakGlassView]),
 )
-async def list_break_glass(call: Call, query: PageQuery) -> Page[BreakGlassView]:
+async def list_break_glass(request: RequestContext, query: PageQuery) -> Page[BreakGlassView]:
     """List who entered which tenant, when and why."""
-    rows = await entries.page(call.services.database, call.acting, start(query, "break_glass"), query.limit + 1)
+    rows = await entries.page(request.services.database, request.acting, start(query, "break_glass"), query.limit + 1)
     return page(rows, query, "break_glass", break_glass_view)

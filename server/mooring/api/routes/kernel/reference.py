@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from mooring.api.openapi import document
 from mooring.api.problem import STATUS
-from mooring.api.request_context import Call, encode_json
-from mooring.api.response import Reply
-from mooring.api.route import PUBLIC_ACTION, Declared, route, route_beside
+from mooring.api.request_context import RequestContext, encode_json
+from mooring.api.response import Response
+from mooring.api.route import PUBLIC_ACTION, RouteSpec, route, route_beside
 from mooring.core.kernel.errors import CATALOGUE, Code, Refusal
 from mooring.core.kernel.event_types import MEANING
 from mooring.core.kernel.permissions import ACTIONS, SERVICE_ACCOUNT_CEILING, Role, Scope
@@ -98,65 +98,65 @@ class Reference(Struct):
     event_types: dict[str, str]
 
 
-@route_beside("/healthz", Declared("health", "live", PUBLIC_ACTION, answer=Health))
-async def get_health(call: Call) -> Health:
+@route_beside("/healthz", RouteSpec("health", "live", PUBLIC_ACTION, answer=Health))
+async def get_health(request: RequestContext) -> Health:
     """Whether the process runs; it says nothing of what it depends on."""
     return Health("ok")
 
 
 @route_beside(
     "/readyz",
-    Declared("health", "ready", PUBLIC_ACTION, answer=Health, errors=(Code.TEMPORARILY_UNAVAILABLE,)),
+    RouteSpec("health", "ready", PUBLIC_ACTION, answer=Health, errors=(Code.TEMPORARILY_UNAVAILABLE,)),
 )
-async def get_readiness(call: Call) -> Health:
+async def get_readiness(request: RequestContext) -> Health:
     """Whether requests can be served: the database answers and no migration is missing."""
-    reasons = await call.tools.readiness()
+    reasons = await request.tools.readiness()
     if reasons:
         raise Refusal(Code.TEMPORARILY_UNAVAILABLE, "; ".join(reasons), {"reasons": reasons})
     return Health("ready")
 
 
-@route_beside("/metrics", Declared("health", "metrics", PUBLIC_ACTION, media_type="text/plain", unlimited=True))
-async def get_metrics(call: Call) -> Reply:
+@route_beside("/metrics", RouteSpec("health", "metrics", PUBLIC_ACTION, media_type="text/plain", unlimited=True))
+async def get_metrics(request: RequestContext) -> Response:
     """Metrics of this process, for Prometheus."""
-    return Reply(200, call.tools.telemetry.metrics(), "text/plain; version=0.0.4; charset=utf-8")
+    return Response(200, request.tools.telemetry.metrics(), "text/plain; version=0.0.4; charset=utf-8")
 
 
 @route(
     "GET",
     "/openapi.json",
     Scope.PUBLIC,
-    Declared("reference", "openapi", PUBLIC_ACTION, answer=dict[str, Any]),
+    RouteSpec("reference", "openapi", PUBLIC_ACTION, answer=dict[str, Any]),
 )
-async def get_openapi(call: Call) -> Reply:
+async def get_openapi(request: RequestContext) -> Response:
     """The API's description, OpenAPI 3.1."""
-    return Reply(200, _document())
+    return Response(200, _document())
 
 
-@route("GET", "/reference", Scope.PUBLIC, Declared("reference", "get", PUBLIC_ACTION, answer=Reference))
-async def get_reference(call: Call) -> Reference:
+@route("GET", "/reference", Scope.PUBLIC, RouteSpec("reference", "get", PUBLIC_ACTION, answer=Reference))
+async def get_reference(request: RequestContext) -> Reference:
     """What every error, action, state and event type means."""
     return reference()
 
 
-@route_beside("/docs", Declared("reference", "page", PUBLIC_ACTION, media_type="text/html", hidden=True))
-async def get_docs_page(call: Call) -> Reply:
+@route_beside("/docs", RouteSpec("reference", "page", PUBLIC_ACTION, media_type="text/html", hidden=True))
+async def get_docs_page(request: RequestContext) -> Response:
     """The interactive API reference, served without anything from outside."""
-    return Reply(200, PAGE.encode(), "text/html; charset=utf-8", {"content-security-policy": POLICY})
+    return Response(200, PAGE.encode(), "text/html; charset=utf-8", {"content-security-policy": POLICY})
 
 
 @route_beside(
     "/docs/assets/{asset}",
-    Declared("reference", "asset", PUBLIC_ACTION, media_type="text/plain", hidden=True),
+    RouteSpec("reference", "asset", PUBLIC_ACTION, media_type="text/plain", hidden=True),
 )
-async def get_docs_asset(call: Call, asset: str) -> Reply:
+async def get_docs_asset(request: RequestContext, asset: str) -> Response:
     """A part of the reference page."""
     if asset == "start.js":
-        return Reply(200, START.encode(), "text/javascript; charset=utf-8")
+        return Response(200, START.encode(), "text/javascript; charset=utf-8")
     if asset not in ASSETS:
         raise Refusal(Code.NOT_FOUND, "there is no such part of the page")
     media_type = mimetypes.guess_type(asset)[0] or "application/octet-stream"
-    return Reply(200, _asset(asset), media_type, {"cache-control": "public, max-age=3600"})
+    return Response(200, _asset(asset), media_type, {"cache-control": "public, max-age=3600"})
 
 
 @cache

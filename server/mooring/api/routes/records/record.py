@@ -4,9 +4,9 @@ from collections.abc import AsyncGenerator
 
 from mooring.api import stream
 from mooring.api.page import Page, PageQuery, page, start
-from mooring.api.request_context import Call
-from mooring.api.response import Stream
-from mooring.api.route import Declared, route_in
+from mooring.api.request_context import RequestContext
+from mooring.api.response import StreamingResponse
+from mooring.api.route import RouteSpec, route_in
 from mooring.api.schemas.records.record import (
     AuditQuery,
     AuditView,
@@ -16,9 +16,9 @@ from mooring.api.schemas.records.record import (
     audit_view,
     event_view,
 )
-from mooring.api.socket import Socket
+from mooring.api.socket import WebSocketResponse
 from mooring.api.websocket import accept
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.core.kernel.errors import Code
 from mooring.core.kernel.permissions import Scope
 from mooring.storage.identity import project as projects
@@ -32,20 +32,20 @@ LAST_ID = "~"  # sorts after every id
     PLACES,
     "GET",
     "/events",
-    Declared("event", "list", "event.read", answer=EventPage, errors=(Code.CURSOR_EXPIRED,)),
+    RouteSpec("event", "list", "event.read", answer=EventPage, errors=(Code.CURSOR_EXPIRED,)),
 )
-async def list_events(call: Call, query: EventQuery) -> EventPage:
+async def list_events(request: RequestContext, query: EventQuery) -> EventPage:
     """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first."""
-    await _require_project(call)
-    hub = call.services.hub
-    wanted = stream.selection(call, query.correlation_id, query.app_instance_id)
-    place = await stream.place_of(call, query.cursor) if query.cursor else await stream.first_place(call)
+    await _require_project(request)
+    hub = request.services.hub
+    wanted = stream.selection(request, query.correlation_id, query.app_instance_id)
+    place = await stream.place_of(request, query.cursor) if query.cursor else await stream.first_place(request)
     rows, place = await hub.read(wanted, place, query.limit)
     if not rows and query.wait:
-        rows, place = await stream.wait_for_first(call, wanted, place, query)
+        rows, place = await stream.wait_for_first(request, wanted, place, query)
     if query.wait:
-        await stream.require_still_allowed(call)
-    withhold = call.place.scope is Scope.PLATFORM
+        await stream.require_still_allowed(request)
+    withhold = request.place.scope is Scope.PLATFORM
     return EventPage(items=[event_view(row, withhold=withhold) for row in rows], next_cursor=place.cursor())
 
 
@@ -53,7 +53,7 @@ async def list_events(call: Call, query: EventQuery) -> EventPage:
     PLACES,
     "GET",
     "/events/stream",
-    Declared(
+    RouteSpec(
         "event",
         "follow",
         "event.read",
@@ -62,20 +62,20 @@ async def list_events(call: Call, query: EventQuery) -> EventPage:
         errors=(Code.CURSOR_EXPIRED,),
     ),
 )
-async def stream_events(call: Call, query: StreamQuery) -> Stream:
+async def stream_events(request: RequestContext, query: StreamQuery) -> StreamingResponse:
     """Follow events as they happen (server-sent events).
 
     Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
     """
-    pieces = await _followed(call, query)
-    return Stream(stream.server_sent(pieces), "text/event-stream")
+    pieces = await _followed(request, query)
+    return StreamingResponse(stream.server_sent(pieces), "text/event-stream")
 
 
 @route_in(
     PLACES,
     "GET",
     "/events/ws",
-    Declared(
+    RouteSpec(
         "event",
         "connect",
         "event.read",
@@ -86,33 +86,33 @@ async def stream_events(call: Call, query: StreamQuery) -> Stream:
         errors=(Code.CURSOR_EXPIRED,),
     ),
 )
-async def connect_events(call: Call, query: StreamQuery) -> Socket:
+async def connect_events(request: RequestContext, query: StreamQuery) -> WebSocketResponse:
     """Follow events as they happen (WebSocket); the same events, cursors and bounds as the stream."""
-    headers = accept(call.headers)
-    return Socket(headers, await _followed(call, query))
+    headers = accept(request.headers)
+    return WebSocketResponse(headers, await _followed(request, query))
 
 
-async def _followed(call: Call, query: StreamQuery) -> AsyncGenerator[stream.Piece, None]:
-    await _require_project(call)
-    stream.require_room(call)
-    wanted = stream.selection(call, query.correlation_id, query.app_instance_id)
-    cursor = call.headers.get("last-event-id") or query.cursor
-    place = await stream.place_of(call, cursor) if cursor else call.services.hub.head
-    return stream.pieces(call, stream.EventSource(call, wanted), place)
+async def _followed(request: RequestContext, query: StreamQuery) -> AsyncGenerator[stream.StreamChunk, None]:
+    await _require_project(request)
+    stream.require_room(request)
+    wanted = stream.selection(request, query.correlation_id, query.app_instance_id)
+    cursor = request.headers.get("last-event-id") or query.cursor
+    place = await stream.place_of(request, cursor) if cursor else request.services.hub.head
+    return stream.pieces(request, stream.EventSource(request, wanted), place)
 
 
-@route_in(PLACES, "GET", "/audit", Declared("audit", "list", "audit.read", answer=Page[AuditView]))
-async def list_audit(call: Call, query: AuditQuery) -> Page[AuditView]:
+@route_in(PLACES, "GET", "/audit", RouteSpec("audit", "list", "audit.read", answer=Page[AuditView]))
+async def list_audit(request: RequestContext, query: AuditQuery) -> Page[AuditView]:
     """Read the audit trail, newest first."""
-    await _require_project(call)
+    await _require_project(request)
     wanted = audits.AuditFilter(query.correlation_id, query.actor_id, query.action, query.outcome)
     pages = PageQuery(cursor=query.cursor, limit=query.limit)
     where = (start(pages, "audit", LAST_ID), query.limit + 1)
-    rows = await audits.page(call.services.database, call.acting, call.place.project_id, wanted, where)
+    rows = await audits.page(request.services.database, request.acting, request.place.project_id, wanted, where)
     return page(rows, pages, "audit", audit_view)
 
 
-async def _require_project(call: Call) -> None:
+async def _require_project(request: RequestContext) -> None:
     """A tenant's admin may name any id: what is no project of the tenant's is not found."""
-    if call.place.project_id is not None:
-        found(await projects.find(call.services.database, call.acting, call.place.project_id), "project")
+    if request.place.project_id is not None:
+        require(await projects.find(request.services.database, request.acting, request.place.project_id), "project")

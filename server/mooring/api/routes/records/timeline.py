@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator
 
 from mooring.api import stream
 from mooring.api import timeline as timelines
-from mooring.api.request_context import Call
-from mooring.api.response import Stream
-from mooring.api.route import Declared, route_in
+from mooring.api.request_context import RequestContext
+from mooring.api.response import StreamingResponse
+from mooring.api.route import RouteSpec, route_in
 from mooring.api.schemas.records.timeline import (
     InstanceTimelineQuery,
     TimelinePage,
@@ -15,14 +15,14 @@ from mooring.api.schemas.records.timeline import (
     TimelineStreamQuery,
     entry_view,
 )
-from mooring.api.socket import Socket
+from mooring.api.socket import WebSocketResponse
 from mooring.api.websocket import accept
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.core.kernel.errors import Code
 from mooring.core.kernel.permissions import Scope
 from mooring.core.kernel.validation import invalid
 from mooring.storage.identity import project as projects
-from mooring.storage.records.timeline import Story
+from mooring.storage.records.timeline import TimelineSelection
 from mooring.storage.runtime import instance as instances
 
 PLACE = (Scope.PROJECT,)
@@ -32,22 +32,22 @@ PLACE = (Scope.PROJECT,)
     PLACE,
     "GET",
     "/timeline",
-    Declared("timeline", "list", "event.read", answer=TimelinePage, errors=(Code.CURSOR_EXPIRED,)),
+    RouteSpec("timeline", "list", "event.read", answer=TimelinePage, errors=(Code.CURSOR_EXPIRED,)),
 )
-async def list_timeline(call: Call, query: TimelineQuery) -> TimelinePage:
+async def list_timeline(request: RequestContext, query: TimelineQuery) -> TimelinePage:
     """Read what happened under a correlation id, or around an instance: events and audit rows in one order.
 
     Audit rows are shown to whoever may read the audit trail. `wait` holds on for the first entry.
     """
-    wanted = await _story(call, query)
-    return await _page(call, wanted, query)
+    wanted = await _story(request, query)
+    return await _page(request, wanted, query)
 
 
 @route_in(
     PLACE,
     "GET",
     "/timeline/stream",
-    Declared(
+    RouteSpec(
         "timeline",
         "follow",
         "event.read",
@@ -56,20 +56,20 @@ async def list_timeline(call: Call, query: TimelineQuery) -> TimelinePage:
         errors=(Code.CURSOR_EXPIRED,),
     ),
 )
-async def stream_timeline(call: Call, query: TimelineStreamQuery) -> Stream:
+async def stream_timeline(request: RequestContext, query: TimelineStreamQuery) -> StreamingResponse:
     """Follow a timeline as it is written (server-sent events).
 
     Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that entry and misses none. The
     same is there as a WebSocket, at `/timeline/ws`.
     """
-    return Stream(stream.server_sent(await _followed(call, query)), "text/event-stream")
+    return StreamingResponse(stream.server_sent(await _followed(request, query)), "text/event-stream")
 
 
 @route_in(
     PLACE,
     "GET",
     "/timeline/ws",
-    Declared(
+    RouteSpec(
         "timeline",
         "connect",
         "event.read",
@@ -79,17 +79,17 @@ async def stream_timeline(call: Call, query: TimelineStreamQuery) -> Stream:
         errors=(Code.CURSOR_EXPIRED,),
     ),
 )
-async def connect_timeline(call: Call, query: TimelineStreamQuery) -> Socket:
+async def connect_timeline(request: RequestContext, query: TimelineStreamQuery) -> WebSocketResponse:
     """Follow a timeline as it is written (WebSocket); the same entries, cursors and bounds as the stream."""
-    headers = accept(call.headers)
-    return Socket(headers, await _followed(call, query))
+    headers = accept(request.headers)
+    return WebSocketResponse(headers, await _followed(request, query))
 
 
 @route_in(
     PLACE,
     "GET",
     "/app-instances/{instance_id}/timeline",
-    Declared(
+    RouteSpec(
         "timeline",
         "list",
         "event.read",
@@ -98,44 +98,48 @@ async def connect_timeline(call: Call, query: TimelineStreamQuery) -> Socket:
         errors=(Code.CURSOR_EXPIRED,),
     ),
 )
-async def list_instance_timeline(call: Call, instance_id: str, query: InstanceTimelineQuery) -> TimelinePage:
+async def list_instance_timeline(
+    request: RequestContext, instance_id: str, query: InstanceTimelineQuery
+) -> TimelinePage:
     """Read what happened around an instance: its members, operations, tasks and the capacity it asked for."""
-    project_id = call.place.project_id or ""
-    found(await instances.find(call.services.database, call.acting, project_id, instance_id), "instance")
-    wanted = timelines.story(call, (instance_id, query.correlation_id), audit=query.audit)
-    return await _page(call, wanted, query)
+    project_id = request.place.project_id or ""
+    require(await instances.find(request.services.database, request.acting, project_id, instance_id), "instance")
+    wanted = timelines.story(request, (instance_id, query.correlation_id), audit=query.audit)
+    return await _page(request, wanted, query)
 
 
-async def _followed(call: Call, query: TimelineStreamQuery) -> AsyncGenerator[stream.Piece, None]:
-    wanted = await _story(call, query)
-    stream.require_room(call)
-    cursor = call.headers.get("last-event-id") or query.cursor
-    place = await stream.place_of(call, cursor) if cursor else call.services.hub.head
-    return stream.pieces(call, timelines.TimelineSource(call, wanted), place)
+async def _followed(request: RequestContext, query: TimelineStreamQuery) -> AsyncGenerator[stream.StreamChunk, None]:
+    wanted = await _story(request, query)
+    stream.require_room(request)
+    cursor = request.headers.get("last-event-id") or query.cursor
+    place = await stream.place_of(request, cursor) if cursor else request.services.hub.head
+    return stream.pieces(request, timelines.TimelineSource(request, wanted), place)
 
 
-async def _story(call: Call, query: TimelineQuery | TimelineStreamQuery) -> Story:
-    project_id = call.place.project_id or ""
-    found(await projects.find(call.services.database, call.acting, project_id), "project")
+async def _story(request: RequestContext, query: TimelineQuery | TimelineStreamQuery) -> TimelineSelection:
+    project_id = request.place.project_id or ""
+    require(await projects.find(request.services.database, request.acting, project_id), "project")
     if query.correlation_id is None and query.app_instance_id is None:
         raise invalid("correlation_id", "a correlation id or an instance: a project's own story is its events")
     if query.app_instance_id is not None:
-        instance = await instances.find(call.services.database, call.acting, project_id, query.app_instance_id)
-        found(instance, "instance")
-    return timelines.story(call, (query.app_instance_id, query.correlation_id), audit=query.audit)
+        instance = await instances.find(request.services.database, request.acting, project_id, query.app_instance_id)
+        require(instance, "instance")
+    return timelines.story(request, (query.app_instance_id, query.correlation_id), audit=query.audit)
 
 
-async def _page(call: Call, wanted: Story, query: TimelineQuery | InstanceTimelineQuery) -> TimelinePage:
+async def _page(
+    request: RequestContext, wanted: TimelineSelection, query: TimelineQuery | InstanceTimelineQuery
+) -> TimelinePage:
     """A page; while there is nothing on it, the caller may wait."""
-    place = await stream.place_of(call, query.cursor) if query.cursor else await stream.first_place(call)
-    deadline = time.monotonic() + min(query.wait, call.services.settings.wait_seconds_max)
-    rows, place = await timelines.read(call, wanted, place, query.limit)
-    while not rows and not call.services.hub.closed:
+    place = await stream.place_of(request, query.cursor) if query.cursor else await stream.first_place(request)
+    deadline = time.monotonic() + min(query.wait, request.services.settings.wait_seconds_max)
+    rows, place = await timelines.read(request, wanted, place, query.limit)
+    while not rows and not request.services.hub.closed:
         left = deadline - time.monotonic()
         if left <= 0:
             break
-        await call.services.hub.wait(place, min(left, timelines.LOOK_SECONDS))
-        rows, place = await timelines.read(call, wanted, place, query.limit)
+        await request.services.hub.wait(place, min(left, timelines.LOOK_SECONDS))
+        rows, place = await timelines.read(request, wanted, place, query.limit)
     if query.wait:
-        await stream.require_still_allowed(call)
+        await stream.require_still_allowed(request)
     return TimelinePage(items=[entry_view(row) for row in rows], next_cursor=place.cursor())

@@ -4,8 +4,8 @@ They act in the one project of the service account that calls, and take no Idemp
 each of them safe to repeat.
 """
 
-from mooring.api.request_context import Call
-from mooring.api.route import PUBLIC_ACTION, Declared, route
+from mooring.api.request_context import RequestContext
+from mooring.api.route import PUBLIC_ACTION, RouteSpec, route
 from mooring.api.schemas.runtime.adapter import (
     ClaimInstances,
     FenceQuery,
@@ -19,8 +19,8 @@ from mooring.api.schemas.runtime.adapter import (
     ReleaseInstances,
     ending_of,
     held_of,
-    task_wish_of,
-    told_of,
+    report_of,
+    task_request_of,
 )
 from mooring.api.schemas.runtime.adapter_view import (
     AdapterAccount,
@@ -42,18 +42,18 @@ from mooring.api.schemas.runtime.adapter_view import (
 )
 from mooring.api.wait import WaitQuery, waited
 from mooring.commands.identity.adapter_account import ACCOUNTS_MAX, accounts_of_key
-from mooring.commands.kernel.lookup import found
+from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
-from mooring.commands.live.claim_broker import Poll
+from mooring.commands.live.claim_broker import ClaimPoll
 from mooring.commands.runtime import adapter as commands
 from mooring.commands.runtime import adapter_secret, member_task
-from mooring.commands.runtime.adapter import Under
+from mooring.commands.runtime.adapter import ClaimRef
 from mooring.commands.runtime.member_task_batch import make_many
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.permissions import Scope
 from mooring.core.runtime.instance import Instance
 from mooring.storage.runtime import claim as claims
-from mooring.storage.runtime.claim import Asking
+from mooring.storage.runtime.claim import ClaimRequester
 
 ACCOUNTS = "/runtime/accounts"
 ONE = "/runtime/instances/{instance_id}"
@@ -71,24 +71,24 @@ TRUST = (
     "POST",
     ACCOUNTS,
     Scope.PUBLIC,
-    Declared("runtime", "accounts", PUBLIC_ACTION, answer=AdapterAccounts, errors=(Code.ASSERTION_REFUSED,)),
+    RouteSpec("runtime", "accounts", PUBLIC_ACTION, answer=AdapterAccounts, errors=(Code.ASSERTION_REFUSED,)),
 )
-async def find_runtime_accounts(call: Call, body: FindAccounts) -> AdapterAccounts:
+async def find_runtime_accounts(request: RequestContext, body: FindAccounts) -> AdapterAccounts:
     """Find the service accounts that a key opens: how an adapter of many projects learns of its accounts.
 
     The assertion is a JWT as for a token, with `iss` and `sub` both `key:<the public key in base64url>`, any `kid`, and
     `aud` this endpoint's address. It is signed with that key.
     """
-    who = f"address {call.origin.remote_address}"
-    if call.tools.failures.left(who) < 1:
-        call.tools.failures.take(who)
-    audiences = tuple(f"{address}/api/v1{ACCOUNTS}" for address in call.tools.addresses)
+    who = f"address {request.origin.remote_address}"
+    if request.tools.failures.left(who) < 1:
+        request.tools.failures.take(who)
+    audiences = tuple(f"{address}/api/v1{ACCOUNTS}" for address in request.tools.addresses)
     try:
         asked = (body.assertion, body.after or "")
-        listed = await accounts_of_key(call.services, call.context, asked, audiences, call.origin)
+        listed = await accounts_of_key(request.services, request.context, asked, audiences, request.origin)
     except Refusal as refusal:
         if refusal.code is Code.ASSERTION_REFUSED:
-            call.tools.failures.take(who)
+            request.tools.failures.take(who)
         raise
     return AdapterAccounts(
         accounts=[
@@ -104,161 +104,173 @@ async def find_runtime_accounts(call: Call, body: FindAccounts) -> AdapterAccoun
     )
 
 
-@route("POST", "/runtime/claims", Scope.RUNTIME, Declared("runtime", "claim", "runtime.claim", answer=ClaimedInstances))
-async def claim_instances(call: Call, body: ClaimInstances) -> ClaimedInstances:
+@route(
+    "POST", "/runtime/claims", Scope.RUNTIME, RouteSpec("runtime", "claim", "runtime.claim", answer=ClaimedInstances)
+)
+async def claim_instances(request: RequestContext, body: ClaimInstances) -> ClaimedInstances:
     """Wait for instances: heartbeat of all that is held, claim of what is offered, and news, in one request.
 
     An instance is offered when it has an open operation that is the adapter's turn, or when it runs and nobody watches
     it. The answer comes early with a claim, a change or a loss. Without `after` every held instance counts as changed.
     """
-    settings = call.services.settings
-    poll = Poll(
-        asking=_asking(call, body.holder),
+    settings = request.services.settings
+    poll = ClaimPoll(
+        asking=_asking(request, body.holder),
         held=held_of(body.held),
         free=body.free,
         wait_seconds=min(body.wait_seconds, settings.wait_seconds_max),
         after=body.after,
     )
-    return claimed_instances(await call.tools.claims.poll(poll, call.gone), settings.adapter_lease_seconds)
+    return claimed_instances(await request.tools.claims.poll(poll, request.gone), settings.adapter_lease_seconds)
 
 
 @route(
     "POST",
     "/runtime/releases",
     Scope.RUNTIME,
-    Declared("runtime", "release", "runtime.claim", answer=ReleasedInstances),
+    RouteSpec("runtime", "release", "runtime.claim", answer=ReleasedInstances),
 )
-async def release_instances(call: Call, body: ReleaseInstances) -> ReleasedInstances:
+async def release_instances(request: RequestContext, body: ReleaseInstances) -> ReleasedInstances:
     """Give claims back at a clean end, so that another holder need not wait for the leases to run out."""
-    released = await call.tools.claims.release(_asking(call, body.holder), held_of(body.held))
+    released = await request.tools.claims.release(_asking(request, body.holder), held_of(body.held))
     return ReleasedInstances(released=released)
 
 
-@route("GET", ONE, Scope.RUNTIME, Declared("runtime", "get", "runtime.claim", answer=RuntimeWhole, errors=FENCED))
-async def get_runtime_instance(call: Call, instance_id: str, query: FenceQuery) -> RuntimeWhole:
+@route("GET", ONE, Scope.RUNTIME, RouteSpec("runtime", "get", "runtime.claim", answer=RuntimeWhole, errors=FENCED))
+async def get_runtime_instance(request: RequestContext, instance_id: str, query: FenceQuery) -> RuntimeWhole:
     """Read a held instance with all that its adapter goes on from: manifest, members, open operations, their tasks.
 
     All but what is told of nodes is as it was at one moment: an operation is never shown without what was written with
     it.
     """
-    claimed = under(call, instance_id, query.fence)
-    return runtime_whole(await commands.whole(call.services, call.acting, claimed))
+    claimed = under(request, instance_id, query.fence)
+    return runtime_whole(await commands.whole(request.services, request.acting, claimed))
 
 
 @route(
     "POST",
     ONE + "/reports",
     Scope.RUNTIME,
-    Declared("runtime", "report", "runtime.report", answer=Reported, errors=DECIDED),
+    RouteSpec("runtime", "report", "runtime.report", answer=Reported, errors=DECIDED),
 )
-async def report_instance(call: Call, instance_id: str, body: MakeReport) -> Answered:
+async def report_instance(request: RequestContext, instance_id: str, body: MakeReport) -> Answered:
     """Report what was observed: steps of an operation, members, endpoints, health; all of it or nothing.
 
     What is so already is accepted and writes nothing.
     """
-    claimed = under(call, instance_id, body.fence)
-    work: Work[Instance] = call.work(lambda instance: Reported(etag=instance_etag(instance)))
-    return await commands.report(work, claimed, body.operation_id, told_of(body))
+    claimed = under(request, instance_id, body.fence)
+    work: Work[Instance] = request.work(lambda instance: Reported(etag=instance_etag(instance)))
+    return await commands.report(work, claimed, body.operation_id, report_of(body))
 
 
 @route(
     "POST",
     ONE + "/operations/{operation_id}/finish",
     Scope.RUNTIME,
-    Declared("runtime", "finish", "runtime.report", answer=FinishedOperation, errors=DECIDED),
+    RouteSpec("runtime", "finish", "runtime.report", answer=FinishedOperation, errors=DECIDED),
 )
-async def finish_runtime_operation(call: Call, instance_id: str, operation_id: str, body: FinishOperation) -> Answered:
+async def finish_runtime_operation(
+    request: RequestContext, instance_id: str, operation_id: str, body: FinishOperation
+) -> Answered:
     """End an operation with evidence, or with a failure that has a code and the last lines.
 
     A launch succeeds when every component has the members that it needs, a drain when they were observed quiet. What
     tears down goes over to the platform, which closes and verifies. The same end once more is accepted.
     """
-    claimed = under(call, instance_id, body.fence)
-    return await commands.finish(call.work(finished_operation), claimed, operation_id, ending_of(body))
+    claimed = under(request, instance_id, body.fence)
+    return await commands.finish(request.work(finished_operation), claimed, operation_id, ending_of(body))
 
 
 @route(
     "POST",
     ONE + "/tasks",
     Scope.RUNTIME,
-    Declared(
-        "runtime", "make_task", "task.create", answer=RuntimeTask,
+    RouteSpec(
+        "runtime",
+        "make_task",
+        "task.create",
+        answer=RuntimeTask,
         errors=(Code.LEASE_LOST, Code.CONFLICT, Code.NAME_TAKEN, *TRUST),
     ),
-)  # fmt: skip
-async def make_member_task(call: Call, instance_id: str, body: MakeMemberTask) -> Answered:
+)
+async def make_member_task(request: RequestContext, instance_id: str, body: MakeMemberTask) -> Answered:
     """Have something done on the node of a member; the task is named by operation and step, and made once.
 
     An image is named by `{"artifact": "<role>"}` or `{"digest": "sha256:…"}`; registry, repository and the secret that
     opens it are filled in. Every digest is judged again at each making.
     """
-    claimed = under(call, instance_id, body.fence)
-    return await member_task.make(call.work(runtime_task), claimed, body.operation_id, task_wish_of(body))
+    claimed = under(request, instance_id, body.fence)
+    return await member_task.make(request.work(runtime_task), claimed, body.operation_id, task_request_of(body))
 
 
 @route(
     "POST",
     ONE + "/tasks:batch",
     Scope.RUNTIME,
-    Declared("runtime", "make_tasks", "task.create", answer=MadeTasks, errors=FENCED),
+    RouteSpec("runtime", "make_tasks", "task.create", answer=MadeTasks, errors=FENCED),
 )
-async def make_member_tasks(call: Call, instance_id: str, body: MakeMemberTasks) -> Answered:
+async def make_member_tasks(request: RequestContext, instance_id: str, body: MakeMemberTasks) -> Answered:
     """Have several things done at once, each as `make_member_task` would; one that is refused keeps no other back.
 
     The answer has the outcome of each: its task, or the code and detail of its refusal. A node does those of one member
     in the order in which they stand.
     """
-    claimed = under(call, instance_id, body.fence)
-    wishes = [task_wish_of(each) for each in body.tasks]
-    return await make_many(call.work(made_tasks), claimed, body.operation_id, wishes)
+    claimed = under(request, instance_id, body.fence)
+    wishes = [task_request_of(each) for each in body.tasks]
+    return await make_many(request.work(made_tasks), claimed, body.operation_id, wishes)
 
 
 @route(
     "GET",
     ONE + "/tasks/{task_id}",
     Scope.RUNTIME,
-    Declared("runtime", "get_task", "task.create", answer=RuntimeTask, errors=FENCED),
+    RouteSpec("runtime", "get_task", "task.create", answer=RuntimeTask, errors=FENCED),
 )
-async def get_member_task(call: Call, instance_id: str, task_id: str, query: MemberTaskQuery) -> RuntimeTask:
+async def get_member_task(
+    request: RequestContext, instance_id: str, task_id: str, query: MemberTaskQuery
+) -> RuntimeTask:
     """Read a task of a held instance; `?until=succeeded,failed,cancelled,expired` waits for its end."""
-    claimed = under(call, instance_id, query.fence)
+    claimed = under(request, instance_id, query.fence)
 
     async def read() -> RuntimeTask:
-        await commands.held(call.services.database, call.acting, claimed)
-        row = await claims.find_task(call.services.database, call.acting, *claimed.place, task_id)
-        return runtime_task(found(row, "task"))
+        await commands.held(request.services.database, request.acting, claimed)
+        row = await claims.find_task(request.services.database, request.acting, *claimed.place, task_id)
+        return runtime_task(require(row, "task"))
 
     waiting = WaitQuery(wait=query.wait, until=query.until, changed_from=query.changed_from)
-    return await waited(call, waiting, task_id, read)
+    return await waited(request, waiting, task_id, read)
 
 
 @route(
     "POST",
     ONE + "/secrets",
     Scope.RUNTIME,
-    Declared(
-        "runtime", "keep_secret", "secret.create", answer=KeptSecret,
+    RouteSpec(
+        "runtime",
+        "keep_secret",
+        "secret.create",
+        answer=KeptSecret,
         errors=(Code.LEASE_LOST, Code.CONFLICT, Code.NAME_TAKEN, Code.LIMIT_REACHED),
     ),
-)  # fmt: skip
-async def keep_instance_secret(call: Call, instance_id: str, body: MakeSecret) -> Answered:
+)
+async def keep_instance_secret(request: RequestContext, instance_id: str, body: MakeSecret) -> Answered:
     """Keep a secret for the instance, given or made by the platform; its value is never told here.
 
     Under a name that is there the first one is answered, and nothing changes.
     """
-    claimed = under(call, instance_id, body.fence)
-    wanted = adapter_secret.NewSecret(body.name, body.purpose, body.value, body.generate_bytes)
-    work: Work[adapter_secret.Kept] = call.work(
+    claimed = under(request, instance_id, body.fence)
+    wanted = adapter_secret.SecretSpec(body.name, body.purpose, body.value, body.generate_bytes)
+    work: Work[adapter_secret.StoredSecret] = request.work(
         lambda kept: KeptSecret(name=kept.secret.name, purpose=kept.secret.purpose, created=kept.created)
     )
     return await adapter_secret.store(work, claimed, wanted)
 
 
-def _asking(call: Call, holder: str) -> Asking:
-    place = call.place
-    return Asking(call.caller.actor.id, str(place.tenant_id), str(place.project_id), holder)
+def _asking(request: RequestContext, holder: str) -> ClaimRequester:
+    place = request.place
+    return ClaimRequester(request.caller.actor.id, str(place.tenant_id), str(place.project_id), holder)
 
 
-def under(call: Call, instance_id: str, fence: int) -> Under:
+def under(request: RequestContext, instance_id: str, fence: int) -> ClaimRef:
     """The claim under which an adapter acts."""
-    return Under(call.caller.actor.id, str(call.place.project_id), instance_id, fence)
+    return ClaimRef(request.caller.actor.id, str(request.place.project_id), instance_id, fence)

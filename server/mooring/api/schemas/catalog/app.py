@@ -13,7 +13,7 @@ from mooring.core.identity.platform_key import encoded
 from mooring.core.kernel.finding import Finding
 from mooring.core.kernel.ids import Prefix, pattern
 from mooring.core.kernel.permissions import Authority, Place, Scope
-from mooring.storage.catalog.app_version import Step
+from mooring.storage.catalog.app_version import VersionTransition
 
 Category = Annotated[
     str, Meta(pattern="^[a-z][a-z0-9_]{1,39}$", min_length=2, max_length=40, description="What kind of app it is.")
@@ -219,7 +219,7 @@ def version_view(authority: Authority, version: AppVersion) -> VersionView:
     )
 
 
-def step_view(step: Step) -> VersionStepView:
+def step_view(step: VersionTransition) -> VersionStepView:
     """A move as it is told."""
     return VersionStepView(
         generation=step.generation,

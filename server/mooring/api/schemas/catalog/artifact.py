@@ -10,7 +10,7 @@ from mooring.api.schemas.catalog.artifact_check import ArtifactCheckView, check_
 from mooring.api.schemas.kernel.fields import Shown, Strict, Time, allowed
 from mooring.commands.catalog.artifact import PublishIntent
 from mooring.core.catalog.artifact import LABEL_LENGTH_MAX, LABELS_MAX, Artifact, ArtifactKind, Visibility
-from mooring.core.catalog.artifact_evidence import Step, Verified
+from mooring.core.catalog.artifact_evidence import ArtifactTransition, EvaluatedArtifact
 from mooring.core.catalog.artifact_location import LOCATION_LENGTH_MAX, SourceType
 from mooring.core.catalog.artifact_promotion import CheckResult, Hold, VersionUse
 from mooring.core.catalog.manifest_schema import DIGEST_PATTERN
@@ -243,7 +243,7 @@ def publish_view(intent: PublishIntent) -> PublishView:
     )
 
 
-def artifact_view(authority: Authority, verified: Verified) -> ArtifactView:
+def artifact_view(authority: Authority, verified: EvaluatedArtifact) -> ArtifactView:
     """An artifact as the caller sees it."""
     artifact, trust = verified.artifact, verified.trust
     held = allowed(authority, _place(artifact), ("artifact.verify", "artifact.promote", "artifact.revoke"))
@@ -280,16 +280,22 @@ def artifact_view(authority: Authority, verified: Verified) -> ArtifactView:
     )
 
 
-def evidence_view(verified: Verified, checks: list[CheckResult]) -> ArtifactEvidenceView:
+def evidence_view(verified: EvaluatedArtifact, checks: list[CheckResult]) -> ArtifactEvidenceView:
     """What was observed and checked."""
     return ArtifactEvidenceView(
         trust=verified.trust.state,
         doubts=_doubts(verified),
         evidence=[
             EvidenceView(
-                id=each.id, kind=each.kind.value, digest=each.digest, observed_at=each.observed_at,
-                present=each.present, size_bytes=each.size_bytes, repository=each.repository,
-                key_fingerprint=each.key_fingerprint, fault=None if each.fault is None else each.fault.value,
+                id=each.id,
+                kind=each.kind.value,
+                digest=each.digest,
+                observed_at=each.observed_at,
+                present=each.present,
+                size_bytes=each.size_bytes,
+                repository=each.repository,
+                key_fingerprint=each.key_fingerprint,
+                fault=None if each.fault is None else each.fault.value,
                 relied_on=each.id in verified.trust.evidence_ids,
             )
             for each in verified.evidence
@@ -297,21 +303,28 @@ def evidence_view(verified: Verified, checks: list[CheckResult]) -> ArtifactEvid
         checks=[
             CheckView(name=each.name, subject=each.subject, passed=each.passed, detail=each.detail) for each in checks
         ],
-    )  # fmt: skip
+    )
 
 
-def history_view(steps: list[Step]) -> HistoryView:
+def history_view(steps: list[ArtifactTransition]) -> HistoryView:
     """Every move."""
     return HistoryView(
         items=[
             StepView(
-                machine=each.machine, generation=each.generation, before=each.source, trigger=each.trigger,
-                after=each.target, occurred_at=each.occurred_at, correlation_id=each.correlation_id,
-                actor_kind=each.actor_kind, actor_id=each.actor_id, reason=each.reason,
+                machine=each.machine,
+                generation=each.generation,
+                before=each.source,
+                trigger=each.trigger,
+                after=each.target,
+                occurred_at=each.occurred_at,
+                correlation_id=each.correlation_id,
+                actor_kind=each.actor_kind,
+                actor_id=each.actor_id,
+                reason=each.reason,
             )
             for each in steps
         ]
-    )  # fmt: skip
+    )
 
 
 def impact_view(digest: str, holds: list[Hold], versions: list[VersionUse], rows: tuple[Any, Any]) -> ImpactView:
@@ -329,7 +342,7 @@ def impact_view(digest: str, holds: list[Hold], versions: list[VersionUse], rows
     )
 
 
-def _doubts(verified: Verified) -> list[DoubtView]:
+def _doubts(verified: EvaluatedArtifact) -> list[DoubtView]:
     return [DoubtView(code=each.code.value, reason=each.reason) for each in verified.trust.doubts]
 
 

@@ -7,7 +7,7 @@ from msgspec import Meta
 from mooring.api.page import Cursor, Limit
 from mooring.api.schemas.catalog.app import Category
 from mooring.api.schemas.kernel.fields import Shown, Strict, Time
-from mooring.commands.catalog.catalog import Line, Shelf
+from mooring.commands.catalog.catalog import CatalogRow, ProjectCatalogRow
 from mooring.core.catalog.app import App
 from mooring.core.catalog.app_version import AppVersion
 from mooring.core.catalog.catalog import SEARCH_LENGTH_MAX, Obstacle
@@ -71,12 +71,12 @@ class CatalogEntryView(CatalogApp):
     hindrances: list[HindranceView]
 
 
-def shelf_view(shelf: Shelf) -> CatalogApp:
+def shelf_view(shelf: CatalogRow) -> CatalogApp:
     """An app on offer as it is shown."""
     return CatalogApp(**_app(shelf.app, shelf.version))
 
 
-def line_view(line: Line) -> CatalogEntryView:
+def line_view(line: ProjectCatalogRow) -> CatalogEntryView:
     """An app as a project is shown it."""
     entry = line.entry
     obstacles = {each.obstacle for each in entry.hindrances}
@@ -95,10 +95,16 @@ def line_view(line: Line) -> CatalogEntryView:
 
 def _app(app: App, version: AppVersion | None) -> dict[str, Any]:
     return {
-        "app_id": app.id, "tenant_id": app.tenant_id, "slug": app.slug, "display_name": app.display_name,
-        "category": app.category, "description": app.description, "icon": app.icon, "created_at": app.created_at,
+        "app_id": app.id,
+        "tenant_id": app.tenant_id,
+        "slug": app.slug,
+        "display_name": app.display_name,
+        "category": app.category,
+        "description": app.description,
+        "icon": app.icon,
+        "created_at": app.created_at,
         "version": None if version is None else _version(version),
-    }  # fmt: skip
+    }
 
 
 def _version(version: AppVersion) -> CatalogVersion:

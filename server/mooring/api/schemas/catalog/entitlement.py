@@ -8,7 +8,7 @@ from msgspec import Meta
 from mooring.api.schemas.catalog.app import AppId, Reason
 from mooring.api.schemas.catalog.policy import RulesBody, rules_of
 from mooring.api.schemas.kernel.fields import ActionKey, Revision, Shown, Strict, Time, allowed
-from mooring.core.catalog.entitlement import AGREED_MAX, Entitlement, EntitlementWish, Overlay
+from mooring.core.catalog.entitlement import AGREED_MAX, Entitlement, EntitlementRequest, Overlay
 from mooring.core.kernel.permissions import Authority, Place, Scope
 
 VersionRange = Annotated[
@@ -70,10 +70,10 @@ class EntitlementView(Shown):
     allowed_actions: list[str]
 
 
-def wish_of(body: CreateEntitlement | UpdateEntitlement) -> EntitlementWish:
+def request_of(body: CreateEntitlement | UpdateEntitlement) -> EntitlementRequest:
     """What a body asks for."""
     overlay = Overlay(body.versions, rules_of(body.rules))
-    return EntitlementWish(body.enabled, overlay, tuple(body.agreed_actions), body.reason)
+    return EntitlementRequest(body.enabled, overlay, tuple(body.agreed_actions), body.reason)
 
 
 def entitlement_view(authority: Authority, entitlement: Entitlement, required_actions: list[str]) -> EntitlementView:

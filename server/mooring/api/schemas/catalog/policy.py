@@ -7,7 +7,16 @@ from msgspec import Meta
 
 from mooring.api.schemas.catalog.app import Reason
 from mooring.api.schemas.kernel.fields import Revision, Shown, Strict, Time, allowed
-from mooring.core.catalog.policy import GPUS_MAX, LISTS, SIGNATURES_NAME, Layer, Names, Rules, Subject, Verdict
+from mooring.core.catalog.policy import (
+    GPUS_MAX,
+    LISTS,
+    SIGNATURES_NAME,
+    Layer,
+    NameRules,
+    PolicyRules,
+    PolicyVerdict,
+    Subject,
+)
 from mooring.core.catalog.policy_change import NAMES_MAX, Policy
 from mooring.core.kernel.permissions import Authority, Place, Scope
 
@@ -100,11 +109,11 @@ class ExplainedView(Shown):
     answers: list[VerdictView]
 
 
-def rules_of(body: RulesBody) -> Rules:
+def rules_of(body: RulesBody) -> PolicyRules:
     """The rules that a body states."""
     lists = {field: _names(getattr(body, field)) for field in LISTS.values()}
     signatures = None if body.signatures is None else SIGNATURES_NAME[body.signatures]
-    return Rules(**lists, signatures=signatures, gpus_max=body.gpus_max)
+    return PolicyRules(**lists, signatures=signatures, gpus_max=body.gpus_max)
 
 
 def policy_view(authority: Authority, place: Place, policy: Policy | None) -> PolicyView:
@@ -123,7 +132,7 @@ def policy_view(authority: Authority, place: Place, policy: Policy | None) -> Po
     )
 
 
-def explained_view(verdict: Verdict, answers: tuple[Verdict, ...]) -> ExplainedView:
+def explained_view(verdict: PolicyVerdict, answers: tuple[PolicyVerdict, ...]) -> ExplainedView:
     """A decision with all that led to it."""
     return ExplainedView(
         allowed=verdict.allowed,
@@ -138,7 +147,7 @@ def explained_view(verdict: Verdict, answers: tuple[Verdict, ...]) -> ExplainedV
     )
 
 
-def _names(rule: NamesRule | None) -> Names:
+def _names(rule: NamesRule | None) -> NameRules:
     if rule is None:
-        return Names()
-    return Names(None if rule.allow is None else tuple(rule.allow), tuple(rule.deny))
+        return NameRules()
+    return NameRules(None if rule.allow is None else tuple(rule.allow), tuple(rule.deny))

@@ -7,26 +7,26 @@ import msgspec
 from msgspec import Meta
 
 from mooring.api.schemas.kernel.fields import Shown, Strict
-from mooring.commands.live.task_dispatcher import Ask, Given
-from mooring.core.fleet.task_envelope import Envelope, decode
+from mooring.commands.live.task_dispatcher import TaskPoll, TaskPollAnswer
+from mooring.core.fleet.task_envelope import TaskEnvelope, decode
 from mooring.core.fleet.task_family import RefusalReason
 from mooring.core.fleet.task_report import (
     CHUNK_BYTES_MAX,
     REPORTS_MAX,
     STRAYS_MAX,
-    Logged,
-    Progressed,
+    MalformedReport,
     Report,
-    Resulted,
-    Strayed,
-    Turned,
-    Unreadable,
-    Verdict,
+    TaskLogReport,
+    TaskProgressReport,
+    TaskRejected,
+    TaskReportVerdict,
+    TaskResultReport,
+    TaskStrayReport,
 )
 from mooring.core.fleet.task_schema import LAST_LINES_MAX, LINE_LENGTH_MAX, NO_NUL_PATTERN
-from mooring.core.fleet.task_transitions import Ended, Outcome
+from mooring.core.fleet.task_transitions import TaskEnd, TaskOutcome
 from mooring.core.identity.platform_key import PlatformKey, encoded
-from mooring.storage.fleet.task_claim import Held
+from mooring.storage.fleet.task_claim import FencedTask
 
 RUNNING_MAX: Final = 2_000
 FREE_MAX: Final = 1_000
@@ -167,7 +167,7 @@ class ResultReport(_Told, tag="result", kw_only=True):
 
     task_id: Id
     fence: Fence
-    outcome: Outcome
+    outcome: TaskOutcome
     failure: _Failure | None = None
     result: dict[str, Any] = msgspec.field(default_factory=dict)
     last_lines: Annotated[list[Line], Meta(max_length=LAST_LINES_MAX)] = msgspec.field(default_factory=list)
@@ -198,13 +198,13 @@ class StrayReport(_Told, tag="stray", kw_only=True):
 AnyReport = ProgressReport | LogReport | ResultReport | RefusedReport | StrayReport
 
 
-def ask_of(node_id: str, body: ClaimTasks, wait_seconds_max: float) -> Ask:
+def ask_of(node_id: str, body: ClaimTasks, wait_seconds_max: float) -> TaskPoll:
     """What a poll asks for."""
-    running = frozenset(Held(each.task_id, each.fence) for each in body.running)
-    return Ask(node_id, body.free, min(body.wait_seconds, wait_seconds_max), running)
+    running = frozenset(FencedTask(each.task_id, each.fence) for each in body.running)
+    return TaskPoll(node_id, body.free, min(body.wait_seconds, wait_seconds_max), running)
 
 
-def claimed_tasks(given: Given, heartbeat_seconds: float, lease_seconds: float) -> ClaimedTasks:
+def claimed_tasks(given: TaskPollAnswer, heartbeat_seconds: float, lease_seconds: float) -> ClaimedTasks:
     """The answer to a poll."""
     return ClaimedTasks(
         tasks=[_signed(each) for each in given.tasks],
@@ -216,7 +216,7 @@ def claimed_tasks(given: Given, heartbeat_seconds: float, lease_seconds: float) 
     )
 
 
-def _signed(envelope: Envelope) -> SignedTask:
+def _signed(envelope: TaskEnvelope) -> SignedTask:
     return SignedTask(payload=envelope.payload, key_id=envelope.key_id, signature=envelope.signature)
 
 
@@ -235,32 +235,32 @@ def read_report(document: dict[str, Any]) -> Report:
         told: AnyReport = msgspec.convert(document, AnyReport)
         return _report(told)
     except (msgspec.ValidationError, ValueError, binascii.Error) as error:
-        return Unreadable(str(error)[:500])
+        return MalformedReport(str(error)[:500])
 
 
-def _report(told: AnyReport) -> Report:
-    if isinstance(told, ProgressReport):
-        return Progressed(told.task_id, told.fence, msgspec.to_builtins(told.progress))
-    if isinstance(told, LogReport):
-        return Logged(told.task_id, told.fence, told.offset, decode(told.text))
-    if isinstance(told, RefusedReport):
-        return Turned(told.task_id, told.reason, told.detail)
-    if isinstance(told, StrayReport):
-        return Strayed(tuple(msgspec.to_builtins(each) for each in told.what))
-    failure = told.failure
-    ended = Ended(
-        outcome=told.outcome,
+def _report(report: AnyReport) -> Report:
+    if isinstance(report, ProgressReport):
+        return TaskProgressReport(report.task_id, report.fence, msgspec.to_builtins(report.progress))
+    if isinstance(report, LogReport):
+        return TaskLogReport(report.task_id, report.fence, report.offset, decode(report.text))
+    if isinstance(report, RefusedReport):
+        return TaskRejected(report.task_id, report.reason, report.detail)
+    if isinstance(report, StrayReport):
+        return TaskStrayReport(tuple(msgspec.to_builtins(each) for each in report.what))
+    failure = report.failure
+    ended = TaskEnd(
+        outcome=report.outcome,
         failure_code=None if failure is None else failure.code,
         failure_detail=None if failure is None else failure.detail,
         exit_code=None if failure is None else failure.exit_code,
-        result=told.result,
-        last_lines=tuple(told.last_lines),
+        result=report.result,
+        last_lines=tuple(report.last_lines),
     )
-    receipt = None if told.receipt is None else (decode(told.receipt.body), decode(told.receipt.signature))
-    return Resulted(told.task_id, told.fence, ended, receipt)
+    receipt = None if report.receipt is None else (decode(report.receipt.body), decode(report.receipt.signature))
+    return TaskResultReport(report.task_id, report.fence, ended, receipt)
 
 
-def report_verdict(verdict: Verdict) -> ReportVerdict:
+def report_verdict(verdict: TaskReportVerdict) -> ReportVerdict:
     """What an agent is told of one report."""
     return ReportVerdict(
         accepted=verdict.accepted, code=None if verdict.code is None else verdict.code.value, detail=verdict.detail

@@ -14,12 +14,12 @@ from mooring.core.fleet.allocation import (
     METADATA_VALUE_LENGTH,
     PLACE_SECONDS_MAX,
     Allocation,
+    AllocationRequest,
     AllocationState,
-    AllocationWish,
     TeardownProof,
 )
-from mooring.core.fleet.allocation_group import AllocationGroup, GroupState, GroupWish, state_of
-from mooring.core.fleet.placement_explanation import Explanation
+from mooring.core.fleet.allocation_group import AllocationGroup, AllocationGroupRequest, GroupState, state_of
+from mooring.core.fleet.placement_explanation import PlacementExplanation
 from mooring.core.kernel.ids import Prefix, pattern
 from mooring.core.kernel.permissions import Authority, Place, Scope
 from mooring.storage.fleet.allocation import Occupancy
@@ -215,12 +215,12 @@ class OccupancyView(Shown):
     lost_at: Time | None
 
 
-def wish_of(body: CreateAllocation | CreateAllocationGroup | ExplainAllocation) -> AllocationWish:
+def request_of(body: CreateAllocation | CreateAllocationGroup | ExplainAllocation) -> AllocationRequest:
     """What a body asks for, of each allocation."""
-    wish = AllocationWish(body.shape, body.sku, body.gpu_count, body.region)
+    wish = AllocationRequest(body.shape, body.sku, body.gpu_count, body.region)
     if isinstance(body, ExplainAllocation):
         return wish
-    return AllocationWish(
+    return AllocationRequest(
         body.shape,
         body.sku,
         body.gpu_count,
@@ -232,9 +232,9 @@ def wish_of(body: CreateAllocation | CreateAllocationGroup | ExplainAllocation) 
     )
 
 
-def group_wish_of(body: CreateAllocationGroup) -> GroupWish:
+def group_request_of(body: CreateAllocationGroup) -> AllocationGroupRequest:
     """What a body asks for, of a group."""
-    return GroupWish(body.name, body.count, body.same_node, wish_of(body))
+    return AllocationGroupRequest(body.name, body.count, body.same_node, request_of(body))
 
 
 def allocation_view(authority: Authority, allocation: Allocation) -> AllocationView:
@@ -307,7 +307,7 @@ def group_view(authority: Authority, group: AllocationGroup, members: list[Alloc
     )
 
 
-def explanation_view(said: Explanation) -> ExplanationView:
+def explanation_view(said: PlacementExplanation) -> ExplanationView:
     """An explanation."""
     return ExplanationView(
         fits=said.fits,

@@ -30,7 +30,7 @@ from mooring.core.fleet.slot import Slot, SlotStatus
 from mooring.core.identity.platform_key import PlatformKey, encoded
 from mooring.core.kernel.ids import Prefix, pattern
 from mooring.core.kernel.permissions import Authority, Place, Scope
-from mooring.storage.fleet.node import Counts
+from mooring.storage.fleet.node import NodeUsageCounts
 
 HERE = Place(Scope.PLATFORM)
 Labels = Annotated[
@@ -300,11 +300,19 @@ def enrolment_token_created(authority: Authority, token: EnrolmentToken, *, secr
 def _token_fields(authority: Authority, token: EnrolmentToken) -> dict[str, Any]:
     is_open = token.used_at is None and token.revoked_at is None
     return {
-        "id": token.id, "region": token.region, "labels": token.labels, "created_by": token.created_by,
-        "created_at": token.created_at, "expires_at": token.expires_at, "used_at": token.used_at,
-        "revoked_at": token.revoked_at, "node_id": token.node_id, "revision": token.revision,
-        "etag": str(token.revision), "allowed_actions": allowed(authority, HERE, ("node.enrol",)) if is_open else [],
-    }  # fmt: skip
+        "id": token.id,
+        "region": token.region,
+        "labels": token.labels,
+        "created_by": token.created_by,
+        "created_at": token.created_at,
+        "expires_at": token.expires_at,
+        "used_at": token.used_at,
+        "revoked_at": token.revoked_at,
+        "node_id": token.node_id,
+        "revision": token.revision,
+        "etag": str(token.revision),
+        "allowed_actions": allowed(authority, HERE, ("node.enrol",)) if is_open else [],
+    }
 
 
 def enrolled(audience: str, keys: list[PlatformKey], node: Node) -> Enrolled:
@@ -356,14 +364,14 @@ def inventory_taken(node: Node) -> InventoryTaken:
     )
 
 
-def node_view(authority: Authority, node: Node, counts: Counts) -> NodeView:
+def node_view(authority: Authority, node: Node, counts: NodeUsageCounts) -> NodeView:
     """A node as the caller sees it."""
     return NodeView(**_node_fields(authority, node, counts))
 
 
 def node_detail(authority: Authority, node: Node, slots: Sequence[Slot], allocations: int) -> NodeDetail:
     """A node with all that is known of it, as the caller sees it."""
-    counts = Counts(len(slots), sum(slot.status == SlotStatus.FREE for slot in slots), allocations)
+    counts = NodeUsageCounts(len(slots), sum(slot.status == SlotStatus.FREE for slot in slots), allocations)
     return NodeDetail(
         **_node_fields(authority, node, counts),
         signing_key=encoded(node.signing_key),
@@ -391,19 +399,35 @@ def slot_view(slot: Slot) -> NodeSlotView:
     )
 
 
-def _node_fields(authority: Authority, node: Node, counts: Counts) -> dict[str, Any]:
+def _node_fields(authority: Authority, node: Node, counts: NodeUsageCounts) -> dict[str, Any]:
     state, held = NodeState(node.status), authority.at(HERE)
     triggers = NODE.allowed(state)
     moves = [move for move, (trigger, key) in _MOVES.items() if trigger in triggers and key in held]
     return {
-        "id": node.id, "name": node.name, "host": HostKind(node.host), "region": node.region, "labels": node.labels,
-        "status": state, "reachable": node.last_seen_at is not None and node.unreachable_since is None,
-        "last_seen_at": node.last_seen_at, "unreachable_since": node.unreachable_since, "takes_work": node.takes_work,
-        "why": [WhyView(**each) for each in why_no_work(node, counts.allocations)], "sweep_due": node.sweep_due,
-        "previous_node_id": node.previous_node_id, "slots_total": counts.slots, "slots_free": counts.free,
-        "allocations": counts.allocations, "created_at": node.created_at, "retired_at": node.retired_at,
-        "retirement_reason": node.retirement_reason, "written_off_at": node.written_off_at,
-        "may_be_left": node.may_be_left, "generation": node.generation, "revision": node.revision,
-        "etag": f"{node.generation}.{node.revision}", "allowed_moves": moves,
+        "id": node.id,
+        "name": node.name,
+        "host": HostKind(node.host),
+        "region": node.region,
+        "labels": node.labels,
+        "status": state,
+        "reachable": node.last_seen_at is not None and node.unreachable_since is None,
+        "last_seen_at": node.last_seen_at,
+        "unreachable_since": node.unreachable_since,
+        "takes_work": node.takes_work,
+        "why": [WhyView(**each) for each in why_no_work(node, counts.allocations)],
+        "sweep_due": node.sweep_due,
+        "previous_node_id": node.previous_node_id,
+        "slots_total": counts.slots,
+        "slots_free": counts.free,
+        "allocations": counts.allocations,
+        "created_at": node.created_at,
+        "retired_at": node.retired_at,
+        "retirement_reason": node.retirement_reason,
+        "written_off_at": node.written_off_at,
+        "may_be_left": node.may_be_left,
+        "generation": node.generation,
+        "revision": node.revision,
+        "etag": f"{node.generation}.{node.revision}",
+        "allowed_moves": moves,
         "allowed_actions": sorted({_MOVES[move][1] for move in moves}),
-    }  # fmt: skip
+    }

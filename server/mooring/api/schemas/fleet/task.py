@@ -7,7 +7,7 @@ from msgspec import Meta
 from mooring.api.page import Cursor, Limit
 from mooring.api.schemas.kernel.fields import Shown, Strict, Time, allowed
 from mooring.core.fleet.node import Node
-from mooring.core.fleet.receipt import Link, Receipt, read_body
+from mooring.core.fleet.receipt import Receipt, ReceiptChainLink, read_body
 from mooring.core.fleet.task import TASK, Task, TaskState, TaskTrigger
 from mooring.core.fleet.task_creation import PLATFORM_ONLY
 from mooring.core.fleet.task_envelope import encode
@@ -289,7 +289,7 @@ def receipt_view(receipt: Receipt) -> ReceiptView:
     )
 
 
-def receipt_bundle(receipt: Receipt, node: Node, own: list[Receipt], chain: list[Link]) -> ReceiptBundle:
+def receipt_bundle(receipt: Receipt, node: Node, own: list[Receipt], chain: list[ReceiptChainLink]) -> ReceiptBundle:
     """What verifies a receipt without the platform."""
     return ReceiptBundle(
         v=BUNDLE_VERSION,

@@ -21,7 +21,7 @@ from mooring.api.schemas.kernel.fields import (
     Time,
     allowed,
 )
-from mooring.core.identity.break_glass import BreakGlass, Entered
+from mooring.core.identity.break_glass import BreakGlass, BreakGlassEntry
 from mooring.core.identity.caller import Caller
 from mooring.core.identity.service_account import (
     SERVICE_ACCOUNT,
@@ -260,10 +260,15 @@ def token_created(token: Token, secret: str) -> TokenCreated:
 
 def _token_fields(token: Token) -> dict[str, Any]:
     return {
-        "id": token.id, "kind": TokenKind(token.kind), "name": token.name, "actions": token.actions,
-        "created_at": token.created_at, "expires_at": token.expires_at, "revoked_at": token.revoked_at,
+        "id": token.id,
+        "kind": TokenKind(token.kind),
+        "name": token.name,
+        "actions": token.actions,
+        "created_at": token.created_at,
+        "expires_at": token.expires_at,
+        "revoked_at": token.revoked_at,
         "last_used_at": token.last_used_at,
-    }  # fmt: skip
+    }
 
 
 def who_am_i(caller: Caller) -> WhoAmI:
@@ -289,13 +294,18 @@ def break_glass_view(entry: BreakGlass) -> BreakGlassView:
     return BreakGlassView(**_entry_fields(entry))
 
 
-def break_glass_opened(entered: Entered, secret: str) -> BreakGlassOpened:
+def break_glass_opened(entered: BreakGlassEntry, secret: str) -> BreakGlassOpened:
     """A new entry with its token, told once."""
     return BreakGlassOpened(**_entry_fields(entered.entry), token=secret)
 
 
 def _entry_fields(entry: BreakGlass) -> dict[str, Any]:
     return {
-        "id": entry.id, "tenant_id": entry.tenant_id, "user_id": entry.user_id, "role": Role(entry.role),
-        "reason": entry.reason, "created_at": entry.created_at, "expires_at": entry.expires_at,
-    }  # fmt: skip
+        "id": entry.id,
+        "tenant_id": entry.tenant_id,
+        "user_id": entry.user_id,
+        "role": Role(entry.role),
+        "reason": entry.reason,
+        "created_at": entry.created_at,
+        "expires_at": entry.expires_at,
+    }

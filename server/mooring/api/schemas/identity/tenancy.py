@@ -16,7 +16,7 @@ from mooring.api.schemas.kernel.fields import (
 )
 from mooring.core.identity.membership import Membership
 from mooring.core.identity.project import Project
-from mooring.core.identity.tenant import Tenant, TenantMade
+from mooring.core.identity.tenant import CreatedTenant, Tenant
 from mooring.core.identity.user import User
 from mooring.core.kernel.permissions import Authority, Place, Role, Scope
 
@@ -137,13 +137,17 @@ def tenant_view(authority: Authority, tenant: Tenant) -> TenantView:
 def _tenant_fields(authority: Authority, tenant: Tenant) -> dict[str, Any]:
     place = Place(Scope.TENANT, tenant.id, platform_too=True)
     return {
-        "id": tenant.id, "slug": tenant.slug, "display_name": tenant.display_name, "created_at": tenant.created_at,
-        "revision": tenant.revision, "etag": str(tenant.revision),
+        "id": tenant.id,
+        "slug": tenant.slug,
+        "display_name": tenant.display_name,
+        "created_at": tenant.created_at,
+        "revision": tenant.revision,
+        "etag": str(tenant.revision),
         "allowed_actions": allowed(authority, place, ("tenant.update", "project.create", "user.create")),
-    }  # fmt: skip
+    }
 
 
-def tenant_created(authority: Authority, made: TenantMade, code: str) -> TenantCreated:
+def tenant_created(authority: Authority, made: CreatedTenant, code: str) -> TenantCreated:
     """A new tenant, with what is told once."""
     fields = _tenant_fields(authority, made.tenant)
     return TenantCreated(**fields, first_admin=user_view(authority, made.first_admin), one_time_code=code)
@@ -180,11 +184,17 @@ def user_created(authority: Authority, user: User, code: str) -> UserCreated:
 def _user_fields(authority: Authority, user: User) -> dict[str, Any]:
     place = Place(Scope.PLATFORM) if user.tenant_id is None else Place(Scope.TENANT, user.tenant_id)
     return {
-        "id": user.id, "tenant_id": user.tenant_id, "email": user.email, "display_name": user.display_name,
-        "disabled": user.disabled_at is not None, "has_password": user.password_hash is not None,
-        "created_at": user.created_at, "revision": user.revision, "etag": str(user.revision),
+        "id": user.id,
+        "tenant_id": user.tenant_id,
+        "email": user.email,
+        "display_name": user.display_name,
+        "disabled": user.disabled_at is not None,
+        "has_password": user.password_hash is not None,
+        "created_at": user.created_at,
+        "revision": user.revision,
+        "etag": str(user.revision),
         "allowed_actions": allowed(authority, place, ("user.update", "membership.create")),
-    }  # fmt: skip
+    }
 
 
 def membership_view(authority: Authority, membership: Membership) -> MembershipView:

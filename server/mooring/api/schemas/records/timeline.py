@@ -7,7 +7,7 @@ from msgspec import Meta
 from mooring.api.page import Cursor, Limit
 from mooring.api.schemas.kernel.fields import Shown, Strict, Time
 from mooring.api.schemas.records.record import CorrelationId, InstanceId
-from mooring.core.records.timeline import Entry, text_of
+from mooring.core.records.timeline import TimelineRow, text_of
 
 WithAudit = Annotated[bool, Meta(description="With audit rows too, where the caller may read them.")]
 Wait = Annotated[float, Meta(ge=0, le=60, description="Seconds to wait for the first entry.")]
@@ -68,7 +68,7 @@ class TimelinePage(Shown):
     next_cursor: str
 
 
-def entry_view(entry: Entry) -> TimelineEntry:
+def entry_view(entry: TimelineRow) -> TimelineEntry:
     """An entry as it is shown."""
     return TimelineEntry(
         cursor=entry.position.cursor(),

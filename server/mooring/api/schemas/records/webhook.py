@@ -10,7 +10,7 @@ from mooring.api.schemas.kernel.fields import Description, Revision, Shown, Stri
 from mooring.core.kernel.address import URL_LENGTH_MAX
 from mooring.core.kernel.ids import Prefix, pattern
 from mooring.core.kernel.permissions import Authority, Place, Scope
-from mooring.core.records.delivery import Delivery, DeliveryStatus, Outcome, Replayed
+from mooring.core.records.delivery import Delivery, DeliveryOutcome, DeliveryStatus, Replayed
 from mooring.core.records.webhook import EVENT_TYPE_PATTERN, EVENT_TYPES_MAX, Webhook
 
 Url = Annotated[
@@ -128,14 +128,21 @@ def webhook_keyed(authority: Authority, webhook: Webhook, key: str) -> WebhookKe
 def _webhook_fields(authority: Authority, webhook: Webhook) -> dict[str, Any]:
     place = _place(webhook.tenant_id, webhook.project_id)
     return {
-        "id": webhook.id, "tenant_id": webhook.tenant_id, "project_id": webhook.project_id, "url": webhook.url,
-        "description": webhook.description, "event_types": list(webhook.event_types), "enabled": webhook.enabled,
-        "created_at": webhook.created_at, "revision": webhook.revision, "etag": str(webhook.revision),
+        "id": webhook.id,
+        "tenant_id": webhook.tenant_id,
+        "project_id": webhook.project_id,
+        "url": webhook.url,
+        "description": webhook.description,
+        "event_types": list(webhook.event_types),
+        "enabled": webhook.enabled,
+        "created_at": webhook.created_at,
+        "revision": webhook.revision,
+        "etag": str(webhook.revision),
         "allowed_actions": allowed(authority, place, ("webhook.update", "webhook.delete")),
-    }  # fmt: skip
+    }
 
 
-def webhook_tested(outcome: Outcome) -> WebhookTested:
+def webhook_tested(outcome: DeliveryOutcome) -> WebhookTested:
     """What came of a test."""
     return WebhookTested(
         delivered=outcome.error is None,

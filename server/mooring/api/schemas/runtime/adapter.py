@@ -23,21 +23,21 @@ from mooring.core.fleet.task_schema import (
 from mooring.core.kernel.ids import Prefix, pattern
 from mooring.core.kernel.sandbox_user import USER_PATTERN
 from mooring.core.runtime.adapter_report import (
-    Blocking,
-    EndpointTold,
-    FailureTold,
-    HoldTold,
-    InstanceTold,
-    MemberTold,
+    AdapterReport,
+    BlockerReport,
+    EndpointReport,
+    FailureReport,
+    HoldReport,
+    InstanceReport,
+    MemberReport,
     ReportableState,
-    StepTold,
-    Told,
+    StepReport,
 )
-from mooring.core.runtime.claim import CLAIMS_MAX, HELD_MAX, HOLDER_PATTERN, WAIT_SECONDS_MAX, Held
-from mooring.core.runtime.instance import Health
-from mooring.core.runtime.member_task import TASKS_AT_ONCE_MAX, MemberTaskWish
+from mooring.core.runtime.claim import CLAIMS_MAX, HELD_MAX, HOLDER_PATTERN, WAIT_SECONDS_MAX, FencedInstance
+from mooring.core.runtime.instance import InstanceHealth
+from mooring.core.runtime.member_task import TASKS_AT_ONCE_MAX, MemberTaskRequest
 from mooring.core.runtime.operation import OperationFailure, StepState
-from mooring.core.runtime.operation_finish import Ending, FinishOutcome
+from mooring.core.runtime.operation_finish import FinishOutcome, OperationEnd
 
 InstanceId = Annotated[str, Meta(pattern=pattern(Prefix.INSTANCE))]
 MemberId = Annotated[str, Meta(pattern=pattern(Prefix.MEMBER))]
@@ -248,9 +248,9 @@ class MakeMemberTasks(Strict):
     operation_id: Annotated[OperationId | None, Meta(description="None: only to look, between operations.")] = None
 
 
-def task_wish_of(body: MakeMemberTask | MemberTaskWanted) -> MemberTaskWish:
+def task_request_of(body: MakeMemberTask | MemberTaskWanted) -> MemberTaskRequest:
     """What is asked for, as the core has it."""
-    return MemberTaskWish(
+    return MemberTaskRequest(
         member_id=body.member_id,
         type=body.type,
         step=body.step,
@@ -290,17 +290,19 @@ class MemberTaskQuery(Strict):
     ) = None
 
 
-def held_of(listed: list[HeldInstance]) -> tuple[Held, ...]:
+def held_of(listed: list[HeldInstance]) -> tuple[FencedInstance, ...]:
     """What a caller says that it holds."""
-    return tuple(Held(each.instance_id, each.fence) for each in listed)
+    return tuple(FencedInstance(each.instance_id, each.fence) for each in listed)
 
 
-def told_of(body: MakeReport) -> Told:
+def report_of(body: MakeReport) -> AdapterReport:
     """A report as the core knows it."""
-    blocked: Blocking | None = None
+    blocked: BlockerReport | None = None
     if not isinstance(body.blocked, UnsetType):
-        blocked = Blocking(None) if body.blocked is None else Blocking((body.blocked.code, body.blocked.detail))
-    return Told(
+        blocked = (
+            BlockerReport(None) if body.blocked is None else BlockerReport((body.blocked.code, body.blocked.detail))
+        )
+    return AdapterReport(
         begin=body.begin,
         blocked=blocked,
         steps=tuple(_step(each) for each in body.steps),
@@ -309,39 +311,39 @@ def told_of(body: MakeReport) -> Told:
     )
 
 
-def ending_of(body: FinishOperation) -> Ending:
+def ending_of(body: FinishOperation) -> OperationEnd:
     """The end of an operation as the core knows it."""
-    return Ending(body.outcome, body.evidence, body.output, _failure(body.failure))
+    return OperationEnd(body.outcome, body.evidence, body.output, _failure(body.failure))
 
 
-def _step(step: ReportedStep) -> StepTold:
+def _step(step: ReportedStep) -> StepReport:
     progress = None if step.progress is None else msgspec.to_builtins(step.progress)
-    return StepTold(step.name, step.status, step.detail, progress)
+    return StepReport(step.name, step.status, step.detail, progress)
 
 
-def _failure(failure: Failure | None) -> FailureTold | None:
-    return None if failure is None else FailureTold(failure.code, failure.detail, tuple(failure.last_lines))
+def _failure(failure: Failure | None) -> FailureReport | None:
+    return None if failure is None else FailureReport(failure.code, failure.detail, tuple(failure.last_lines))
 
 
-def _member(member: ReportedMember) -> MemberTold:
-    return MemberTold(
+def _member(member: ReportedMember) -> MemberReport:
+    return MemberReport(
         id=member.id,
         status=member.status,
-        health=None if member.health is None else Health(member.health),
+        health=None if member.health is None else InstanceHealth(member.health),
         health_detail=None if isinstance(member.health_detail, UnsetType) else (member.health_detail,),
         detail=member.detail,
         version=member.version,
-        holds=None if member.holds is None else tuple(HoldTold(each.reason) for each in member.holds),
+        holds=None if member.holds is None else tuple(HoldReport(each.reason) for each in member.holds),
         failure=_failure(member.failure),
     )
 
 
-def _instance(instance: ReportedInstance) -> InstanceTold:
+def _instance(instance: ReportedInstance) -> InstanceReport:
     endpoints = instance.endpoints
-    return InstanceTold(
-        health=None if instance.health is None else Health(instance.health),
+    return InstanceReport(
+        health=None if instance.health is None else InstanceHealth(instance.health),
         health_detail=None if isinstance(instance.health_detail, UnsetType) else (instance.health_detail,),
-        endpoints=None if endpoints is None else tuple(EndpointTold(msgspec.to_builtins(each)) for each in endpoints),
+        endpoints=None if endpoints is None else tuple(EndpointReport(msgspec.to_builtins(each)) for each in endpoints),
         detail=instance.detail,
         topology_mode=instance.topology_mode,
     )

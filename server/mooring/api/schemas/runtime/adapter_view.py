@@ -6,15 +6,15 @@ from msgspec import Meta
 
 from mooring.api.schemas.kernel.fields import Shown, Time
 from mooring.api.schemas.runtime.adapter import HeldInstance
-from mooring.commands.live.claim_broker import Given
-from mooring.commands.runtime.adapter import Whole
+from mooring.commands.live.claim_broker import ClaimPollAnswer
+from mooring.commands.runtime.adapter import InstanceForAdapter
 from mooring.core.fleet.allocation import Allocation
 from mooring.core.fleet.task import Task, TaskState
 from mooring.core.kernel.errors import Refusal
 from mooring.core.runtime.attachment import Attachment, AttachmentState
 from mooring.core.runtime.instance import Instance, InstanceState
 from mooring.core.runtime.member import Member, MemberState
-from mooring.core.runtime.member_task import MadeOrNot
+from mooring.core.runtime.member_task import TaskMaking
 from mooring.core.runtime.operation import Operation, OperationKind, OperationState
 
 
@@ -229,7 +229,7 @@ class KeptSecret(Shown):
     created: bool
 
 
-def claimed_instances(given: Given, lease_seconds: float) -> ClaimedInstances:
+def claimed_instances(given: ClaimPollAnswer, lease_seconds: float) -> ClaimedInstances:
     """The answer to a poll."""
     return ClaimedInstances(
         claims=[HeldInstance(instance_id=each.instance_id, fence=each.fence) for each in given.claims],
@@ -240,7 +240,7 @@ def claimed_instances(given: Given, lease_seconds: float) -> ClaimedInstances:
     )
 
 
-def runtime_whole(whole: Whole) -> RuntimeWhole:
+def runtime_whole(whole: InstanceForAdapter) -> RuntimeWhole:
     """An instance with everything around it."""
     return RuntimeWhole(
         now=whole.now,
@@ -296,7 +296,7 @@ def _instance(instance: Instance) -> RuntimeInstance:
     )
 
 
-def _member(member: Member, whole: Whole) -> RuntimeMember:
+def _member(member: Member, whole: InstanceForAdapter) -> RuntimeMember:
     allocation = whole.allocations.get(member.allocation_id or "")
     return RuntimeMember(
         id=member.id,
@@ -318,7 +318,7 @@ def _member(member: Member, whole: Whole) -> RuntimeMember:
     )
 
 
-def _allocation(allocation: Allocation, whole: Whole) -> RuntimeAllocation:
+def _allocation(allocation: Allocation, whole: InstanceForAdapter) -> RuntimeAllocation:
     node = whole.nodes.get(allocation.node_id or "")
     return RuntimeAllocation(
         id=allocation.id,
@@ -390,7 +390,7 @@ def runtime_task(task: Task) -> RuntimeTask:
     )
 
 
-def made_tasks(outcomes: list[MadeOrNot]) -> MadeTasks:
+def made_tasks(outcomes: list[TaskMaking]) -> MadeTasks:
     """What came of several tasks, as their adapter sees it."""
     return MadeTasks(
         tasks=[

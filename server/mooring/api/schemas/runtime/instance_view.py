@@ -27,12 +27,12 @@ from mooring.core.kernel.form_schema import without_hidden
 from mooring.core.kernel.permissions import Authority, Place, Scope, holds_family
 from mooring.core.runtime.app_action import may_act
 from mooring.core.runtime.closing_record import ClosingKind
-from mooring.core.runtime.instance import Health, Instance, InstanceState
+from mooring.core.runtime.instance import Instance, InstanceHealth, InstanceState
 from mooring.core.runtime.instance_change import rollback_target
 from mooring.core.runtime.member import MEMBER, Member, MemberState, MemberTrigger
 from mooring.core.runtime.operation import WHOLE_KINDS, Operation, OperationKind, OperationState, Phase
 from mooring.core.runtime.topology import GOING
-from mooring.storage.runtime.instance import Binding, Claim, Closed
+from mooring.storage.runtime.instance import ClaimHolder, MemberBinding, MemberClosing
 
 HIDDEN_INPUT: Final = ("/input",)
 UNCANCELLED: Final = frozenset({OperationKind.DECOMMISSION, OperationKind.DETACH})
@@ -59,7 +59,7 @@ class Around:
 
     members: Sequence[Member] = ()
     operations: Sequence[Operation] = ()
-    claim: Claim | None = None
+    claim: ClaimHolder | None = None
     now: datetime | None = None
 
 
@@ -115,7 +115,7 @@ def instance_view(authority: Authority, instance: Instance, around: Around) -> I
     )
 
 
-def member_view(authority: Authority, member: Member, binding: Binding | None) -> MemberView:
+def member_view(authority: Authority, member: Member, binding: MemberBinding | None) -> MemberView:
     """A member as the caller sees it; of the machine under it he learns its id and whether it answers."""
     allowed = MEMBER.allowed(MemberState(member.status))
     again = {"drain"} if member.status == MemberState.DRAINING else set()  # where an earlier one ran out of time
@@ -207,7 +207,7 @@ def operation_view(caller: Caller, operation: Operation) -> OperationView:
     )
 
 
-def closing_record_view(record: Closed) -> ClosingRecordView:
+def closing_record_view(record: MemberClosing) -> ClosingRecordView:
     """A closing record."""
     return ClosingRecordView(
         id=record.id,
@@ -239,7 +239,7 @@ def _summary(instance: Instance, members: Sequence[Member]) -> list[RoleSummaryV
             component_key=key,
             desired=instance.topology.get(key, 0) if instance.status in STOPPABLE else 0,
             current=len(here[key]),
-            healthy=sum(1 for each in here[key] if each.health == Health.HEALTHY),
+            healthy=sum(1 for each in here[key] if each.health == InstanceHealth.HEALTHY),
         )
         for key in keys
     ]

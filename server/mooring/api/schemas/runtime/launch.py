@@ -14,8 +14,8 @@ from mooring.core.catalog.policy import Layer
 from mooring.core.fleet.task_schema import NO_NUL_PATTERN
 from mooring.core.kernel.ids import Prefix, pattern
 from mooring.core.kernel.validation import invalid
-from mooring.core.runtime.instance_launch import Plan
-from mooring.core.runtime.launch import LaunchWish, PlacementWish
+from mooring.core.runtime.instance_launch import LaunchPlan
+from mooring.core.runtime.launch import LaunchRequest, PlacementSpec
 from mooring.core.runtime.launch_estimate import Basis
 from mooring.core.runtime.topology import AT_ONCE_MAX
 
@@ -169,7 +169,7 @@ class PlanView(Shown):
     expected: ExpectedView
 
 
-def placement_wish(body: Placement | None) -> PlacementWish | None:
+def placement_spec(body: Placement | None) -> PlacementSpec | None:
     """Where a body wants members to go."""
     if body is None:
         return None
@@ -178,7 +178,7 @@ def placement_wish(body: Placement | None) -> PlacementWish | None:
         raise invalid("placement", "either allocations that are there, or a SKU to ask for")
     if body.allocations is not None and len(set(body.allocations)) != len(body.allocations):
         raise invalid("placement.allocations", "each allocation once")
-    return PlacementWish(
+    return PlacementSpec(
         allocations=tuple(body.allocations or ()),
         sku=body.sku,
         shape=body.shape,
@@ -188,18 +188,18 @@ def placement_wish(body: Placement | None) -> PlacementWish | None:
     )
 
 
-def launch_wish(body: CreateInstance | PlanInstance) -> LaunchWish:
+def launch_request(body: CreateInstance | PlanInstance) -> LaunchRequest:
     """What a body asks for."""
     if body.version is not None and body.channel is not None:
         raise invalid("channel", "either an exact version or a channel")
-    return LaunchWish(
+    return LaunchRequest(
         app=body.app,
         name=body.name,
         version=body.version,
         channel=None if body.channel is None else body.channel.value,
         config=body.config,
         topology=dict(body.topology or {}),
-        placement=placement_wish(body.placement) or PlacementWish(),
+        placement=placement_spec(body.placement) or PlacementSpec(),
         service_account_id=body.service_account_id,
         operating_mode=body.operating_mode.value,
         control_plane_scope=body.control_plane_scope.value,
@@ -207,7 +207,7 @@ def launch_wish(body: CreateInstance | PlanInstance) -> LaunchWish:
     )
 
 
-def plan_view(plan: Plan) -> PlanView:
+def plan_view(plan: LaunchPlan) -> PlanView:
     """A plan."""
     version = plan.version
     return PlanView(

@@ -6,7 +6,14 @@ from msgspec import Meta
 
 from mooring.api.schemas.kernel.fields import Shown, Strict
 from mooring.core.fleet.task_schema import LOG_BYTES_MAX, NAME_PATTERN
-from mooring.core.runtime.member_log import LIMIT_BYTES, WAIT_SECONDS_MAX, LogAsk, LogRead, Program, check_ask
+from mooring.core.runtime.member_log import (
+    LIMIT_BYTES,
+    WAIT_SECONDS_MAX,
+    LogPart,
+    LogReadRequest,
+    MemberProgram,
+    check_ask,
+)
 
 
 class MemberLogQuery(Strict):
@@ -42,12 +49,12 @@ class MemberLogView(Shown):
     log: str
 
 
-def log_ask(query: MemberLogQuery) -> LogAsk:
+def log_ask(query: MemberLogQuery) -> LogReadRequest:
     """What a caller asks for."""
-    return check_ask(LogAsk(query.offset, query.tail, query.limit, query.wait, query.log))
+    return check_ask(LogReadRequest(query.offset, query.tail, query.limit, query.wait, query.log))
 
 
-def member_log_view(member_id: str, program: Program, read: LogRead) -> MemberLogView:
+def member_log_view(member_id: str, program: MemberProgram, read: LogPart) -> MemberLogView:
     """What was read, as text."""
     return MemberLogView(
         member_id=member_id,

@@ -9,7 +9,7 @@ from mooring.api.schemas.kernel.fields import Shown, Strict, Time
 from mooring.core.fleet.task_creation import LABEL_PATTERN
 from mooring.core.fleet.task_schema import NAME_PATTERN
 from mooring.core.kernel.sandbox_user import USER_PATTERN
-from mooring.core.runtime.visit import ARGUMENT_LENGTH_MAX, ARGUMENTS_MAX, SIZE_MAX, Endpoint, Visit, VisitKind
+from mooring.core.runtime.visit import ARGUMENT_LENGTH_MAX, ARGUMENTS_MAX, SIZE_MAX, Visit, VisitEndpoint, VisitKind
 
 Argument = Annotated[str, Meta(max_length=ARGUMENT_LENGTH_MAX)]
 Size = Annotated[int, Meta(ge=1, le=SIZE_MAX)]
@@ -74,7 +74,7 @@ class LinkView(Shown):
     expires_at: Time
 
 
-def endpoint_view(endpoint: Endpoint, origin: str) -> EndpointView:
+def endpoint_view(endpoint: VisitEndpoint, origin: str) -> EndpointView:
     """An endpoint as it is shown."""
     return EndpointView(
         id=endpoint.id,
