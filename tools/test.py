@@ -19,17 +19,15 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]
-from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 from tools import budget, flakes, real_parts, soak
 from tools.gates import ENVIRONMENT, SYSTEM, TEST, Gates, load, plain
 
 MARKER = "real_part"
 OUTPUT = Path(".test-output")
+SHARED_OUT = ("-p", "tools.scheduling", "--dist", "loadgroup", "--no-loadscope-reorder")
 KEPT_OPTIONS = {"-p": 1, "-c": 1, "--noconftest": 0}
 """What a second run takes over from the first, with the number of words that follow."""
 CHOOSING = ("-k", "-m", "--lf", "--last-failed", "--ff", "--deselect", "-x", "--maxfail", "--co", "--collect-only")
@@ -81,43 +79,6 @@ class Account:
             self.skips.add(Skip(report.nodeid, reason_of(report), is_real))
 
 
-class Scheduler(LoadGroupScheduling):  # type: ignore[misc] # xdist has no types
-    """Gives a worker a whole group or a whole file at a time, so that what its tests share is made once.
-
-    A test during which a worker crashed is not given to another worker: it runs again alone, after all others.
-    """
-
-    def __init__(self, config: pytest.Config, log: Any, gates: Gates) -> None:
-        super().__init__(config, log)
-        self.gates = gates
-
-    def _split_scope(self, nodeid: str) -> str:
-        scope = str(super()._split_scope(nodeid))
-        return scope if scope != nodeid or self.gates.is_spread(nodeid) else nodeid.partition("::")[0]
-
-    def remove_node(self, node: WorkerController) -> str | None:
-        units = self.assigned_work[node]
-        running = ((unit, nodeid) for unit in units.values() for nodeid, is_done in unit.items() if not is_done)
-        unit, crashed = next(running, (None, None))
-        if unit is not None and crashed is not None:
-            unit[crashed] = True
-        for scope in [scope for scope, unit in units.items() if all(unit.values())]:
-            del units[scope]
-        super().remove_node(node)
-        return crashed
-
-
-class Grouping:
-    """A pytest plugin that makes xdist use the scheduler above."""
-
-    def __init__(self, gates: Gates) -> None:
-        self.gates = gates
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Scheduler | None:
-        return Scheduler(config, log, self.gates) if config.getvalue("dist") == "loadgroup" else None
-
-
 def reason_of(report: Report) -> str:
     """Why a test was skipped, in its own words."""
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -160,9 +121,8 @@ def kept_options(arguments: list[str]) -> list[str]:
 
 def workers_of(arguments: list[str]) -> list[str]:
     """The options that say how the tests are shared out: never more workers than cores, unless `-n` says so."""
-    if any(word.startswith(("-n", "--numprocesses")) and word != "--noconftest" for word in arguments):
-        return ["--dist", "loadgroup", "--no-loadscope-reorder"]
-    return ["-n", str(cores()), "--dist", "loadgroup", "--no-loadscope-reorder"]
+    is_said = any(word.startswith(("-n", "--numprocesses")) and word != "--noconftest" for word in arguments)
+    return [*SHARED_OUT, *([] if is_said else ["-n", str(cores())])]
 
 
 def cores() -> int:
@@ -191,8 +151,7 @@ def run(arguments: list[str], gate: str, root: Path) -> int:
         arguments = [*arguments, *gates.collected(gate)]
     measured = [budget.calibrate(cores())] if is_whole else []
     begun = time.monotonic()
-    plugins = [account, Grouping(gates)]
-    exit_code = int(pytest.main(["-q", *workers_of(arguments), *arguments], plugins=plugins))
+    exit_code = int(pytest.main(["-q", *workers_of(arguments), *arguments], plugins=[account]))
     wall_seconds = time.monotonic() - begun
     measured += [budget.calibrate(cores())] if is_whole else []
     runs = []

@@ -74,6 +74,11 @@ def test_every_path_of_the_projects_own_table_exists() -> None:
         assert not name or re.search(rf"def {name}\(", (ROOT / file).read_text()), path
 
 
+def test_two_workers_can_keep_the_budget_of_a_gate_if_every_folder_keeps_its_own() -> None:
+    for gate in load(ROOT).gates.values():
+        assert sum(gate.folders.values()) <= 2 * 60 * gate.minutes
+
+
 def test_each_real_part_has_one_walk() -> None:
     assert set(load(ROOT).walks) == {"postgresql", "registry with cosign", "podman", "slurm"}
 
