@@ -190,6 +190,23 @@ def writes(function: Function) -> frozenset[str]:
     return frozenset(tables)
 
 
+@cache
+def kinds(function: Function) -> frozenset[str]:
+    """The kinds of writes that this function of the core, or one that it calls, makes: the shape of its decision."""
+    found = set()
+    for each in (function, *reached(function, "core", ("core",))):
+        for node in ast.walk(modules()[each.module].functions[each.name]):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in WRITES:
+                found.add(node.func.id)
+    return frozenset(found)
+
+
+def shape_of(route: Route) -> frozenset[str]:
+    """The kinds of writes that the decisions behind a route make."""
+    decisions = [each for command in commands_of(_handler(route)) for each in decisions_of(command, ("commands",))]
+    return frozenset().union(*map(kinds, decisions))
+
+
 def decisions_of(start: Function, through: tuple[str, ...]) -> list[Function]:
     """The decisions that `start` leads to; one that another of them calls is a part of it, and is left out."""
     found = [each for each in reached(start, "core", through) if decides(each)]

@@ -48,6 +48,7 @@ MARKED_WORDS = re.compile("told|anew|whoever|heeds", re.IGNORECASE)
 WORD_EXCEPTIONS = {"tools/tidy.py", "tools/tests/test_tidy.py"}
 """The only files that may use the marked words: those that refuse them."""
 SLEEPERS = {"asyncio", "time", "anyio"}
+TABLE_CALLS = {"parametrize", "every_row"}
 SUBJECT_LENGTH_MAX = 72
 SUBJECTS_SINCE = "a3a4963"
 """The commit after which the rule about subjects holds."""
@@ -241,7 +242,7 @@ def only_tables_keep_their_form(source: Source) -> Iterator[Problem]:
 
 
 def _tables(tree: ast.Module) -> Iterator[ast.expr | ast.stmt]:
-    """Assignments of modules and classes that show a list, tuple, dict or set; and calls of parametrize."""
+    """Assignments of modules and classes that show a list, tuple, dict or set; and the rows of a test."""
     places: list[ast.Module | ast.ClassDef] = [tree]
     places += (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     for statement in (each for place in places for each in place.body):
@@ -250,7 +251,7 @@ def _tables(tree: ast.Module) -> Iterator[ast.expr | ast.stmt]:
         ):
             yield statement
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _called_name(node) == "parametrize":
+        if isinstance(node, ast.Call) and _called_name(node) in TABLE_CALLS:
             yield node
 
 

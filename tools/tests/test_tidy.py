@@ -5,6 +5,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from tests.support.rows import every_row
 from tools import tidy
 from tools.tidy import (
     FILE_LINES_MAX,
@@ -24,7 +25,7 @@ TEST = "server/tests/core/fleet/test_node.py"
 LONG_FUNCTION = "def long() -> None:\n" + "    pass\n" * FUNCTION_LINES_MAX
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "code", "complaint"),
     [
         (COMMAND, "x = 1\n" * FILE_LINES_MAX, "the file has 501 lines"),
@@ -65,7 +66,7 @@ def test_a_module_without_a_docstring_is_reported() -> None:
     assert problems(PurePosixPath(COMMAND), "x = 1\n") == [f"{COMMAND}:1: the module has no docstring"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "code"),
     [
         (COMMAND, "def f(a, b, c, d, e, *, g): ...\n"),
