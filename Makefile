@@ -41,6 +41,7 @@ test-core: set-up
 
 soak: set-up
 	@MOORING_SOAK=1 .venv/bin/python -m tools.test server/tests/processes/test_catalog_storm.py \
+		server/tests/processes/test_kill_the_server.py \
 		server/tests/processes/test_artifact_checks.py tests/e2e/test_catalog_walk.py server/tests/world/test_world.py \
 		tests/e2e/test_conformance.py tests/e2e/slurm/test_adapter_dies.py server/tests/api/test_contract.py $(ARGS)
 
