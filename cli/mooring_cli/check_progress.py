@@ -1,7 +1,7 @@
-"""Following the check of an artifact's bytes: a bar in a terminal, a line now and then elsewhere.
+"""Follow the check of an artifact's bytes: a progress bar in a terminal, otherwise a line from time to time.
 
-Registering, verifying and staging may have hundreds of gigabytes to read. With --follow the command stays until that
-has ended: it asks the server to answer when bytes have come, and so never polls faster than there is something to tell.
+Registering, verifying and staging may read hundreds of gigabytes. With --follow the command waits until the check has
+ended. The server answers when there is progress, so the command never polls faster than that.
 """
 
 import sys
@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from mooring_cli.invocation import Invocation
-from mooring_cli.nouns import Endpoint, Verb
+from mooring_cli.nouns import CommandEndpoint, Verb
 
 UNDER_WAY = ("accepted", "running")
 WAIT_SECONDS = 20
@@ -22,21 +22,20 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def follows(verb: Verb) -> bool:
-    """Whether this verb asks for a check that can be followed."""
+    """Whether this verb starts a check that can be followed."""
     waits = any(field.path == ("wait",) for endpoint in verb.endpoints for field in endpoint.query)
     return waits and verb.name in ("register", "verify", "promote")
 
 
 def follow_option() -> click.Option:
-    """--follow."""
-    about = "Stay until the check of its bytes has ended, and show how far it is."
+    about = "Wait until the check of its bytes has ended, and show its progress."
     return click.Option(["--follow"], is_flag=True, help=about)
 
 
 def followed(
-    invocation: Invocation, endpoint: Endpoint, path: dict[str, str], send: Callable[[], dict[str, Any]]
+    invocation: Invocation, endpoint: CommandEndpoint, path: dict[str, str], send: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """The answer once the check that it waits for has ended; an error when that failed."""
+    """Send the request, wait for its check to end, and return the answer; raises if the check failed."""
     from mooring_sdk import MooringError
 
     try:
@@ -60,28 +59,28 @@ def followed(
 
 
 def watch(invocation: Invocation, scope: str, path: dict[str, str], check: dict[str, Any]) -> dict[str, Any]:
-    """Show how far a check is until it has ended; of one that has ended already, how."""
+    """Show the progress of a check until it has ended, and return the check."""
     named = {**path, "check_id": str(check["id"])}
-    progress = Progress(sys.stderr.isatty() and invocation.output == "table")
+    progress = CheckProgress(sys.stderr.isatty() and invocation.output == "table")
     try:
         if is_over(check):
-            progress.tell(check)
+            progress.show(check)
         while not is_over(check):
             query = {"wait": WAIT_SECONDS, "changed_from": check["etag"]} if "etag" in check else {}
             check = invocation.call(f"get_{scope}_artifact_check", named, query)
-            progress.tell(check)
+            progress.show(check)
     finally:
         progress.close()
     return check
 
 
 def is_over(check: dict[str, Any]) -> bool:
-    """Whether a check has ended; of one that is known by its id alone, nobody can say."""
+    """Whether a check has ended; unknown, and so False, for a check of which only the id is known."""
     return check.get("status") not in (None, *UNDER_WAY)
 
 
 def require_success(check: dict[str, Any]) -> None:
-    """End with the check's own error where it did not succeed."""
+    """Raise the check's own error unless it succeeded."""
     from mooring_sdk import MooringError
 
     if check["status"] == "succeeded":
@@ -92,8 +91,8 @@ def require_success(check: dict[str, Any]) -> None:
     raise known(check["detail"], code=code, status=422, correlation_id=check["correlation_id"] or None, details=details)
 
 
-class Progress:
-    """How far it is: one line that is written over and over, or a new one now and then."""
+class CheckProgress:
+    """Shows progress: one line that is updated, or a new line from time to time."""
 
     def __init__(self, in_terminal: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._in_terminal = in_terminal
@@ -102,8 +101,7 @@ class Progress:
         self._last_line = float("-inf")
         self._width = 0
 
-    def tell(self, check: dict[str, Any]) -> None:
-        """Show where the check stands now."""
+    def show(self, check: dict[str, Any]) -> None:
         now = self._clock()
         if self._begun is None:
             self._begun = (now, int(check["bytes_done"]))
@@ -116,7 +114,7 @@ class Progress:
             self._last_line = now
 
     def close(self) -> None:
-        """Leave the line that was written over as it is."""
+        """End the line that is being updated."""
         if self._in_terminal and self._width:
             click.echo(err=True)
 
@@ -145,7 +143,7 @@ class Progress:
 
 
 def size(count: int) -> str:
-    """So many bytes, in words."""
+    """A number of bytes with its unit."""
     amount, unit = float(count), 0
     while amount >= 1024 and unit < len(UNITS) - 1:
         amount, unit = amount / 1024, unit + 1

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cli.tests.platform_double import CREATED, PROJECT, TENANT, Given, Platform, page, problem
+from cli.tests.support.fake_platform import CREATED, PROJECT, TENANT, Given, Platform, page, problem
 from mooring_cli import outbox
 
 Run = Callable[..., Result]
@@ -15,10 +15,16 @@ Run = Callable[..., Result]
 
 def event(number: int) -> dict[str, Any]:
     return {
-        "id": f"evt_{number}", "cursor": f"c{number}", "type": "identity.project.created", "subject_id": PROJECT,
-        "actor_kind": "user", "actor_id": "usr_01ada", "correlation_id": "cor_1", "occurred_at": CREATED,
+        "id": f"evt_{number}",
+        "cursor": f"c{number}",
+        "type": "identity.project.created",
+        "subject_id": PROJECT,
+        "actor_kind": "user",
+        "actor_id": "usr_01ada",
+        "correlation_id": "cor_1",
+        "occurred_at": CREATED,
         "data": {"slug": f"p{number}"},
-    }  # fmt: skip
+    }
 
 
 def stream(*numbers: int) -> Given:
@@ -75,16 +81,23 @@ def test_followed_events_are_documents_in_yaml_and_lines_in_a_table(run: Run, pl
 
 def test_the_audit_trail_is_filtered(run: Run, platform: Platform) -> None:
     row = {
-        "id": "aud_1", "occurred_at": CREATED, "outcome": "denied", "action": "project.create", "noun": None,
-        "subject_id": None, "actor_id": "usr_01ada", "correlation_id": "cor_1", "reason": None,
-    }  # fmt: skip
+        "id": "aud_1",
+        "occurred_at": CREATED,
+        "outcome": "denied",
+        "action": "project.create",
+        "noun": None,
+        "subject_id": None,
+        "actor_id": "usr_01ada",
+        "correlation_id": "cor_1",
+        "reason": None,
+    }
     platform.on("GET", f"/api/v1/tenants/{TENANT}/audit", page(row))
     result = run("audit", "--outcome", "denied", "--actor", "usr_01ada", "--action", "project.create")
     assert "denied" in result.stdout
     wanted = {"outcome": "denied", "actor_id": "usr_01ada", "action": "project.create", "limit": "50"}
     assert platform.asked[-1].query == wanted
     platform.on("GET", f"/api/v1/tenants/{TENANT}/audit", page())
-    assert "Nothing" in run("audit").stderr
+    assert "No audit entries" in run("audit").stderr
 
 
 @pytest.fixture
@@ -120,20 +133,36 @@ def test_all_dead_letters_are_sent_again_until_none_is_left(run: Run, platform: 
 
 REFERENCE = {
     "errors": [
-        {"code": "name_taken", "status": 409, "title": "Name taken", "meaning": "It is there.", "remedy": "Another.",
-         "retryable": False},
+        {
+            "code": "name_taken",
+            "status": 409,
+            "title": "Name taken",
+            "meaning": "It is there.",
+            "remedy": "Another.",
+            "retryable": False,
+        },
     ],
     "actions": [
-        {"key": "project.create", "meaning": "make a project", "roles": ["tenant_admin"], "human_only": False,
-         "service_account": False},
+        {
+            "key": "project.create",
+            "meaning": "make a project",
+            "roles": ["tenant_admin"],
+            "human_only": False,
+            "service_account": False,
+        },
     ],
     "lifecycles": [
-        {"name": name, "initial": "running", "final": ["gone"], "states": {"running": f"a {name} runs", "gone": "over"},
-         "edges": [{"source": "running", "trigger": "stop", "target": "gone", "by": "user", "why": "Enough."}]}
+        {
+            "name": name,
+            "initial": "running",
+            "final": ["gone"],
+            "states": {"running": f"a {name} runs", "gone": "over"},
+            "edges": [{"source": "running", "trigger": "stop", "target": "gone", "by": "user", "why": "Enough."}],
+        }
         for name in ("instance", "operation")
     ],
     "event_types": {"identity.project.created": "A project was made."},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(

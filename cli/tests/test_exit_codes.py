@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 
 from cli.tests.conftest import TOKEN, Ran
-from cli.tests.platform_double import PROJECT, Given, Platform, page, problem, project
+from cli.tests.support.fake_platform import PROJECT, Given, Platform, page, problem, project
 
 Run = Callable[..., Result]
 Spawn = Callable[..., "subprocess.Popen[str]"]

@@ -1,7 +1,7 @@
-"""JSON as models, from as many threads as one likes.
+"""Decode JSON into models, safely from several threads.
 
-What a model is made of is found out when it is first used, and msgspec does that in a way which two threads must not
-go at the same time: the program would crash. So it is done under a lock, once for each model.
+msgspec inspects a model on first use, and crashes the process if two threads do that at the same time. So each
+model's decoder is made once, under a lock.
 """
 
 import threading
@@ -11,14 +11,14 @@ import msgspec
 
 Model = TypeVar("Model")
 _decoders: dict[Any, "msgspec.json.Decoder[Any]"] = {}
-_making = threading.Lock()
+_lock = threading.Lock()
 
 
 def decode(data: bytes, model: type[Model]) -> Model:
-    """What the bytes say, as this model; raises what msgspec does."""
+    """Decode JSON as this model; raises `msgspec.DecodeError`."""
     decoder = _decoders.get(model)
     if decoder is None:
-        with _making:
+        with _lock:
             decoder = _decoders.setdefault(model, msgspec.json.Decoder(model))
     read: Model = decoder.decode(data)
     return read

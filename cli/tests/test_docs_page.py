@@ -1,4 +1,4 @@
-"""The page about the command says nothing that is not so: its examples, variables and exit codes are the real ones."""
+"""The page about the CLI is correct: its examples, variables and exit codes are the real ones."""
 
 import re
 import shlex

@@ -1,8 +1,8 @@
-"""Event streams that go on over broken connections: none missed, none repeated.
+"""Event streams that survive broken connections: no event is missed, none is repeated.
 
-The stream is Server-Sent Events. The `id` of each is its cursor; after a break the last cursor that was
-handed out is sent back as `Last-Event-ID`, and the server goes on behind it. A cursor that the server no
-longer knows is an error that the caller must see, since events are missing then.
+The stream is Server-Sent Events. The `id` of each event is its cursor; after a break the last cursor is sent back as
+`Last-Event-ID`, and the server continues after it. A cursor that the server no longer knows is raised as an error,
+because events are missing then.
 """
 
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from mooring_sdk.calls import Call, labels, target_of
-from mooring_sdk.errors import ConnectionFailed, MooringError, UnexpectedAnswer, error_from_answer
-from mooring_sdk.flow import Close, Emit, Flow, Pause, Request, Response, authorize, open_stream, read_piece
-from mooring_sdk.reading import decode
+from mooring_sdk.calls import Call, common_headers, target_of
+from mooring_sdk.decoding import decode
+from mooring_sdk.flow import Backoff, Close, Emit, Flow, Request, Response, authorize, open_stream, read_piece
+from mooring_sdk.mooring_error import ConnectionFailed, MooringError, UnexpectedAnswer, error_from_answer
 from mooring_sdk.secret import Secret
 from mooring_sdk.session import Session
 
@@ -23,8 +23,8 @@ MESSAGE_LENGTH_MAX: Final = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """One dispatched message of a stream; `data` is None for one that only moves the cursor."""
+class StreamMessage:
+    """One message of a stream; `data` is None if it only moves the cursor."""
 
     cursor: str | None
     kind: str
@@ -32,8 +32,8 @@ class Message:
 
 
 @dataclass(slots=True)
-class Parser:
-    """Server-Sent Events out of bytes, wherever the pieces are cut."""
+class StreamParser:
+    """Parses Server-Sent Events, wherever the chunks are cut."""
 
     retry_seconds: float | None = None
     _buffer: bytes = b""
@@ -41,12 +41,12 @@ class Parser:
     _kind: str = ""
     _data: list[str] = field(default_factory=list)
 
-    def feed(self, piece: bytes) -> Iterator[Message]:
-        """The messages that are complete with this piece."""
+    def feed(self, piece: bytes) -> Iterator[StreamMessage]:
+        """The messages that this chunk completes."""
         self._buffer += piece
         if len(self._buffer) + sum(map(len, self._data)) > MESSAGE_LENGTH_MAX:
-            raise UnexpectedAnswer("an event is longer than this client takes")
-        # A carriage return at the end may be the first half of a line's end: it is kept for the next piece.
+            raise UnexpectedAnswer("an event exceeds the size limit of this client")
+        # A carriage return at the end may be the first half of a line ending: keep it for the next chunk.
         text = self._buffer.replace(b"\r\n", b"\n")
         held = b"\r" if text.endswith(b"\r") else b""
         *lines, rest = text.removesuffix(held).replace(b"\r", b"\n").split(b"\n")
@@ -56,7 +56,7 @@ class Parser:
             if message is not None:
                 yield message
 
-    def _line(self, line: str) -> Message | None:
+    def _line(self, line: str) -> StreamMessage | None:
         if not line:
             return self._dispatch()
         name, _, value = line.partition(":")
@@ -71,16 +71,16 @@ class Parser:
             self.retry_seconds = int(value) / 1000
         return None
 
-    def _dispatch(self) -> Message | None:
+    def _dispatch(self) -> StreamMessage | None:
         data = "\n".join(self._data) if self._data else None
-        message = Message(self._cursor, self._kind or "message", data)
+        message = StreamMessage(self._cursor, self._kind or "message", data)
         self._data, self._kind, self._cursor = [], "", None
         return message if data is not None or message.cursor is not None else None
 
 
 @dataclass(slots=True)
-class Position:
-    """How far a follower is, and how long it has been without the server."""
+class StreamPosition:
+    """How far a follower has read, and how long the server has been unreachable."""
 
     cursor: str | None
     failures: int = 0
@@ -89,13 +89,13 @@ class Position:
     asked_seconds: float | None = None
 
     def progressed(self) -> None:
-        """Something came: what failed before no longer counts."""
+        """Data arrived: forget earlier failures."""
         self.failures, self.unreached_since, self.renewed = 0, None, False
 
 
 def follow(session: Session, call: Call, model: Any, cursor: str | None = None) -> Flow[None]:
-    """Emit every event behind `cursor`, and go on for ever; each event is of `model`."""
-    position = Position(cursor)
+    """Emit every event after `cursor` as `model`, without an end."""
+    position = StreamPosition(cursor)
     token: Secret | None = None
     while True:
         token = session.current() or (yield from authorize(token))
@@ -114,11 +114,11 @@ def follow(session: Session, call: Call, model: Any, cursor: str | None = None) 
             position.renewed = True
             token = yield from authorize(stale=token)
             continue
-        yield Pause(_pause(session, position, error))
+        yield Backoff(_backoff_seconds(session, position, error))
 
 
-def _open(session: Session, call: Call, position: Position, token: Secret | None) -> Flow[Response]:
-    headers = {**labels(session, call.options), "accept": EVENT_STREAM, "accept-encoding": "identity"}
+def _open(session: Session, call: Call, position: StreamPosition, token: Secret | None) -> Flow[Response]:
+    headers = {**common_headers(session, call.options), "accept": EVENT_STREAM, "accept-encoding": "identity"}
     if position.cursor is not None:
         headers["last-event-id"] = position.cursor
     if token is not None:
@@ -141,15 +141,15 @@ def _open(session: Session, call: Call, position: Position, token: Secret | None
     return response
 
 
-def _messages(position: Position, model: Any) -> Flow[None]:
+def _messages(position: StreamPosition, model: Any) -> Flow[None]:
     """Emit the events of one connection until it ends."""
-    parser = Parser()
+    parser = StreamParser()
     while piece := (yield from read_piece()):
         position.progressed()
         for message in parser.feed(piece):
             position.asked_seconds = parser.retry_seconds
             if message.cursor is None or message.cursor == position.cursor:
-                continue  # a note of the stream about itself, or an event that was handed out already
+                continue  # a heartbeat, or an event that was emitted already
             if message.data is not None:
                 yield Emit(_read(message.data, model))
             position.cursor = message.cursor
@@ -159,11 +159,11 @@ def _read(data: str, model: Any) -> Any:
     try:
         return decode(data.encode(), model)
     except msgspec.DecodeError as error:
-        raise UnexpectedAnswer(f"an event could not be read: {error}") from None
+        raise UnexpectedAnswer(f"cannot decode an event: {error}") from None
 
 
-def _pause(session: Session, position: Position, error: MooringError) -> float:
-    """How long to wait before the next connection; raises what cannot be waited out."""
+def _backoff_seconds(session: Session, position: StreamPosition, error: MooringError) -> float:
+    """How long to wait before the next connection; raises an error that waiting cannot help."""
     if not error.retryable:
         raise error
     timing, policy = session.settings.timing, session.settings.retry

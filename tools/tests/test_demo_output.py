@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.rows import every_row
-from tools.demo_telling import DemoFailed, undisturbed
+from tools.demo_output import DemoFailed, undisturbed
 
 ASKS = [signal.SIGINT, signal.SIGTERM]
 

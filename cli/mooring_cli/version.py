@@ -1,33 +1,13 @@
-"""The command itself: completion for shells, and versions."""
+"""`mooring version`: the versions of the command, of the SDK and of the server."""
 
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
-from typing import Any
 
 import click
 
 from mooring_cli import output
 from mooring_cli.invocation import current
 from mooring_cli.main import MooringCommand
-
-
-@click.command(cls=MooringCommand)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print the completion script for a shell.
-
-    \b
-    eval "$(mooring completion bash)"          in ~/.bashrc
-    eval "$(mooring completion zsh)"           in ~/.zshrc, after compinit
-    mooring completion fish | source           in ~/.config/fish/config.fish
-    """
-    from click.shell_completion import get_completion_class
-
-    from mooring_cli.main import mooring
-
-    kind: Any = get_completion_class(shell)
-    maker = kind(mooring, {}, "mooring", "_MOORING_COMPLETE")
-    click.echo(maker.source_template % maker.source_vars())
 
 
 @click.command(cls=MooringCommand)
@@ -47,8 +27,7 @@ def version(*, client_only: bool) -> None:
 
 
 def installed(name: str) -> str:
-    """The version of an installed distribution."""
     try:
         return version_of(name)
     except PackageNotFoundError:
-        return "not installed as a distribution"
+        return "not installed"

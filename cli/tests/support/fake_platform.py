@@ -1,7 +1,4 @@
-"""A platform on a real port, that answers from a table and remembers what it was asked.
-
-Commands run against it both inside of the test and as processes of their own: there is no seam inside of the CLI.
-"""
+"""A platform on a real port that answers from a table and records the requests."""
 
 import json
 import sys
@@ -20,7 +17,7 @@ CREATED = "2999-01-31T12:00:00Z"
 
 @dataclass(frozen=True)
 class Asked:
-    """One request that came."""
+    """One recorded request."""
 
     method: str
     path: str
@@ -31,7 +28,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Given:
-    """One answer."""
+    """One prepared answer."""
 
     status: int = 200
     body: Any = None
@@ -44,7 +41,7 @@ Answer = Given | Callable[[Asked], Given]
 
 
 class Platform:
-    """The double: `on` says what it answers, `asked` what it was asked."""
+    """The fake: `on` sets an answer, `asked` has the requests."""
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
@@ -55,11 +52,11 @@ class Platform:
         self.on("GET", f"/api/v1/tenants/{TENANT}", Given(body=tenant()))
 
     def on(self, method: str, path: str, answer: Answer) -> None:
-        """Answer this request so from now on."""
+        """Answer this request like this from now on."""
         self._answers[method, path] = answer
 
     def answer(self, asked: Asked) -> Given:
-        """What to answer, also remembered."""
+        """Record the request, and return its answer."""
         self.asked.append(asked)
         answer = self._answers.get((asked.method, asked.path))
         if answer is None:
@@ -72,7 +69,7 @@ class Platform:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Reads requests for the double."""
+    """Parses requests for the fake."""
 
     protocol_version = "HTTP/1.1"
 
@@ -97,11 +94,11 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Be quiet."""
+        """Print nothing."""
 
 
 class Server(ThreadingHTTPServer):
-    """A server to which a caller that has gone is no error."""
+    """A server that ignores clients which disconnect."""
 
     daemon_threads = True
 
@@ -112,7 +109,7 @@ class Server(ThreadingHTTPServer):
 
 @contextmanager
 def serving() -> Iterator[Platform]:
-    """The double on a free port of this machine."""
+    """The fake on a free local port."""
     server: Any = Server(("127.0.0.1", 0), Handler)
     server.platform = Platform()
     server.platform.url = f"http://127.0.0.1:{server.server_port}"
@@ -127,21 +124,36 @@ def serving() -> Iterator[Platform]:
 
 
 def problem(status: int, code: str, detail: str = "it was refused", *, retryable: bool = False) -> Given:
-    """A problem document."""
     content = {
-        "type": f"urn:mooring:error:{code}", "title": code, "status": status, "code": code, "detail": detail,
-        "remedy": "do it in another way", "retryable": retryable, "correlation_id": "cor_problem", "details": {"a": 1},
-    }  # fmt: skip
+        "type": f"urn:mooring:error:{code}",
+        "title": code,
+        "status": status,
+        "code": code,
+        "detail": detail,
+        "remedy": "do it in another way",
+        "retryable": retryable,
+        "correlation_id": "cor_problem",
+        "details": {"a": 1},
+    }
     return Given(status, content, media_type="application/problem+json")
 
 
 def whoami(**changes: Any) -> dict[str, Any]:
     """A tenant's admin, unless changed."""
     return {
-        "kind": "user", "id": "usr_01ada", "tenant_id": TENANT, "token_id": "tok_01", "token_kind": "personal",
-        "expires_at": CREATED, "break_glass_id": None, "roles": [{"role": "tenant_admin", "project_id": None}],
-        "platform_actions": [], "tenant_actions": ["project.create"], "project_actions": {}, **changes,
-    }  # fmt: skip
+        "kind": "user",
+        "id": "usr_01ada",
+        "tenant_id": TENANT,
+        "token_id": "tok_01",
+        "token_kind": "personal",
+        "expires_at": CREATED,
+        "break_glass_id": None,
+        "roles": [{"role": "tenant_admin", "project_id": None}],
+        "platform_actions": [],
+        "tenant_actions": ["project.create"],
+        "project_actions": {},
+        **changes,
+    }
 
 
 def tenant(slug: str = "acme") -> dict[str, Any]:
@@ -150,19 +162,35 @@ def tenant(slug: str = "acme") -> dict[str, Any]:
 
 def project(slug: str = "vision", **changes: Any) -> dict[str, Any]:
     return {
-        "id": PROJECT, "tenant_id": TENANT, "slug": slug, "display_name": slug.capitalize(), "created_at": CREATED,
-        "revision": 3, "etag": "3", "allowed_actions": ["project.update"], **changes,
-    }  # fmt: skip
+        "id": PROJECT,
+        "tenant_id": TENANT,
+        "slug": slug,
+        "display_name": slug.capitalize(),
+        "created_at": CREATED,
+        "revision": 3,
+        "etag": "3",
+        "allowed_actions": ["project.update"],
+        **changes,
+    }
 
 
 def account(**changes: Any) -> dict[str, Any]:
     return {
-        "id": "sa_01ci", "tenant_id": TENANT, "project_id": PROJECT, "name": "ci", "description": "",
-        "status": "active", "actions": ["project.read"], "created_at": CREATED, "revision": 0, "generation": 0,
-        "etag": "0.0", **changes,
-    }  # fmt: skip
+        "id": "sa_01ci",
+        "tenant_id": TENANT,
+        "project_id": PROJECT,
+        "name": "ci",
+        "description": "",
+        "status": "active",
+        "actions": ["project.read"],
+        "created_at": CREATED,
+        "revision": 0,
+        "generation": 0,
+        "etag": "0.0",
+        **changes,
+    }
 
 
 def page(*items: Any) -> Given:
-    """A page with these items, and no other after it."""
+    """The last page of a list, with these items."""
     return Given(body={"items": list(items), "next_cursor": None})

@@ -1,4 +1,4 @@
-"""How the demo speaks, how it says that it cannot go on, and how it cleans up without being disturbed."""
+"""Output of the demo, its failure, and a cleanup that signals cannot interrupt."""
 
 import os
 import signal
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 WIDTH = 88
 HOLD = "MOORING_DEMO_HOLD"
-"""Names a fact, by its name in the left column. Having told it, the demo stands still until its standard input ends:
-whoever disturbs it there, as its own tests do, knows what it has and what it has not done yet."""
+"""The name of a fact, from the left column. After printing it, the demo waits until its standard input ends. Its own
+tests use this to interrupt it at a known point."""
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on; the message says why."""
+    """The demo cannot continue; the message says why."""
 
 
 def heading(text: str) -> None:
@@ -21,8 +21,8 @@ def heading(text: str) -> None:
     print(f"\n── {text} {'─' * max(0, WIDTH - len(text) - 4)}")
 
 
-def tell(name: str, value: object) -> None:
-    """One fact; the demo may be held there."""
+def show_fact(name: str, value: object) -> None:
+    """Print one fact; the demo may be held there."""
     print(f"   {name:<18} {value}")
     if os.environ.get(HOLD) == name:
         sys.stdin.read()
@@ -30,9 +30,9 @@ def tell(name: str, value: object) -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """While this lasts, neither Ctrl-C nor the demo's time ends it: what is being removed is removed whole.
+    """Defer Ctrl-C and the time limit, so that a cleanup is completed.
 
-    Whoever asked for the end meanwhile gets it afterwards, unless the demo is ending already, for a cause to be told.
+    A deferred signal is raised afterwards, unless the demo is ending already because of an error.
     """
     asked: list[int] = []
     left = signal.alarm(0)

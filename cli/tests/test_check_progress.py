@@ -1,4 +1,4 @@
-"""Following the check of an artifact: a bar in a terminal, lines elsewhere, and the check's own error."""
+"""Following the check of an artifact: a progress bar in a terminal, otherwise lines, and the check's own error."""
 
 import json
 from collections.abc import Callable
@@ -9,26 +9,42 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cli.tests.platform_double import CREATED, TENANT, Asked, Given, Platform, problem
-from mooring_cli import checks
+from cli.tests.support.fake_platform import CREATED, TENANT, Asked, Given, Platform, problem
+from mooring_cli import check_progress
 
 Run = Callable[..., Result]
 ARTIFACT = "art_01weights"
 CHECK = "chk_01weights"
 PLACE = f"/api/v1/tenants/{TENANT}/artifacts"
 REGISTER = (
-    "artifacts", "register", "--tenant", "acme", "--kind", "blob", "--location", "s3://models/weights",
-    "--digest", f"sha256:{'a' * 64}",
-)  # fmt: skip
+    "artifacts",
+    "register",
+    "--tenant",
+    "acme",
+    "--kind",
+    "blob",
+    "--location",
+    "s3://models/weights",
+    "--digest",
+    f"sha256:{'a' * 64}",
+)
 MIB = 1024**2
 
 
 def check(status: str, done: int = 0, total: int | None = 8 * MIB, **further: Any) -> dict[str, Any]:
     return {
-        "id": CHECK, "artifact_id": ARTIFACT, "name": "content", "status": status, "bytes_done": done,
-        "bytes_total": total, "etag": f"1.{done}", "failure_code": None, "detail": "", "correlation_id": "cor_1",
+        "id": CHECK,
+        "artifact_id": ARTIFACT,
+        "name": "content",
+        "status": status,
+        "bytes_done": done,
+        "bytes_total": total,
+        "etag": f"1.{done}",
+        "failure_code": None,
+        "detail": "",
+        "correlation_id": "cor_1",
         **further,
-    }  # fmt: skip
+    }
 
 
 def artifact(trust: str, about: dict[str, Any]) -> dict[str, Any]:
@@ -104,8 +120,8 @@ def test_a_check_that_was_cancelled_is_no_success(run: Run, reading: Callable[..
 
 def test_staging_follows_the_check_it_waits_for_and_then_is_made(run: Run, platform: Platform) -> None:
     details = {"check_id": CHECK, "artifact_id": ARTIFACT}
-    told = problem(409, "check_running")
-    running = replace(told, body={**told.body, "details": details})
+    shown = problem(409, "check_running")
+    running = replace(shown, body={**shown.body, "details": details})
     answers = [running, Given(200, {"id": ARTIFACT, "promotion": "staged", "check": None})]
 
     def promoted(asked: Asked) -> Given:
@@ -122,13 +138,13 @@ def test_staging_follows_the_check_it_waits_for_and_then_is_made(run: Run, platf
 
 def test_a_terminal_gets_one_line_that_is_written_over(capsys: pytest.CaptureFixture[str]) -> None:
     seconds = count(0, 2)
-    progress = checks.Progress(True, lambda: float(next(seconds)))
+    progress = check_progress.CheckProgress(True, lambda: float(next(seconds)))
     for done in (0, 4 * MIB, 8 * MIB):
-        progress.tell(check("running", done))
+        progress.show(check("running", done))
     progress.close()
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    lines = told.strip().split("\r")
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    lines = shown.strip().split("\r")
     assert "[------------------------------]  0 %" in lines[0]
     assert "[###############---------------]  50 %  4.0 MiB of 8.0 MiB  2.0 MiB/s" in lines[1]
     assert "[##############################]  100 %" in lines[2]
@@ -144,24 +160,30 @@ def test_on_a_real_terminal_the_bar_is_drawn(on_terminal: Callable[..., Any], re
 
 def test_elsewhere_there_is_a_line_now_and_then_and_one_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     moments = iter([0.0, 1.0, 12.0, 13.0])
-    progress = checks.Progress(False, lambda: next(moments))
+    progress = check_progress.CheckProgress(False, lambda: next(moments))
     for about in (check("running"), check("running", 1), check("running", 2), check("succeeded", 3, 3)):
-        progress.tell(about)
+        progress.show(about)
     progress.close()
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("  ")[0] for line in lines] == [
-        "content check running", "content check running", "content check succeeded",
-    ]  # fmt: skip
+        "content check running",
+        "content check running",
+        "content check succeeded",
+    ]
     assert not any("[" in line or "\r" in line for line in lines)
 
 
 def test_without_a_total_only_what_came_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = checks.Progress(False)
-    progress.tell(check("running", 3 * 1024**3, None))
+    progress = check_progress.CheckProgress(False)
+    progress.show(check("running", 3 * 1024**3, None))
     assert capsys.readouterr().err == "content check running  3.0 GiB\n"
 
 
 def test_sizes_are_told_in_words() -> None:
-    assert [checks.size(each) for each in (0, 1023, 1024, 1536 * 1024, 300 * 1024**3)] == [
-        "0 B", "1023 B", "1.0 KiB", "1.5 MiB", "300.0 GiB",
-    ]  # fmt: skip
+    assert [check_progress.size(each) for each in (0, 1023, 1024, 1536 * 1024, 300 * 1024**3)] == [
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "1.5 MiB",
+        "300.0 GiB",
+    ]

@@ -1,4 +1,4 @@
-"""The follower of events: it goes on over every kind of break, misses nothing and repeats nothing."""
+"""The follower of events survives every kind of break, misses nothing and repeats nothing."""
 
 import json
 
@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from mooring_sdk import ClientSettings, ConnectionFailed, RetryPolicy, UnexpectedAnswer, errors
-from mooring_sdk.following import MESSAGE_LENGTH_MAX, Message, Parser
-from sdk.tests.platform_double import Driven, Pieces, answer, event, problem, server_sent, stream
+from mooring_sdk.event_stream import MESSAGE_LENGTH_MAX, StreamMessage, StreamParser
+from sdk.tests.support.fake_platform import Driven, Pieces, answer, event, problem, server_sent, stream
 from sdk.tests.test_credentials import account
 
 OPENED = b": the stream is open\nretry: 1000\nid: c0\n\n"
@@ -163,7 +163,7 @@ def test_an_answer_that_is_no_stream_is_an_error(driven: Driven) -> None:
 
 
 def test_two_places_at_once_are_a_mistake(driven: Driven) -> None:
-    with pytest.raises(ValueError, match="one of them"):
+    with pytest.raises(ValueError, match="not both"):
         driven.do([], lambda client: client.follow_events(project_id="p_1", tenant_id="t_1"))
 
 
@@ -172,20 +172,24 @@ def test_the_parser_takes_every_end_of_line_wherever_the_pieces_are_cut(end: byt
     text = b": hello\nid: 7\nevent: kind\ndata: one\ndata: two \xe2\x82\xac\n\nid: 8\n\ndata:three\n\n".replace(
         b"\n", end
     )
-    wanted = [Message("7", "kind", "one\ntwo €"), Message("8", "message", None), Message(None, "message", "three")]
+    wanted = [
+        StreamMessage("7", "kind", "one\ntwo €"),
+        StreamMessage("8", "message", None),
+        StreamMessage(None, "message", "three"),
+    ]
     for size in range(1, len(text)):
-        parser = Parser()
+        parser = StreamParser()
         pieces = [text[start : start + size] for start in range(0, len(text), size)]
         found = [message for piece in pieces for message in parser.feed(piece)]
         if end == b"\r":
-            found += list(parser.feed(b"\n"))  # a lone return may be half of an end of line until more comes
+            found += list(parser.feed(b"\n"))  # a carriage return may be half of a line ending until more arrives
         assert found == wanted
 
 
 def test_a_line_without_end_is_refused() -> None:
-    parser = Parser()
+    parser = StreamParser()
     assert list(parser.feed(b"x" * MESSAGE_LENGTH_MAX)) == []
-    with pytest.raises(UnexpectedAnswer, match="longer"):
+    with pytest.raises(UnexpectedAnswer, match="size limit"):
         list(parser.feed(b"x"))
 
 

@@ -1,4 +1,4 @@
-"""What the words of the contract mean, and what its nouns look like: both asked from the server itself."""
+"""`mooring explain`: the meaning of a word of the contract, as the server defines it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +22,7 @@ def explain(word: str | None) -> None:
     invocation = current()
     entries = list(entries_of(invocation.public_call("get_reference")))
     if word is None:
-        raise click.UsageError(f"say what: a word, or one of the lists {', '.join(LISTS)}")
+        raise click.UsageError(f"give a word, or one of the lists {', '.join(LISTS)}")
     if word in LISTS:
         rows = [{"word": each["word"], "meaning": each["meaning"]} for each in entries if each["list"] == word]
         output.show(invocation.output, rows, ("word", "meaning"))
@@ -37,7 +37,7 @@ def explain(word: str | None) -> None:
             word, [each["word"] for each in entries] + [each["word"].rpartition(".")[2] for each in entries]
         )
         hint = f"; did you mean {near}?" if near else f"; the lists are {', '.join(LISTS)}"
-        raise click.UsageError(f"there is no {word!r} in the contract{hint}")
+        raise click.UsageError(f"{word!r} is not a word of the contract{hint}")
     if invocation.output != "table":
         output.show(invocation.output, found)
         return
@@ -48,7 +48,7 @@ def explain(word: str | None) -> None:
 
 
 def entries_of(reference: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every word with its meaning, and what belongs to it."""
+    """Every word with its meaning and properties."""
     for error in reference["errors"]:
         yield {"list": "errors", "word": error["code"], "kind": "error code", **_without(error, "code")}
     roles: dict[str, list[str]] = {}
@@ -82,60 +82,3 @@ def _state(lifecycle: dict[str, Any], state: str, meaning: str) -> dict[str, Any
 
 def _without(entry: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if key != name}
-
-
-@click.command(cls=MooringCommand)
-@click.argument("noun", required=False)
-def schema(noun: str | None) -> None:
-    """Show the JSON Schemas of a noun: what its commands take and what they show. Without a noun, list the
-    nouns.
-    """
-    invocation = current()
-    document = invocation.public_call("get_openapi")
-    by_noun = operations_by_noun(document)
-    if noun is None:
-        rows = [{"noun": name, "operations": ", ".join(each)} for name, each in sorted(by_noun.items())]
-        output.show(invocation.output, rows, ("noun", "operations"))
-        return
-    wanted = noun.replace("-", "_")
-    singular = next((name for name in by_noun if wanted in (name, f"{name}s", f"{name[:-1]}ies")), None)
-    if singular is None:
-        near = close_to(wanted, list(by_noun))
-        raise click.UsageError(f"there is no noun {noun!r}" + (f"; did you mean {near}?" if near else ""))
-    value = schemas_of(document, by_noun[singular])
-    output.show("json" if invocation.output == "table" else invocation.output, value)
-
-
-def operations_by_noun(document: dict[str, Any]) -> dict[str, list[str]]:
-    """The names of the operations of each noun."""
-    found: dict[str, list[str]] = {}
-    for item in document["paths"].values():
-        for operation in item.values():
-            found.setdefault(operation["x-mooring"]["noun"], []).append(operation["operationId"])
-    return found
-
-
-def schemas_of(document: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """The bodies and answers of operations, with every schema that they lead to."""
-    schemas = document["components"]["schemas"]
-    needed: dict[str, Any] = {}
-    left: list[Any] = []
-    for item in document["paths"].values():
-        for operation in item.values():
-            if operation["operationId"] in names:
-                left.append(operation.get("requestBody", {}))
-                left += [answer for status, answer in operation["responses"].items() if status < "300"]
-    while left:
-        value = left.pop()
-        if isinstance(value, dict):
-            name = str(value.get("$ref", "")).rpartition("/")[2]
-            if name and name not in needed:
-                needed[name] = schemas[name]
-                left.append(schemas[name])
-            left += value.values()
-        elif isinstance(value, list):
-            left += value
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "components": {"schemas": dict(sorted(needed.items()))},
-    }

@@ -1,8 +1,4 @@
-"""A platform that answers from a script, and both clients driven in the same way.
-
-The double stands where the network would be (httpx's own seam) and nothing of the SDK is replaced. Time does not pass:
-a pause moves the clock that the client was given.
-"""
+"""A platform that answers from a script, and one way to drive both clients."""
 
 import asyncio
 import json
@@ -20,7 +16,7 @@ Script = Callable[[httpx.Request], Answer]
 
 
 class Clock:
-    """A clock that moves only when somebody pauses."""
+    """A clock that moves only when somebody sleeps."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -44,7 +40,7 @@ class Clock:
 
 
 class Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """A body in pieces; a piece that is an exception breaks the connection there."""
+    """A body in chunks; a chunk that is an exception breaks the connection there."""
 
     def __init__(self, *pieces: bytes | Exception) -> None:
         self._pieces = pieces
@@ -69,7 +65,7 @@ class Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 @dataclass
 class Double:
-    """What was asked, and what is answered: a list in order, or a function of the request."""
+    """The recorded requests and the prepared answers: a list in order, or a function of the request."""
 
     script: Sequence[object] | Script
     requests: list[httpx.Request] = field(default_factory=list)
@@ -88,7 +84,7 @@ class Double:
 
 
 class Driven:
-    """One of the two clients. A test says what to do with it and does not see which one it is."""
+    """One of the two clients; a test does not know which one it is."""
 
     def __init__(self, form: str) -> None:
         self.form = form
@@ -98,7 +94,7 @@ class Driven:
         return self.form
 
     def do(self, script: Sequence[object] | Script, act: Callable[[Any], Any], **options: Any) -> tuple[Any, Double]:
-        """Run `act` with a client against the script; what it gave, and what the double saw."""
+        """Run `act` with a client against the script; returns its result and the double."""
         double = Double(script)
         settings = replace(options.pop("settings", ClientSettings()), timing=self.clock.timing())
         arguments = {"settings": settings, "transport": httpx.MockTransport(double), **options}
@@ -116,7 +112,7 @@ class Driven:
             return await given if isinstance(given, Awaitable) else given
 
     def take(self, count: int | None, iterate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """An act that takes so many items of an iteration, or all."""
+        """An act that takes this many items of an iteration, or all."""
 
         def take_sync(client: Any) -> list[Any]:
             taken = []
@@ -142,13 +138,12 @@ class Driven:
 
 
 def answer(status: int = 200, body: Any = None, **headers: str) -> httpx.Response:
-    """An answer of the platform's."""
+    """An answer of the platform."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return httpx.Response(status, json=body, headers={"x-correlation-id": "cor_1", **named})
 
 
 def problem(status: int, code: str, *, retryable: bool = False, **headers: str) -> httpx.Response:
-    """A problem document."""
     content = {
         "type": f"urn:mooring:error:{code}",
         "title": code.replace("_", " ").capitalize(),
@@ -167,7 +162,6 @@ def problem(status: int, code: str, *, retryable: bool = False, **headers: str) 
 
 
 def project(slug: str = "vision") -> dict[str, Any]:
-    """A project as the API shows it."""
     return {
         "id": f"prj_{slug}",
         "tenant_id": "ten_acme",
@@ -181,7 +175,6 @@ def project(slug: str = "vision") -> dict[str, Any]:
 
 
 def event(number: int) -> dict[str, Any]:
-    """An event as the API shows it."""
     return {
         "id": f"evt_{number}",
         "cursor": f"c{number}",
@@ -203,7 +196,6 @@ def event(number: int) -> dict[str, Any]:
 
 
 def server_sent(*numbers: int) -> bytes:
-    """Events on the wire."""
     return b"".join(
         f"id: c{number}\nevent: identity.project.created\ndata: {json.dumps(event(number))}\n\n".encode()
         for number in numbers
@@ -211,5 +203,4 @@ def server_sent(*numbers: int) -> bytes:
 
 
 def stream(*pieces: bytes | Exception) -> httpx.Response:
-    """An event stream."""
     return httpx.Response(200, stream=Pieces(*pieces), headers={"content-type": "text/event-stream"})

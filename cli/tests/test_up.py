@@ -1,4 +1,4 @@
-"""The command and the machine it runs on: starting the server, completion, versions."""
+"""`mooring up`, completion and versions."""
 
 import signal
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from agent.tests.supervisor.standing import is_alive
-from cli.tests.platform_double import Given, Platform
+from cli.tests.support.fake_platform import Given, Platform
 from mooring_cli import up
 from tests.support.waiting import until_sync
 
@@ -54,7 +54,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
 def start_parent(tmp_path: Path, before: str = "") -> tuple["subprocess.Popen[str]", int]:
-    """A process that runs a child as `mooring up` does; its child's id."""
+    """Start a process that runs a child as `mooring up` does; returns the child's id."""
     child = tmp_path / "child.py"
     child.write_text(CHILD)
     program = f"{before}\nimport sys; from mooring_cli import up; sys.exit(up.run([sys.executable, {str(child)!r}]))"
@@ -68,7 +68,7 @@ def start_parent(tmp_path: Path, before: str = "") -> tuple["subprocess.Popen[st
 def test_a_signal_is_handed_on_and_the_child_ends_in_its_own_way(
     tmp_path: Path, number: signal.Signals, before: str
 ) -> None:
-    """Also when it does not interrupt the wait for the child, as one that comes just before it does not."""
+    """Also when it arrives just before the wait, which it then does not interrupt."""
     parent, _ = start_parent(tmp_path, before)
     parent.send_signal(number)
     out, _ = parent.communicate(timeout=180)
@@ -87,19 +87,19 @@ def interrupted(*words, **options):
 subprocess.Popen = interrupted
 sys.exit(up.run([sys.executable, "-c", "import signal; signal.pause()"]))
 """
-"""A program that is told to end when its child was just started, and nobody knows of it yet."""
+"""A program that gets a signal just after its child was started, before the handler knows it."""
 
 TWICE = """
 import os, signal, subprocess, sys
 from mooring_cli import up
 wait = up._end_of
-def told_again(child):
+def signalled_again(child):
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     os.kill(os.getpid(), signal.SIGTERM)
     return wait(child)
-up._end_of = told_again
+up._end_of = signalled_again
 """
-"""And told again when the child has ended by that, so that the handler is who hears of its end."""
+"""The signal arrives again after the child has ended, so that the handler reaps it."""
 
 
 @pytest.mark.parametrize("program", [EARLY, TWICE + EARLY], ids=["once", "twice"])

@@ -1,8 +1,8 @@
-"""Visits: the command line's side of the relay, a connection that carries frames.
+"""The client of the relay: a connection that carries frames.
 
-A ticket is shown in a header, the connection is switched, and from then on both sides send frames: one letter, the
-number of a stream (always 0 here), a length, bytes. `d` data, `e` end of a direction, `r` window size, `s` signal,
-`w` data of a command's standard error where that is apart from its output, `x` exit code, `f` failure, `c` close.
+A ticket is sent in a header and the connection is upgraded; after that both sides send frames: one letter, the number
+of a stream (always 0 here), a length, and data. `d` data, `e` end of a direction, `r` window size, `s` signal, `w` a
+command's standard error if it is separate, `x` exit code, `f` failure, `c` close.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ DATA, ERRORS, END, RESIZE, SIGNAL, EXIT, FAILURE, CLOSE = b"d", b"w", b"e", b"r"
 
 
 class VisitRefused(click.ClickException):
-    """The relay, or what is inside the sandbox, says no."""
+    """The relay or the sandbox refused the connection."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -30,21 +30,21 @@ class VisitRefused(click.ClickException):
 
 
 @dataclass(slots=True)
-class Line:
-    """One connection to the relay, switched to frames."""
+class RelayConnection:
+    """One connection to the relay, upgraded to frames."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def send(self, kind: bytes, data: bytes = b"") -> None:
-        """One frame, or several where the bytes are many."""
+        """Send data in one frame, or in several if it is long."""
         for start in range(0, len(data) or 1, FRAME_MAX):
             part = data[start : start + FRAME_MAX]
             self.writer.write(HEAD.pack(kind, 0, len(part)) + part)
         await self.writer.drain()
 
     async def next(self) -> tuple[bytes, bytes]:
-        """The next frame; a line that is gone is closed."""
+        """The next frame; a lost connection reads as closed."""
         try:
             kind, _, length = HEAD.unpack(await self.reader.readexactly(HEAD.size))
             return kind, await self.reader.readexactly(min(length, FRAME_MAX))
@@ -52,12 +52,11 @@ class Line:
             return CLOSE, b""
 
     def close(self) -> None:
-        """Hang up."""
         self.writer.close()
 
 
-async def dial(url: str, ticket: str) -> Line:
-    """Show a ticket to the relay, and speak frames from then on."""
+async def dial(url: str, ticket: str) -> RelayConnection:
+    """Present a ticket to the relay, and upgrade the connection to frames."""
     parts = urlsplit(url)
     secure = ssl.create_default_context() if parts.scheme == "https" else None
     try:
@@ -76,24 +75,24 @@ async def dial(url: str, ticket: str) -> Line:
         head = await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
         writer.close()
-        raise VisitRefused("the relay hung up") from error
+        raise VisitRefused("the relay closed the connection") from error
     if not head.startswith(b"HTTP/1.1 101 "):
         body = await reader.read(HEAD_MAX)
         writer.close()
-        raise VisitRefused(_told(head, body), int(head.split(b" ", 2)[1]))
-    return Line(reader, writer)
+        raise VisitRefused(_refusal(head, body), int(head.split(b" ", 2)[1]))
+    return RelayConnection(reader, writer)
 
 
 def failure_of(data: bytes) -> VisitRefused:
-    """What went wrong inside, in words."""
+    """The error in a failure frame."""
     try:
-        told = json.loads(data)
-        return VisitRefused(f"{told['detail']} ({told['code']})")
+        problem = json.loads(data)
+        return VisitRefused(f"{problem['detail']} ({problem['code']})")
     except (ValueError, KeyError, TypeError):
-        return VisitRefused("something went wrong inside the sandbox")
+        return VisitRefused("an unknown error occurred inside the sandbox")
 
 
-def _told(head: bytes, body: bytes) -> str:
+def _refusal(head: bytes, body: bytes) -> str:
     try:
         return str(json.loads(body)["detail"])
     except (ValueError, KeyError, TypeError):

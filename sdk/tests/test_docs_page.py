@@ -1,4 +1,4 @@
-"""The page about the SDK says nothing that is not so: its programs are programs, and what they name is there."""
+"""The page about the SDK is correct: its programs are valid, and the names in them exist."""
 
 import ast
 import re
