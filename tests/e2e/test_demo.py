@@ -15,8 +15,8 @@ import pytest
 from tests.e2e.traces import eventually, leaves_no_trace, traces_of
 from tools.demo import remove
 from tools.demo_nodes import HOST, nodes_are_missing
-from tools.demo_slurm import PACKAGES, PROGRAMS
 from tools.demo_output import HOLD
+from tools.demo_slurm import PACKAGES, PROGRAMS
 
 pytestmark = pytest.mark.real_part("postgresql")
 ROOT = Path(__file__).resolve().parent.parent.parent
