@@ -1664,7 +1664,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "open",
-                    "Enter a tenant for a bounded time, with a stated reason that the tenant reads too",
+                    "Enter a tenant for a bounded time, with a stated reason that the tenant can read too",
                     "Needs the action `break_glass.open`.",
                     (
                         Endpoint(
@@ -2771,7 +2771,7 @@ NOUNS: dict[str, Noun] = {
             (
                 Verb(
                     "list",
-                    "List who has which role in exactly this place",
+                    "List who has which role in exactly this place, without the places above and below",
                     "Needs the action `membership.read`.",
                     (
                         Endpoint("list_platform_memberships", "platform", "", lists=True, pages=True),
@@ -2791,7 +2791,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "create",
-                    "Give a user a role here; nobody gives more than he holds himself",
+                    "Give a user a role in this place; nobody can grant more than they hold themselves",
                     "Needs the action `membership.create`.",
                     (
                         Endpoint(
@@ -2867,7 +2867,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "delete",
-                    "Take a role away; no place loses its last admin",
+                    "Take a role away; the last admin of a place cannot be removed",
                     "Needs the action `membership.delete`.",
                     (
                         Endpoint(
@@ -3362,7 +3362,7 @@ NOUNS: dict[str, Noun] = {
             (
                 Verb(
                     "list",
-                    "List the projects that the caller may read: all of the tenant for its admins, else those it works in",
+                    "List the projects that the caller may read: a tenant's admins see all, others see those they belong to",
                     "Needs the action `self.read`.",
                     (Endpoint("list_projects", "self", "", lists=True, pages=True),),
                 ),
@@ -3391,7 +3391,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "create",
-                    "Make a project in a tenant",
+                    "Create a project in a tenant",
                     "Needs the action `project.create`.",
                     (
                         Endpoint(
@@ -3513,7 +3513,7 @@ NOUNS: dict[str, Noun] = {
             (
                 Verb(
                     "list",
-                    "List a project's service accounts; deleted ones are readable by id only",
+                    "List a project's service accounts; deleted ones can only be read by id",
                     "Needs the action `service_account.read`.",
                     (Endpoint("list_service_accounts", "project", "project_id", lists=True, pages=True),),
                 ),
@@ -3542,7 +3542,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "create",
-                    "Make a service account with an explicit list of actions, at most those of its maker",
+                    "Create a service account with an explicit list of actions, at most those of its creator",
                     "Needs the action `service_account.create`.",
                     (
                         Endpoint(
@@ -3593,13 +3593,13 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "disable",
-                    "Switch a service account off: its tokens count no more",
+                    "Switch a service account off; its tokens are no longer accepted",
                     "Needs the action `service_account.disable`.",
                     (Endpoint("disable_service_account", "project", "project_id", arguments=("service_account_id",)),),
                 ),
                 Verb(
                     "delete",
-                    "Delete a service account for ever; its record stays readable",
+                    "Permanently delete a service account; its record stays readable",
                     "Needs the action `service_account.delete`.",
                     (
                         Endpoint(
@@ -3620,7 +3620,7 @@ NOUNS: dict[str, Noun] = {
                     (
                         Verb(
                             "list",
-                            "List the public keys of a service account, revoked ones too",
+                            "List the public keys of a service account, including revoked ones",
                             "Needs the action `service_account.read`.",
                             (
                                 Endpoint(
@@ -3634,7 +3634,7 @@ NOUNS: dict[str, Noun] = {
                         ),
                         Verb(
                             "create",
-                            "Add a public key: add the new one, switch over, revoke the old one, and the key is rotated",
+                            "Add a public key. To rotate a key: add the new one, switch to it, revoke the old one",
                             "Needs the action `service_account.key.create`.",
                             (
                                 Endpoint(
@@ -3657,7 +3657,7 @@ NOUNS: dict[str, Noun] = {
                         ),
                         Verb(
                             "revoke",
-                            "Revoke a key, and with it every token that was made with it",
+                            "Revoke a key, and with it every token that was issued with it",
                             "Needs the action `service_account.key.revoke`.",
                             (
                                 Endpoint(
@@ -3994,8 +3994,8 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "create",
-                    "Make a tenant with its first admin",
-                    "The answer holds the admin's one-time sign-in code. It is told once; a repeat with the same Idempotency-Key\ntells it again.\n\nNeeds the action `tenant.create`.",
+                    "Create a tenant with its first admin",
+                    "The answer holds the admin's one-time sign-in code. It is shown only once; a repeated request with the same\nIdempotency-Key shows it again.\n\nNeeds the action `tenant.create`.",
                     (
                         Endpoint(
                             "create_tenant",
@@ -4046,7 +4046,7 @@ NOUNS: dict[str, Noun] = {
             (
                 Verb(
                     "list",
-                    "List the caller's own tokens that still count",
+                    "List the caller's own tokens that are neither revoked nor expired",
                     "Needs the action `token.read`.",
                     (Endpoint("list_tokens", "self", "", lists=True, pages=True),),
                 ),
@@ -4058,8 +4058,8 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "create",
-                    "Make a personal access token, told once; with `actions` it is narrower than its maker, never wider",
-                    "Needs the action `token.create`.",
+                    "Create a personal access token; it is shown only once",
+                    "`actions` limits the token to these action keys; a token never allows more than its owner may do.\n\nNeeds the action `token.create`.",
                     (
                         Endpoint(
                             "create_token",
@@ -4077,7 +4077,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "revoke",
-                    "Revoke one of the caller's own tokens; its open streams are closed",
+                    "Revoke one of the caller's own tokens and close its open streams",
                     "Needs the action `token.revoke`.",
                     (Endpoint("revoke_token", "self", "", arguments=("token_id",), deletes=True),),
                 ),
@@ -4139,8 +4139,8 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "create",
-                    "Make a user with a one-time sign-in",
-                    "The code is told once. A membership gives the user something to do.\n\nNeeds the action `user.create`.",
+                    "Create a user with a one-time sign-in code",
+                    "The code is shown only once. The user can do nothing before a membership gives them a role.\n\nNeeds the action `user.create`.",
                     (
                         Endpoint(
                             "create_platform_user",
@@ -4177,7 +4177,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "disable",
-                    "Disable a user: its tokens count no more, until it is enabled again",
+                    "Disable a user; their tokens are refused until they are enabled again",
                     "Needs the action `user.update`.",
                     (
                         Endpoint("disable_platform_user", "platform", "", arguments=("user_id",)),
@@ -4186,7 +4186,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "reset",
-                    "Replace a user's password, and every token, by a new one-time sign-in, which is told once",
+                    "Replace a user's password and all their tokens by a new one-time sign-in code, which is shown only once",
                     "Needs the action `user.update`.",
                     (
                         Endpoint("reset_platform_user", "platform", "", arguments=("user_id",), one_time_secret=True),

@@ -218,7 +218,7 @@ class AsyncMethods:
         new_password: str,
         options: CallOptions = UNCHANGED,
     ) -> None:
-        """Change the caller's own password; every older token but the one in use counts no more.
+        """Change the caller's own password; it invalidates every older token except the one in use.
 
         Needs the action `self.update`.
         """
@@ -615,7 +615,7 @@ class AsyncMethods:
         role: str,
         options: CallOptions = UNCHANGED,
     ) -> models.Membership:
-        """Give a user a role here; nobody gives more than he holds himself.
+        """Give a user a role in this place; nobody can grant more than they hold themselves.
 
         Needs the action `membership.create`.
         """
@@ -637,9 +637,9 @@ class AsyncMethods:
         display_name: str,
         options: CallOptions = UNCHANGED,
     ) -> models.UserCreated:
-        """Make a user with a one-time sign-in.
+        """Create a user with a one-time sign-in code.
 
-        The code is told once. A membership gives the user something to do.
+        The code is shown only once. The user can do nothing before a membership gives them a role.
 
         Needs the action `user.create`.
 
@@ -716,7 +716,7 @@ class AsyncMethods:
         display_name: str,
         options: CallOptions = UNCHANGED,
     ) -> models.Project:
-        """Make a project in a tenant.
+        """Create a project in a tenant.
 
         Needs the action `project.create`.
         """
@@ -739,7 +739,7 @@ class AsyncMethods:
         role: str,
         options: CallOptions = UNCHANGED,
     ) -> models.Membership:
-        """Give a user a role here; nobody gives more than he holds himself.
+        """Give a user a role in this place; nobody can grant more than they hold themselves.
 
         Needs the action `membership.create`.
         """
@@ -793,7 +793,7 @@ class AsyncMethods:
         public_key: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.ServiceAccount:
-        """Make a service account with an explicit list of actions, at most those of its maker.
+        """Create a service account with an explicit list of actions, at most those of its creator.
 
         Needs the action `service_account.create`.
         """
@@ -817,7 +817,7 @@ class AsyncMethods:
         expires_at: datetime | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Key:
-        """Add a public key: add the new one, switch over, revoke the old one, and the key is rotated.
+        """Add a public key. To rotate a key: add the new one, switch to it, revoke the old one.
 
         Needs the action `service_account.key.create`.
         """
@@ -879,10 +879,10 @@ class AsyncMethods:
         first_admin: models.FirstAdminBody,
         options: CallOptions = UNCHANGED,
     ) -> models.TenantCreated:
-        """Make a tenant with its first admin.
+        """Create a tenant with its first admin.
 
-        The answer holds the admin's one-time sign-in code. It is told once; a repeat with the same Idempotency-Key
-        tells it again.
+        The answer holds the admin's one-time sign-in code. It is shown only once; a repeated request with the same
+        Idempotency-Key shows it again.
 
         Needs the action `tenant.create`.
 
@@ -960,7 +960,7 @@ class AsyncMethods:
         role: str,
         options: CallOptions = UNCHANGED,
     ) -> models.Membership:
-        """Give a user a role here; nobody gives more than he holds himself.
+        """Give a user a role in this place; nobody can grant more than they hold themselves.
 
         Needs the action `membership.create`.
         """
@@ -983,9 +983,9 @@ class AsyncMethods:
         display_name: str,
         options: CallOptions = UNCHANGED,
     ) -> models.UserCreated:
-        """Make a user with a one-time sign-in.
+        """Create a user with a one-time sign-in code.
 
-        The code is told once. A membership gives the user something to do.
+        The code is shown only once. The user can do nothing before a membership gives them a role.
 
         Needs the action `user.create`.
 
@@ -1064,7 +1064,9 @@ class AsyncMethods:
         actions: list[str] | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.TokenCreated:
-        """Make a personal access token, told once; with `actions` it is narrower than its maker, never wider.
+        """Create a personal access token; it is shown only once.
+
+        `actions` limits the token to these action keys; a token never allows more than its owner may do.
 
         Needs the action `token.create`.
 
@@ -1160,7 +1162,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> None:
-        """Take a role away; no place loses its last admin.
+        """Take a role away; the last admin of a place cannot be removed.
 
         Needs the action `membership.delete`.
         """
@@ -1199,7 +1201,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> None:
-        """Take a role away; no place loses its last admin.
+        """Take a role away; the last admin of a place cannot be removed.
 
         Needs the action `membership.delete`.
         """
@@ -1239,7 +1241,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.ServiceAccount:
-        """Delete a service account for ever; its record stays readable.
+        """Permanently delete a service account; its record stays readable.
 
         Needs the action `service_account.delete`.
         """
@@ -1280,7 +1282,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> None:
-        """Take a role away; no place loses its last admin.
+        """Take a role away; the last admin of a place cannot be removed.
 
         Needs the action `membership.delete`.
         """
@@ -1370,7 +1372,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.User:
-        """Disable a user: its tokens count no more, until it is enabled again.
+        """Disable a user; their tokens are refused until they are enabled again.
 
         Needs the action `user.update`.
         """
@@ -1385,7 +1387,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.ServiceAccount:
-        """Switch a service account off: its tokens count no more.
+        """Switch a service account off; its tokens are no longer accepted.
 
         Needs the action `service_account.disable`.
         """
@@ -1406,7 +1408,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.User:
-        """Disable a user: its tokens count no more, until it is enabled again.
+        """Disable a user; their tokens are refused until they are enabled again.
 
         Needs the action `user.update`.
         """
@@ -3245,7 +3247,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.WhoAmI:
-        """Read who the caller is, and what it may do where.
+        """Read who the caller is, and what they may do in which place.
 
         Needs the action `self.read`.
         """
@@ -4423,7 +4425,7 @@ class AsyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.MembershipPage:
-        """List who has which role in exactly this place.
+        """List who has which role in exactly this place, without the places above and below.
 
         Needs the action `membership.read`.
         """
@@ -4439,7 +4441,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.Membership, None]:
-        """List who has which role in exactly this place; all of them, or at the `most` so many, page after page."""
+        """List who has which role in exactly this place, without the places above and below; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_PLATFORM_MEMBERSHIPS, {}, {"limit": limit}, options=options),
             models.MembershipPage,
@@ -4917,7 +4919,7 @@ class AsyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.MembershipPage:
-        """List who has which role in exactly this place.
+        """List who has which role in exactly this place, without the places above and below.
 
         Needs the action `membership.read`.
         """
@@ -4939,7 +4941,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.Membership, None]:
-        """List who has which role in exactly this place; all of them, or at the `most` so many, page after page."""
+        """List who has which role in exactly this place, without the places above and below; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_PROJECT_MEMBERSHIPS, {"project_id": project_id}, {"limit": limit}, options=options),
             models.MembershipPage,
@@ -5027,7 +5029,7 @@ class AsyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.ProjectPage:
-        """List the projects that the caller may read: all of the tenant for its admins, else those it works in.
+        """List the projects that the caller may read: a tenant's admins see all, others see those they belong to.
 
         Needs the action `self.read`.
         """
@@ -5042,7 +5044,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.Project, None]:
-        """List the projects that the caller may read: all of the tenant for its admins, else those it works in; all of them, or at the `most` so many, page after page."""
+        """List the projects that the caller may read: a tenant's admins see all, others see those they belong to; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_PROJECTS, {}, {"limit": limit}, options=options), models.ProjectPage, most
         )
@@ -5098,7 +5100,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.KeyPage:
-        """List the public keys of a service account, revoked ones too.
+        """List the public keys of a service account, including revoked ones.
 
         Needs the action `service_account.read`.
         """
@@ -5120,7 +5122,7 @@ class AsyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.ServiceAccountPage:
-        """List a project's service accounts; deleted ones are readable by id only.
+        """List a project's service accounts; deleted ones can only be read by id.
 
         Needs the action `service_account.read`.
         """
@@ -5142,7 +5144,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.ServiceAccount, None]:
-        """List a project's service accounts; deleted ones are readable by id only; all of them, or at the `most` so many, page after page."""
+        """List a project's service accounts; deleted ones can only be read by id; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_SERVICE_ACCOUNTS, {"project_id": project_id}, {"limit": limit}, options=options),
             models.ServiceAccountPage,
@@ -5666,7 +5668,7 @@ class AsyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.MembershipPage:
-        """List who has which role in exactly this place.
+        """List who has which role in exactly this place, without the places above and below.
 
         Needs the action `membership.read`.
         """
@@ -5688,7 +5690,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.Membership, None]:
-        """List who has which role in exactly this place; all of them, or at the `most` so many, page after page."""
+        """List who has which role in exactly this place, without the places above and below; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_TENANT_MEMBERSHIPS, {"tenant_id": tenant_id}, {"limit": limit}, options=options),
             models.MembershipPage,
@@ -5947,7 +5949,7 @@ class AsyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.TokenPage:
-        """List the caller's own tokens that still count.
+        """List the caller's own tokens that are neither revoked nor expired.
 
         Needs the action `token.read`.
         """
@@ -5962,7 +5964,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.Token, None]:
-        """List the caller's own tokens that still count; all of them, or at the `most` so many, page after page."""
+        """List the caller's own tokens that are neither revoked nor expired; all of them, or at the `most` so many, page after page."""
         return self.pages(Call(operations.LIST_TOKENS, {}, {"limit": limit}, options=options), models.TokenPage, most)
 
     async def list_usage_records(
@@ -6084,7 +6086,7 @@ class AsyncMethods:
         role: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.BreakGlassOpened:
-        """Enter a tenant for a bounded time, with a stated reason that the tenant reads too.
+        """Enter a tenant for a bounded time, with a stated reason that the tenant can read too.
 
         Needs the action `break_glass.open`.
 
@@ -6958,7 +6960,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.UserCreated:
-        """Replace a user's password, and every token, by a new one-time sign-in, which is told once.
+        """Replace a user's password and all their tokens by a new one-time sign-in code, which is shown only once.
 
         Needs the action `user.update`.
 
@@ -6975,7 +6977,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.UserCreated:
-        """Replace a user's password, and every token, by a new one-time sign-in, which is told once.
+        """Replace a user's password and all their tokens by a new one-time sign-in code, which is shown only once.
 
         Needs the action `user.update`.
 
@@ -7167,7 +7169,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Key:
-        """Revoke a key, and with it every token that was made with it.
+        """Revoke a key, and with it every token that was issued with it.
 
         Needs the action `service_account.key.revoke`.
         """
@@ -7210,7 +7212,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Token:
-        """Revoke one of the caller's own tokens; its open streams are closed.
+        """Revoke one of the caller's own tokens and close its open streams.
 
         Needs the action `token.revoke`.
         """
@@ -7380,10 +7382,10 @@ class AsyncMethods:
         new_password: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.SignedIn:
-        """Sign a person in: a short-lived session token for a password or a one-time code.
+        """Sign a person in with a password or a one-time code; the answer is a short-lived session token.
 
-        A user of a tenant names the tenant's slug; a user of the platform's does not. With a one-time code, `new_password`
-        becomes the password, and the code counts no more.
+        A user of a tenant gives the tenant's slug; a user of the platform does not. With a one-time code, `new_password`
+        becomes the password, and the code cannot be used again.
 
         Needs no token.
         """

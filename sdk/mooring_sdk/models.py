@@ -12,7 +12,7 @@ import msgspec
 
 
 class AccessToken(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A service account's short-lived token, told once."""
+    """A short-lived token of a service account or a node; it is shown only once."""
 
     access_token: str
     token_type: str
@@ -417,7 +417,7 @@ class BreakGlass(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class BreakGlassOpened(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A new entry with its token, told once."""
+    """A new entry with its token, which is shown only once."""
 
     id: str
     tenant_id: str
@@ -1007,7 +1007,7 @@ class FinishedOperation(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class FirstAdminBody(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Who shall administer the new tenant."""
+    """The first admin of the new tenant."""
 
     email: str
     display_name: str
@@ -2393,7 +2393,7 @@ class SignedBody(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class SignedIn(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A session token, told once."""
+    """A new session token; it is shown only once."""
 
     token: str
     token_id: str
@@ -2650,7 +2650,7 @@ class Tenant(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class TenantCreated(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A new tenant with its first admin and that user's one-time sign-in."""
+    """A new tenant with its first admin and the admin's one-time sign-in code."""
 
     id: str
     slug: str
@@ -2719,7 +2719,7 @@ class Token(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class TokenCreated(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A new token, told once."""
+    """A new token; it is shown only once."""
 
     id: str
     kind: str
@@ -2799,7 +2799,7 @@ class User(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class UserCreated(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A user with a one-time sign-in."""
+    """A user with a new one-time sign-in code."""
 
     id: str
     tenant_id: str | None
@@ -2941,7 +2941,7 @@ class WebhookTested(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class WhoAmI(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Who the caller is, and what it may do."""
+    """Who the caller is, and what they may do."""
 
     kind: str
     id: str
