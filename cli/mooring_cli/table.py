@@ -280,7 +280,7 @@ NOUNS: dict[str, Noun] = {
             (
                 Verb(
                     "list",
-                    "List the apps of exactly this place; what a project may launch is in its catalog",
+                    "List the apps of exactly this place; a project's catalog lists what the project may launch",
                     "Needs the action `catalog.read`.",
                     (
                         Endpoint("list_platform_apps", "platform", "", lists=True, pages=True),
@@ -328,7 +328,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "create",
-                    "Register an app, for everybody or for one tenant; its slug and category stay for ever",
+                    "Register an app, for all tenants or for one; its slug and category never change",
                     "Needs the action `app.create`.",
                     (
                         Endpoint(
@@ -405,7 +405,7 @@ NOUNS: dict[str, Noun] = {
                 Verb(
                     "set-adapter-key",
                     "Set the public key of the adapter that serves an app",
-                    "Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,\nunless it is kept while adapters change over.\n\nNeeds the action `app.update`.",
+                    "Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,\nunless it is kept while adapters switch over.\n\nNeeds the action `app.update`.",
                     (
                         Endpoint(
                             "set_platform_app_adapter_key",
@@ -420,7 +420,7 @@ NOUNS: dict[str, Noun] = {
                                     ("keep_previous",),
                                     "boolean",
                                     False,
-                                    "Whether the key before goes on counting, while adapters change over.",
+                                    "Whether the previous key stays valid while adapters switch over.",
                                 ),
                             ),
                             takes_body=True,
@@ -438,7 +438,7 @@ NOUNS: dict[str, Noun] = {
                                     ("keep_previous",),
                                     "boolean",
                                     False,
-                                    "Whether the key before goes on counting, while adapters change over.",
+                                    "Whether the previous key stays valid while adapters switch over.",
                                 ),
                             ),
                             takes_body=True,
@@ -454,7 +454,7 @@ NOUNS: dict[str, Noun] = {
                     (
                         Verb(
                             "list",
-                            "Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version",
+                            "Browse the apps that the caller's tenant sees, the platform's and its own, each with its newest version",
                             "Needs the action `self.read`.",
                             (
                                 Endpoint(
@@ -462,7 +462,12 @@ NOUNS: dict[str, Noun] = {
                                     "self",
                                     "",
                                     query=(
-                                        Field(("search",), "text", False, "Beginnings of words; each must occur."),
+                                        Field(
+                                            ("search",),
+                                            "text",
+                                            False,
+                                            "Prefixes of words; an app must match all of them.",
+                                        ),
                                         Field(("category",), "text", False, "What kind of app it is."),
                                     ),
                                     lists=True,
@@ -585,7 +590,7 @@ NOUNS: dict[str, Noun] = {
                         ),
                         Verb(
                             "history",
-                            "Read every move of a version: who made it, when and why",
+                            "Read every transition of a version: who made it, when and why",
                             "Needs the action `app_version.read`.",
                             (
                                 Endpoint(
@@ -612,8 +617,8 @@ NOUNS: dict[str, Noun] = {
                         ),
                         Verb(
                             "promote",
-                            "Move a version through its promotion, for a stated reason",
-                            "`canary` takes the percentage, and sets another one for a version that is a canary already. `deprecate` takes the\nsuccessor, or why there is none. A version is never further than its artifacts.\n\nNeeds the action `app_version.promote`.",
+                            "Promote a version one step, for a stated reason",
+                            "`canary` needs the percentage; for a version that is a canary already, it changes the percentage. `deprecate` needs\nthe successor, or the reason why there is none. A version is never promoted further than its artifacts.\n\nNeeds the action `app_version.promote`.",
                             (
                                 Endpoint(
                                     "promote_platform_version",
@@ -639,7 +644,9 @@ NOUNS: dict[str, Noun] = {
                                                 "withdraw",
                                             ),
                                         ),
-                                        Field(("reason",), "text", True, "Why; it is kept in the audit trail."),
+                                        Field(
+                                            ("reason",), "text", True, "The reason; it is stored in the audit trail."
+                                        ),
                                         Field(
                                             ("canary_percentage",),
                                             "number",
@@ -651,7 +658,7 @@ NOUNS: dict[str, Noun] = {
                                             ("no_successor_because",),
                                             "text",
                                             False,
-                                            "Why; it is kept in the audit trail.",
+                                            "The reason; it is stored in the audit trail.",
                                         ),
                                     ),
                                     takes_body=True,
@@ -680,7 +687,9 @@ NOUNS: dict[str, Noun] = {
                                                 "withdraw",
                                             ),
                                         ),
-                                        Field(("reason",), "text", True, "Why; it is kept in the audit trail."),
+                                        Field(
+                                            ("reason",), "text", True, "The reason; it is stored in the audit trail."
+                                        ),
                                         Field(
                                             ("canary_percentage",),
                                             "number",
@@ -692,7 +701,7 @@ NOUNS: dict[str, Noun] = {
                                             ("no_successor_because",),
                                             "text",
                                             False,
-                                            "Why; it is kept in the audit trail.",
+                                            "The reason; it is stored in the audit trail.",
                                         ),
                                     ),
                                     takes_body=True,
@@ -701,7 +710,7 @@ NOUNS: dict[str, Noun] = {
                         ),
                         Verb(
                             "replace-manifest",
-                            "Replace the manifest of a draft; from staging on it never changes",
+                            "Replace the manifest of a draft; once staged, it never changes",
                             "Needs the action `app_version.create`.",
                             (
                                 Endpoint(
@@ -766,7 +775,7 @@ NOUNS: dict[str, Noun] = {
             (
                 Verb(
                     "list",
-                    "List the sources that count here: the platform's and the tenant's own",
+                    "List the sources that apply in this place: the platform's and the tenant's own",
                     "Needs the action `artifact_source.read`.",
                     (
                         Endpoint("list_platform_artifact_sources", "platform", "", lists=True, pages=True),
@@ -776,7 +785,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "create",
-                    "Allow artifacts from a place",
+                    "Allow artifacts from a source",
                     "Needs the action `artifact_source.update`.",
                     (
                         Endpoint(
@@ -795,7 +804,7 @@ NOUNS: dict[str, Noun] = {
                                     ("reaches_private",),
                                     "boolean",
                                     False,
-                                    "Whether it may lie in a private network; the platform's sources only.",
+                                    "Whether it may be in a private network; only for sources of the platform.",
                                 ),
                             ),
                             takes_body=True,
@@ -816,7 +825,7 @@ NOUNS: dict[str, Noun] = {
                                     ("reaches_private",),
                                     "boolean",
                                     False,
-                                    "Whether it may lie in a private network; the platform's sources only.",
+                                    "Whether it may be in a private network; only for sources of the platform.",
                                 ),
                             ),
                             takes_body=True,
@@ -825,7 +834,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "delete",
-                    "Take a source off the list; what came from it is no longer verified, from the next use on",
+                    "Remove a source from the list; artifacts from it are not verified any more at their next use",
                     "Needs the action `artifact_source.update`.",
                     (
                         Endpoint(
@@ -911,7 +920,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "get",
-                    "Read an artifact; its trust is derived at this moment",
+                    "Read an artifact; its trust is derived when it is read",
                     "Needs the action `artifact.read`.",
                     (
                         Endpoint(
@@ -966,7 +975,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "revoke",
-                    "Withdraw an artifact for ever: every use from now on is refused",
+                    "Withdraw an artifact permanently: every later use is refused",
                     "Needs the action `artifact.revoke`.",
                     (
                         Endpoint(
@@ -974,7 +983,7 @@ NOUNS: dict[str, Noun] = {
                             "platform",
                             "",
                             arguments=("artifact_id",),
-                            body=(Field(("reason",), "text", True, "Why: at least 10 characters."),),
+                            body=(Field(("reason",), "text", True, "The reason, at least 10 characters."),),
                             takes_body=True,
                         ),
                         Endpoint(
@@ -982,7 +991,7 @@ NOUNS: dict[str, Noun] = {
                             "project",
                             "project_id",
                             arguments=("artifact_id",),
-                            body=(Field(("reason",), "text", True, "Why: at least 10 characters."),),
+                            body=(Field(("reason",), "text", True, "The reason, at least 10 characters."),),
                             takes_body=True,
                         ),
                         Endpoint(
@@ -990,14 +999,14 @@ NOUNS: dict[str, Noun] = {
                             "tenant",
                             "tenant_id",
                             arguments=("artifact_id",),
-                            body=(Field(("reason",), "text", True, "Why: at least 10 characters."),),
+                            body=(Field(("reason",), "text", True, "The reason, at least 10 characters."),),
                             takes_body=True,
                         ),
                     ),
                 ),
                 Verb(
                     "evidence",
-                    "Read what was observed about an artifact, what was checked, and what follows from it now",
+                    "Read the evidence about an artifact, its checks, and the trust that follows from them now",
                     "Needs the action `artifact.read`.",
                     (
                         Endpoint("get_platform_artifact_evidence", "platform", "", arguments=("artifact_id",)),
@@ -1007,7 +1016,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "history",
-                    "Read every move of an artifact, with who made it and why",
+                    "Read every transition of an artifact, with who made it and why",
                     "Needs the action `artifact.read`.",
                     (
                         Endpoint(
@@ -1027,7 +1036,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "impact",
-                    "Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees",
+                    "Read what a revocation would affect: the versions, instances and members that this place sees on its digest",
                     "Needs the action `artifact.read`.",
                     (
                         Endpoint("get_platform_artifact_impact", "platform", "", arguments=("artifact_id",)),
@@ -1037,8 +1046,8 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "promote",
-                    "Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw",
-                    "Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that\ngoes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that\nthe artifact is verified at this moment; `retired` needs that nothing holds its digest.\n\nNeeds the action `artifact.promote`.",
+                    "Promote an artifact one step: stage, canary, activate, rollback, deprecate, retire or withdraw",
+                    "Staging needs a smoke check, which fetches and hashes every layer. If the check takes longer than the request waits,\nthe request is refused with `check_running`; repeat it when the check has ended. To stage, canary and activate, the\nartifact must be verified at that moment; to retire it, nothing may hold its digest.\n\nNeeds the action `artifact.promote`.",
                     (
                         Endpoint(
                             "promote_platform_artifact",
@@ -1050,7 +1059,7 @@ NOUNS: dict[str, Noun] = {
                                     ("wait",),
                                     "number",
                                     False,
-                                    "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                                    "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`.",
                                 ),
                             ),
                             body=(
@@ -1061,9 +1070,9 @@ NOUNS: dict[str, Noun] = {
                                     "",
                                     ("activate", "canary", "deprecate", "retire", "rollback", "stage", "withdraw"),
                                 ),
-                                Field(("reason",), "text", True, "Why: at least 10 characters."),
+                                Field(("reason",), "text", True, "The reason, at least 10 characters."),
                                 Field(("superseded_by",), "sibling", False),
-                                Field(("no_successor_because",), "text", False, "Why: at least 10 characters."),
+                                Field(("no_successor_because",), "text", False, "The reason, at least 10 characters."),
                             ),
                             takes_body=True,
                         ),
@@ -1077,7 +1086,7 @@ NOUNS: dict[str, Noun] = {
                                     ("wait",),
                                     "number",
                                     False,
-                                    "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                                    "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`.",
                                 ),
                             ),
                             body=(
@@ -1088,9 +1097,9 @@ NOUNS: dict[str, Noun] = {
                                     "",
                                     ("activate", "canary", "deprecate", "retire", "rollback", "stage", "withdraw"),
                                 ),
-                                Field(("reason",), "text", True, "Why: at least 10 characters."),
+                                Field(("reason",), "text", True, "The reason, at least 10 characters."),
                                 Field(("superseded_by",), "sibling", False),
-                                Field(("no_successor_because",), "text", False, "Why: at least 10 characters."),
+                                Field(("no_successor_because",), "text", False, "The reason, at least 10 characters."),
                             ),
                             takes_body=True,
                         ),
@@ -1104,7 +1113,7 @@ NOUNS: dict[str, Noun] = {
                                     ("wait",),
                                     "number",
                                     False,
-                                    "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                                    "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`.",
                                 ),
                             ),
                             body=(
@@ -1115,9 +1124,9 @@ NOUNS: dict[str, Noun] = {
                                     "",
                                     ("activate", "canary", "deprecate", "retire", "rollback", "stage", "withdraw"),
                                 ),
-                                Field(("reason",), "text", True, "Why: at least 10 characters."),
+                                Field(("reason",), "text", True, "The reason, at least 10 characters."),
                                 Field(("superseded_by",), "sibling", False),
-                                Field(("no_successor_because",), "text", False, "Why: at least 10 characters."),
+                                Field(("no_successor_because",), "text", False, "The reason, at least 10 characters."),
                             ),
                             takes_body=True,
                         ),
@@ -1126,13 +1135,15 @@ NOUNS: dict[str, Noun] = {
                 Verb(
                     "publish",
                     "Get a token to push to one repository of this place in the platform's own registry",
-                    "Push with it, then register the digest. The token is told once and counts for some minutes.\n\nNeeds the action `artifact.create`.",
+                    "Push with it, then register the digest. The token is shown only once and is valid for some minutes.\n\nNeeds the action `artifact.create`.",
                     (
                         Endpoint(
                             "publish_platform_artifact",
                             "platform",
                             "",
-                            body=(Field(("name",), "text", True, "The repository's name below this place's own."),),
+                            body=(
+                                Field(("name",), "text", True, "The repository's name below this place's namespace."),
+                            ),
                             takes_body=True,
                             one_time_secret=True,
                         ),
@@ -1140,7 +1151,9 @@ NOUNS: dict[str, Noun] = {
                             "publish_project_artifact",
                             "project",
                             "project_id",
-                            body=(Field(("name",), "text", True, "The repository's name below this place's own."),),
+                            body=(
+                                Field(("name",), "text", True, "The repository's name below this place's namespace."),
+                            ),
                             takes_body=True,
                             one_time_secret=True,
                         ),
@@ -1148,7 +1161,9 @@ NOUNS: dict[str, Noun] = {
                             "publish_tenant_artifact",
                             "tenant",
                             "tenant_id",
-                            body=(Field(("name",), "text", True, "The repository's name below this place's own."),),
+                            body=(
+                                Field(("name",), "text", True, "The repository's name below this place's namespace."),
+                            ),
                             takes_body=True,
                             one_time_secret=True,
                         ),
@@ -1156,8 +1171,8 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "register",
-                    "Register a digest, which must be at its source",
-                    "Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for\nthat: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could\nnot be read is to try again.\n\nNeeds the action `artifact.create`.",
+                    "Register a digest, which the source must have",
+                    "The platform reads and hashes the manifests of an image; for a blob, a check reads and hashes every byte. The\nrequest waits briefly for the check; if it takes longer, `check` shows its progress. The artifact starts as a draft.\nRegistering it again after a failed check starts another one.\n\nNeeds the action `artifact.create`.",
                     (
                         Endpoint(
                             "register_platform_artifact",
@@ -1168,7 +1183,7 @@ NOUNS: dict[str, Noun] = {
                                     ("wait",),
                                     "number",
                                     False,
-                                    "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                                    "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`.",
                                 ),
                             ),
                             body=(
@@ -1177,7 +1192,7 @@ NOUNS: dict[str, Noun] = {
                                     ("location",),
                                     "text",
                                     True,
-                                    "Where the bytes lie: `oci://registry/repository`, `https://…`, `s3://bucket/key`, `huggingface://owner/name@commit/file` or `file:path`.",
+                                    "Where the bytes are: `oci://registry/repository`, `https://…`, `s3://bucket/key`, `huggingface://owner/name@commit/file` or `file:path`.",
                                 ),
                                 Field(("digest",), "text", True, "`sha256:` and 64 hexadecimal digits; never a tag."),
                                 Field(("labels",), "json", False),
@@ -1193,7 +1208,7 @@ NOUNS: dict[str, Noun] = {
                                     ("wait",),
                                     "number",
                                     False,
-                                    "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                                    "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`.",
                                 ),
                             ),
                             body=(
@@ -1202,7 +1217,7 @@ NOUNS: dict[str, Noun] = {
                                     ("location",),
                                     "text",
                                     True,
-                                    "Where the bytes lie: `oci://registry/repository`, `https://…`, `s3://bucket/key`, `huggingface://owner/name@commit/file` or `file:path`.",
+                                    "Where the bytes are: `oci://registry/repository`, `https://…`, `s3://bucket/key`, `huggingface://owner/name@commit/file` or `file:path`.",
                                 ),
                                 Field(("digest",), "text", True, "`sha256:` and 64 hexadecimal digits; never a tag."),
                                 Field(("labels",), "json", False),
@@ -1218,7 +1233,7 @@ NOUNS: dict[str, Noun] = {
                                     ("wait",),
                                     "number",
                                     False,
-                                    "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                                    "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`.",
                                 ),
                             ),
                             body=(
@@ -1227,7 +1242,7 @@ NOUNS: dict[str, Noun] = {
                                     ("location",),
                                     "text",
                                     True,
-                                    "Where the bytes lie: `oci://registry/repository`, `https://…`, `s3://bucket/key`, `huggingface://owner/name@commit/file` or `file:path`.",
+                                    "Where the bytes are: `oci://registry/repository`, `https://…`, `s3://bucket/key`, `huggingface://owner/name@commit/file` or `file:path`.",
                                 ),
                                 Field(("digest",), "text", True, "`sha256:` and 64 hexadecimal digits; never a tag."),
                                 Field(("labels",), "json", False),
@@ -1238,8 +1253,8 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "verify",
-                    "Look at the source again, collect the signatures beside it, and conclude",
-                    "A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,\ngood or bad; `trust` and `doubts` of the answer say what follows.\n\nNeeds the action `artifact.verify`.",
+                    "Inspect the source again, collect the signatures, and derive the trust",
+                    "A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is\nstored, good or bad; `trust` and `doubts` of the answer show the conclusion.\n\nNeeds the action `artifact.verify`.",
                     (
                         Endpoint(
                             "verify_platform_artifact",
@@ -1251,7 +1266,7 @@ NOUNS: dict[str, Noun] = {
                                     ("wait",),
                                     "number",
                                     False,
-                                    "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                                    "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`.",
                                 ),
                             ),
                         ),
@@ -1265,7 +1280,7 @@ NOUNS: dict[str, Noun] = {
                                     ("wait",),
                                     "number",
                                     False,
-                                    "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                                    "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`.",
                                 ),
                             ),
                         ),
@@ -1279,7 +1294,7 @@ NOUNS: dict[str, Noun] = {
                                     ("wait",),
                                     "number",
                                     False,
-                                    "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                                    "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`.",
                                 ),
                             ),
                         ),
@@ -1294,7 +1309,7 @@ NOUNS: dict[str, Noun] = {
                     (
                         Verb(
                             "list",
-                            "List the checks of an artifact, newest first: those that are under way and those that ended",
+                            "List the checks of an artifact, newest first, both unfinished and ended ones",
                             "Needs the action `artifact.read`.",
                             (
                                 Endpoint(
@@ -1325,7 +1340,7 @@ NOUNS: dict[str, Noun] = {
                         ),
                         Verb(
                             "get",
-                            "Read a check; `wait` with `changed_from` follows its progress, with `until` its end",
+                            "Read a check; use `wait` with `changed_from` to follow its progress, or with `until` to wait for its end",
                             "Needs the action `artifact.read`.",
                             (
                                 Endpoint(
@@ -1389,7 +1404,7 @@ NOUNS: dict[str, Noun] = {
                         ),
                         Verb(
                             "cancel",
-                            "End a check early. Nothing is concluded from it; verifying begins a new one",
+                            "Cancel a check. Nothing is concluded from it; verifying the artifact starts a new one",
                             "Needs the action `artifact.verify`.",
                             (
                                 Endpoint(
@@ -1704,7 +1719,7 @@ NOUNS: dict[str, Noun] = {
             (
                 Verb(
                     "list",
-                    "Browse what a project may launch and, for what it may not, everything that hinders it",
+                    "Browse the apps as a project sees them: which it may launch and, for the others, every reason why not",
                     "Needs the action `catalog.read`.",
                     (
                         Endpoint(
@@ -1712,7 +1727,7 @@ NOUNS: dict[str, Noun] = {
                             "project",
                             "project_id",
                             query=(
-                                Field(("search",), "text", False, "Beginnings of words; each must occur."),
+                                Field(("search",), "text", False, "Prefixes of words; an app must match all of them."),
                                 Field(("category",), "text", False, "What kind of app it is."),
                             ),
                             lists=True,
@@ -1774,7 +1789,7 @@ NOUNS: dict[str, Noun] = {
             (
                 Verb(
                     "list",
-                    "List what a project was entitled to; what it may launch in the end is in its catalog",
+                    "List the entitlements of a project; its catalog shows what it may actually launch",
                     "Needs the action `entitlement.read`.",
                     (Endpoint("list_entitlements", "project", "project_id", lists=True, pages=True),),
                 ),
@@ -1803,8 +1818,8 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "create",
-                    "Entitle a project to an app, or say that it is not",
-                    "The answer shows what the newest offered version requires for its operator account and what of it nobody agreed\nto: a version that requires more than was agreed to is not launched.\n\nNeeds the action `entitlement.update`.",
+                    "Entitle a project to an app, or state that it is not entitled",
+                    "The answer shows the actions that the newest offered version requires for its operator account, and which of them\nnobody has agreed to. A version that requires more than was agreed cannot be launched.\n\nNeeds the action `entitlement.update`.",
                     (
                         Endpoint(
                             "create_entitlement",
@@ -1812,66 +1827,68 @@ NOUNS: dict[str, Noun] = {
                             "project_id",
                             body=(
                                 Field(("app_id",), "reference", True),
-                                Field(("reason",), "text", True, "Why; it is kept in the audit trail."),
+                                Field(("reason",), "text", True, "The reason; it is stored in the audit trail."),
                                 Field(("enabled",), "boolean", False),
                                 Field(
-                                    ("versions",), "text", False, "Such as `>=1.2.0 <2.0.0`; none for every version."
+                                    ("versions",), "text", False, "Such as `>=1.2.0 <2.0.0`; null for every version."
                                 ),
                                 Field(
                                     ("rules", "sources", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "sources", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "regions", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "regions", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "skus", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "skus", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "apps", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "apps", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "signatures"),
                                     "text",
                                     False,
-                                    "What has to be signed by a trusted key: `none`, `images` or `everything`.",
+                                    "What must be signed by a trusted key: `none`, `images` or `everything`.",
                                 ),
-                                Field(("rules", "gpus_max"), "integer", False, "How many GPUs a project may hold."),
+                                Field(
+                                    ("rules", "gpus_max"), "integer", False, "How many GPUs a project may have at once."
+                                ),
                                 Field(
                                     ("agreed_actions",),
                                     "list",
@@ -1885,7 +1902,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "update",
-                    "State an entitlement's terms anew: on, off, versions, rules, and the actions that are agreed to",
+                    "Replace an entitlement's terms: on or off, versions, rules, and the agreed actions",
                     "Needs the action `entitlement.update`.",
                     (
                         Endpoint(
@@ -1895,65 +1912,67 @@ NOUNS: dict[str, Noun] = {
                             arguments=("entitlement_id",),
                             body=(
                                 Field(("enabled",), "boolean", True),
-                                Field(("reason",), "text", True, "Why; it is kept in the audit trail."),
+                                Field(("reason",), "text", True, "The reason; it is stored in the audit trail."),
                                 Field(
-                                    ("versions",), "text", False, "Such as `>=1.2.0 <2.0.0`; none for every version."
+                                    ("versions",), "text", False, "Such as `>=1.2.0 <2.0.0`; null for every version."
                                 ),
                                 Field(
                                     ("rules", "sources", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "sources", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "regions", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "regions", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "skus", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "skus", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "apps", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "apps", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "signatures"),
                                     "text",
                                     False,
-                                    "What has to be signed by a trusted key: `none`, `images` or `everything`.",
+                                    "What must be signed by a trusted key: `none`, `images` or `everything`.",
                                 ),
-                                Field(("rules", "gpus_max"), "integer", False, "How many GPUs a project may hold."),
+                                Field(
+                                    ("rules", "gpus_max"), "integer", False, "How many GPUs a project may have at once."
+                                ),
                                 Field(
                                     ("agreed_actions",),
                                     "list",
@@ -1973,7 +1992,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "enable",
-                    "Switch an entitlement on, on the terms that it has",
+                    "Switch an entitlement on without changing its terms",
                     "Needs the action `entitlement.update`.",
                     (
                         Endpoint(
@@ -1981,14 +2000,14 @@ NOUNS: dict[str, Noun] = {
                             "project",
                             "project_id",
                             arguments=("entitlement_id",),
-                            body=(Field(("reason",), "text", True, "Why; it is kept in the audit trail."),),
+                            body=(Field(("reason",), "text", True, "The reason; it is stored in the audit trail."),),
                             takes_body=True,
                         ),
                     ),
                 ),
                 Verb(
                     "disable",
-                    "Switch an entitlement off; its terms stay, what runs goes on, new instances are refused",
+                    "Switch an entitlement off; its terms stay, running instances continue, new ones are refused",
                     "Needs the action `entitlement.update`.",
                     (
                         Endpoint(
@@ -1996,14 +2015,14 @@ NOUNS: dict[str, Noun] = {
                             "project",
                             "project_id",
                             arguments=("entitlement_id",),
-                            body=(Field(("reason",), "text", True, "Why; it is kept in the audit trail."),),
+                            body=(Field(("reason",), "text", True, "The reason; it is stored in the audit trail."),),
                             takes_body=True,
                         ),
                     ),
                 ),
                 Verb(
                     "delete",
-                    "Take an entitlement away; what runs goes on, new instances are refused",
+                    "Delete an entitlement; running instances continue, new ones are refused",
                     "Needs the action `entitlement.update`.",
                     (
                         Endpoint(
@@ -3075,7 +3094,7 @@ NOUNS: dict[str, Noun] = {
             (
                 Verb(
                     "get",
-                    "Read the layer of exactly this place; what counts in the end, `explain` says",
+                    "Read the layer of exactly this place; `explain` shows the combined effect of all layers",
                     "Needs the action `policy.read`.",
                     (
                         Endpoint("get_platform_policy", "platform", ""),
@@ -3085,8 +3104,8 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "update",
-                    "State all rules of this place's layer; they take effect with the next decision",
-                    "A layer can only narrow what the layers above it allow; one that says more is refused.\n\nNeeds the action `policy.update`.",
+                    "Replace all rules of this place's layer; they take effect with the next decision",
+                    "A layer can only narrow what the layers above it allow; one that allows more is refused.\n\nNeeds the action `policy.update`.",
                     (
                         Endpoint(
                             "update_platform_policy",
@@ -3097,58 +3116,60 @@ NOUNS: dict[str, Noun] = {
                                     ("rules", "sources", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "sources", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "regions", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "regions", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "skus", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "skus", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "apps", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "apps", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "signatures"),
                                     "text",
                                     False,
-                                    "What has to be signed by a trusted key: `none`, `images` or `everything`.",
+                                    "What must be signed by a trusted key: `none`, `images` or `everything`.",
                                 ),
-                                Field(("rules", "gpus_max"), "integer", False, "How many GPUs a project may hold."),
-                                Field(("reason",), "text", True, "Why; it is kept in the audit trail."),
+                                Field(
+                                    ("rules", "gpus_max"), "integer", False, "How many GPUs a project may have at once."
+                                ),
+                                Field(("reason",), "text", True, "The reason; it is stored in the audit trail."),
                                 Field(
                                     ("revision",),
                                     "integer",
@@ -3168,58 +3189,60 @@ NOUNS: dict[str, Noun] = {
                                     ("rules", "sources", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "sources", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "regions", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "regions", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "skus", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "skus", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "apps", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "apps", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "signatures"),
                                     "text",
                                     False,
-                                    "What has to be signed by a trusted key: `none`, `images` or `everything`.",
+                                    "What must be signed by a trusted key: `none`, `images` or `everything`.",
                                 ),
-                                Field(("rules", "gpus_max"), "integer", False, "How many GPUs a project may hold."),
-                                Field(("reason",), "text", True, "Why; it is kept in the audit trail."),
+                                Field(
+                                    ("rules", "gpus_max"), "integer", False, "How many GPUs a project may have at once."
+                                ),
+                                Field(("reason",), "text", True, "The reason; it is stored in the audit trail."),
                                 Field(
                                     ("revision",),
                                     "integer",
@@ -3239,58 +3262,60 @@ NOUNS: dict[str, Noun] = {
                                     ("rules", "sources", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "sources", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "regions", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "regions", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "skus", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "skus", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "apps", "allow"),
                                     "list",
                                     False,
-                                    "Names, or beginnings that end with `*`; without it all.",
+                                    "Names, or prefixes that end with `*`; without this list all are allowed.",
                                 ),
                                 Field(
                                     ("rules", "apps", "deny"),
                                     "list",
                                     False,
-                                    "The same; what is denied counts more than what is allowed.",
+                                    "The same form; the deny list has precedence over the allow list.",
                                 ),
                                 Field(
                                     ("rules", "signatures"),
                                     "text",
                                     False,
-                                    "What has to be signed by a trusted key: `none`, `images` or `everything`.",
+                                    "What must be signed by a trusted key: `none`, `images` or `everything`.",
                                 ),
-                                Field(("rules", "gpus_max"), "integer", False, "How many GPUs a project may hold."),
-                                Field(("reason",), "text", True, "Why; it is kept in the audit trail."),
+                                Field(
+                                    ("rules", "gpus_max"), "integer", False, "How many GPUs a project may have at once."
+                                ),
+                                Field(("reason",), "text", True, "The reason; it is stored in the audit trail."),
                                 Field(
                                     ("revision",),
                                     "integer",
@@ -3305,7 +3330,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "explain",
-                    "Decide about something as it would be decided here, and say which layer decided and why",
+                    "Evaluate the policy of this place for a hypothetical request, and show which layer decides and why",
                     "Needs the action `policy.read`.",
                     (
                         Endpoint(
@@ -3480,14 +3505,14 @@ NOUNS: dict[str, Noun] = {
             (
                 Verb(
                     "get",
-                    "Read how the platform's own registry is set up: name, issuer and the certificate that it trusts",
+                    "Read the configuration of the platform's own registry: name, issuer and the certificate that it trusts",
                     "Needs the action `artifact_source.read`.",
                     (Endpoint("get_registry", "platform", ""),),
                 ),
                 Verb(
                     "token",
-                    "Exchange a token of this platform for one that its registry takes, over some repositories",
-                    "The token is the password of basic authentication, under any user name.\n\nNeeds no token.",
+                    "Exchange a token of this platform for a token for some repositories of its registry",
+                    "Send the platform's token as the password of basic authentication, with any user name.\n\nNeeds no token.",
                     (
                         Endpoint(
                             "get_registry_token",
@@ -3684,7 +3709,7 @@ NOUNS: dict[str, Noun] = {
             (
                 Verb(
                     "list",
-                    "List the keys that count or counted here: the platform's and the tenant's own",
+                    "List the keys that are or were trusted in this place: the platform's and the tenant's own",
                     "Needs the action `signer_key.read`.",
                     (
                         Endpoint("list_platform_signer_keys", "platform", "", lists=True, pages=True),
@@ -3694,7 +3719,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "add",
-                    "Trust a public key. To rotate, add the next one, sign with it, and remove the last",
+                    "Trust a public key. To rotate a key: add the new one, sign with it, and remove the old one",
                     "Needs the action `signer_key.update`.",
                     (
                         Endpoint(
@@ -3731,7 +3756,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "remove",
-                    "Stop trusting a key, at once: what only it signed is no longer verified where a signature is required",
+                    "Stop trusting a key immediately; if signatures are required, artifacts that only it signed are not verified",
                     "Needs the action `signer_key.update`.",
                     (
                         Endpoint(

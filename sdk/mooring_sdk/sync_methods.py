@@ -66,7 +66,7 @@ class SyncMethods:
         public_key_pem: str,
         options: CallOptions = UNCHANGED,
     ) -> models.SignerKey:
-        """Trust a public key. To rotate, add the next one, sign with it, and remove the last.
+        """Trust a public key. To rotate a key: add the new one, sign with it, and remove the old one.
 
         Needs the action `signer_key.update`.
         """
@@ -89,7 +89,7 @@ class SyncMethods:
         public_key_pem: str,
         options: CallOptions = UNCHANGED,
     ) -> models.SignerKey:
-        """Trust a public key. To rotate, add the next one, sign with it, and remove the last.
+        """Trust a public key. To rotate a key: add the new one, sign with it, and remove the old one.
 
         Needs the action `signer_key.update`.
         """
@@ -135,7 +135,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.ArtifactCheck:
-        """End a check early. Nothing is concluded from it; verifying begins a new one.
+        """Cancel a check. Nothing is concluded from it; verifying the artifact starts a new one.
 
         Needs the action `artifact.verify`.
         """
@@ -157,7 +157,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.ArtifactCheck:
-        """End a check early. Nothing is concluded from it; verifying begins a new one.
+        """Cancel a check. Nothing is concluded from it; verifying the artifact starts a new one.
 
         Needs the action `artifact.verify`.
         """
@@ -197,7 +197,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.ArtifactCheck:
-        """End a check early. Nothing is concluded from it; verifying begins a new one.
+        """Cancel a check. Nothing is concluded from it; verifying the artifact starts a new one.
 
         Needs the action `artifact.verify`.
         """
@@ -492,10 +492,10 @@ class SyncMethods:
         agreed_actions: list[str] | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Entitlement:
-        """Entitle a project to an app, or say that it is not.
+        """Entitle a project to an app, or state that it is not entitled.
 
-        The answer shows what the newest offered version requires for its operator account and what of it nobody agreed
-        to: a version that requires more than was agreed to is not launched.
+        The answer shows the actions that the newest offered version requires for its operator account, and which of them
+        nobody has agreed to. A version that requires more than was agreed cannot be launched.
 
         Needs the action `entitlement.update`.
         """
@@ -567,7 +567,7 @@ class SyncMethods:
         icon: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.App:
-        """Register an app, for everybody or for one tenant; its slug and category stay for ever.
+        """Register an app, for all tenants or for one; its slug and category never change.
 
         Needs the action `app.create`.
         """
@@ -593,7 +593,7 @@ class SyncMethods:
         reaches_private: bool | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.ArtifactSource:
-        """Allow artifacts from a place.
+        """Allow artifacts from a source.
 
         Needs the action `artifact_source.update`.
         """
@@ -910,7 +910,7 @@ class SyncMethods:
         icon: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.App:
-        """Register an app, for everybody or for one tenant; its slug and category stay for ever.
+        """Register an app, for all tenants or for one; its slug and category never change.
 
         Needs the action `app.create`.
         """
@@ -937,7 +937,7 @@ class SyncMethods:
         reaches_private: bool | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.ArtifactSource:
-        """Allow artifacts from a place.
+        """Allow artifacts from a source.
 
         Needs the action `artifact_source.update`.
         """
@@ -1111,7 +1111,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> None:
-        """Take an entitlement away; what runs goes on, new instances are refused.
+        """Delete an entitlement; running instances continue, new ones are refused.
 
         Needs the action `entitlement.update`.
         """
@@ -1148,7 +1148,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> None:
-        """Take a source off the list; what came from it is no longer verified, from the next use on.
+        """Remove a source from the list; artifacts from it are not verified any more at their next use.
 
         Needs the action `artifact_source.update`.
         """
@@ -1258,7 +1258,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> None:
-        """Take a source off the list; what came from it is no longer verified, from the next use on.
+        """Remove a source from the list; artifacts from it are not verified any more at their next use.
 
         Needs the action `artifact_source.update`.
         """
@@ -1347,7 +1347,7 @@ class SyncMethods:
         reason: str,
         options: CallOptions = UNCHANGED,
     ) -> models.Entitlement:
-        """Switch an entitlement off; its terms stay, what runs goes on, new instances are refused.
+        """Switch an entitlement off; its terms stay, running instances continue, new ones are refused.
 
         Needs the action `entitlement.update`.
         """
@@ -1456,7 +1456,7 @@ class SyncMethods:
         reason: str,
         options: CallOptions = UNCHANGED,
     ) -> models.Entitlement:
-        """Switch an entitlement on, on the terms that it has.
+        """Switch an entitlement on without changing its terms.
 
         Needs the action `entitlement.update`.
         """
@@ -1772,7 +1772,7 @@ class SyncMethods:
         image: bool | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Explained:
-        """Decide about something as it would be decided here, and say which layer decided and why.
+        """Evaluate the policy of this place for a hypothetical request, and show which layer decides and why.
 
         Needs the action `policy.read`.
         """
@@ -1807,7 +1807,7 @@ class SyncMethods:
         image: bool | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Explained:
-        """Decide about something as it would be decided here, and say which layer decided and why.
+        """Evaluate the policy of this place for a hypothetical request, and show which layer decides and why.
 
         Needs the action `policy.read`.
         """
@@ -1842,7 +1842,7 @@ class SyncMethods:
         image: bool | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Explained:
-        """Decide about something as it would be decided here, and say which layer decided and why.
+        """Evaluate the policy of this place for a hypothetical request, and show which layer decides and why.
 
         Needs the action `policy.read`.
         """
@@ -2288,7 +2288,7 @@ class SyncMethods:
         changed_from: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
-        """Read an artifact; its trust is derived at this moment.
+        """Read an artifact; its trust is derived when it is read.
 
         Needs the action `artifact.read`.
         """
@@ -2312,7 +2312,7 @@ class SyncMethods:
         changed_from: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.ArtifactCheck:
-        """Read a check; `wait` with `changed_from` follows its progress, with `until` its end.
+        """Read a check; use `wait` with `changed_from` to follow its progress, or with `until` to wait for its end.
 
         Needs the action `artifact.read`.
         """
@@ -2332,7 +2332,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.ArtifactEvidence:
-        """Read what was observed about an artifact, what was checked, and what follows from it now.
+        """Read the evidence about an artifact, its checks, and the trust that follows from them now.
 
         Needs the action `artifact.read`.
         """
@@ -2347,7 +2347,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.History:
-        """Read every move of an artifact, with who made it and why.
+        """Read every transition of an artifact, with who made it and why.
 
         Needs the action `artifact.read`.
         """
@@ -2362,7 +2362,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Impact:
-        """Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees.
+        """Read what a revocation would affect: the versions, instances and members that this place sees on its digest.
 
         Needs the action `artifact.read`.
         """
@@ -2405,7 +2405,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Policy:
-        """Read the layer of exactly this place; what counts in the end, `explain` says.
+        """Read the layer of exactly this place; `explain` shows the combined effect of all layers.
 
         Needs the action `policy.read`.
         """
@@ -2465,7 +2465,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.VersionHistory:
-        """Read every move of a version: who made it, when and why.
+        """Read every transition of a version: who made it, when and why.
 
         Needs the action `app_version.read`.
         """
@@ -2535,7 +2535,7 @@ class SyncMethods:
         changed_from: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
-        """Read an artifact; its trust is derived at this moment.
+        """Read an artifact; its trust is derived when it is read.
 
         Needs the action `artifact.read`.
         """
@@ -2560,7 +2560,7 @@ class SyncMethods:
         changed_from: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.ArtifactCheck:
-        """Read a check; `wait` with `changed_from` follows its progress, with `until` its end.
+        """Read a check; use `wait` with `changed_from` to follow its progress, or with `until` to wait for its end.
 
         Needs the action `artifact.read`.
         """
@@ -2581,7 +2581,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.ArtifactEvidence:
-        """Read what was observed about an artifact, what was checked, and what follows from it now.
+        """Read the evidence about an artifact, its checks, and the trust that follows from them now.
 
         Needs the action `artifact.read`.
         """
@@ -2602,7 +2602,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.History:
-        """Read every move of an artifact, with who made it and why.
+        """Read every transition of an artifact, with who made it and why.
 
         Needs the action `artifact.read`.
         """
@@ -2623,7 +2623,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Impact:
-        """Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees.
+        """Read what a revocation would affect: the versions, instances and members that this place sees on its digest.
 
         Needs the action `artifact.read`.
         """
@@ -2685,7 +2685,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Policy:
-        """Read the layer of exactly this place; what counts in the end, `explain` says.
+        """Read the layer of exactly this place; `explain` shows the combined effect of all layers.
 
         Needs the action `policy.read`.
         """
@@ -2760,7 +2760,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Registry:
-        """Read how the platform's own registry is set up: name, issuer and the certificate that it trusts.
+        """Read the configuration of the platform's own registry: name, issuer and the certificate that it trusts.
 
         Needs the action `artifact_source.read`.
         """
@@ -2776,9 +2776,9 @@ class SyncMethods:
         offline_token: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.RegistryToken:
-        """Exchange a token of this platform for one that its registry takes, over some repositories.
+        """Exchange a token of this platform for a token for some repositories of its registry.
 
-        The token is the password of basic authentication, under any user name.
+        Send the platform's token as the password of basic authentication, with any user name.
 
         Needs no token.
         """
@@ -2969,7 +2969,7 @@ class SyncMethods:
         changed_from: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
-        """Read an artifact; its trust is derived at this moment.
+        """Read an artifact; its trust is derived when it is read.
 
         Needs the action `artifact.read`.
         """
@@ -2994,7 +2994,7 @@ class SyncMethods:
         changed_from: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.ArtifactCheck:
-        """Read a check; `wait` with `changed_from` follows its progress, with `until` its end.
+        """Read a check; use `wait` with `changed_from` to follow its progress, or with `until` to wait for its end.
 
         Needs the action `artifact.read`.
         """
@@ -3015,7 +3015,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.ArtifactEvidence:
-        """Read what was observed about an artifact, what was checked, and what follows from it now.
+        """Read the evidence about an artifact, its checks, and the trust that follows from them now.
 
         Needs the action `artifact.read`.
         """
@@ -3036,7 +3036,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.History:
-        """Read every move of an artifact, with who made it and why.
+        """Read every transition of an artifact, with who made it and why.
 
         Needs the action `artifact.read`.
         """
@@ -3057,7 +3057,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Impact:
-        """Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees.
+        """Read what a revocation would affect: the versions, instances and members that this place sees on its digest.
 
         Needs the action `artifact.read`.
         """
@@ -3119,7 +3119,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Policy:
-        """Read the layer of exactly this place; what counts in the end, `explain` says.
+        """Read the layer of exactly this place; `explain` shows the combined effect of all layers.
 
         Needs the action `policy.read`.
         """
@@ -3184,7 +3184,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.VersionHistory:
-        """Read every move of a version: who made it, when and why.
+        """Read every transition of a version: who made it, when and why.
 
         Needs the action `app_version.read`.
         """
@@ -3284,7 +3284,7 @@ class SyncMethods:
         category: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Linted:
-        """Look for mistakes in a manifest without publishing it; each is told by a JSON pointer, with a fix.
+        """Look for mistakes in a manifest without publishing it; each finding has a JSON pointer and a fix.
 
         Needs the action `self.read`.
         """
@@ -3547,7 +3547,7 @@ class SyncMethods:
         category: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.CatalogAppPage:
-        """Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version.
+        """Browse the apps that the caller's tenant sees, the platform's and its own, each with its newest version.
 
         Needs the action `self.read`.
         """
@@ -3570,7 +3570,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.CatalogApp, None, None]:
-        """Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version; all of them, or at the `most` so many, page after page."""
+        """Browse the apps that the caller's tenant sees, the platform's and its own, each with its newest version; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_CATALOG, {}, {"limit": limit, "search": search, "category": category}, options=options
@@ -3698,7 +3698,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.EntitlementPage:
-        """List what a project was entitled to; what it may launch in the end is in its catalog.
+        """List the entitlements of a project; its catalog shows what it may actually launch.
 
         Needs the action `entitlement.read`.
         """
@@ -3720,7 +3720,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.Entitlement, None, None]:
-        """List what a project was entitled to; what it may launch in the end is in its catalog; all of them, or at the `most` so many, page after page."""
+        """List the entitlements of a project; its catalog shows what it may actually launch; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_ENTITLEMENTS, {"project_id": project_id}, {"limit": limit}, options=options),
             models.EntitlementPage,
@@ -4085,7 +4085,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.AppPage:
-        """List the apps of exactly this place; what a project may launch is in its catalog.
+        """List the apps of exactly this place; a project's catalog lists what the project may launch.
 
         Needs the action `catalog.read`.
         """
@@ -4100,7 +4100,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.App, None, None]:
-        """List the apps of exactly this place; what a project may launch is in its catalog; all of them, or at the `most` so many, page after page."""
+        """List the apps of exactly this place; a project's catalog lists what the project may launch; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_PLATFORM_APPS, {}, {"limit": limit}, options=options), models.AppPage, most
         )
@@ -4113,7 +4113,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.ArtifactCheckPage:
-        """List the checks of an artifact, newest first: those that are under way and those that ended.
+        """List the checks of an artifact, newest first, both unfinished and ended ones.
 
         Needs the action `artifact.read`.
         """
@@ -4135,7 +4135,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.ArtifactCheck, None, None]:
-        """List the checks of an artifact, newest first: those that are under way and those that ended; all of them, or at the `most` so many, page after page."""
+        """List the checks of an artifact, newest first, both unfinished and ended ones; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_PLATFORM_ARTIFACT_CHECKS,
@@ -4154,7 +4154,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.ArtifactSourcePage:
-        """List the sources that count here: the platform's and the tenant's own.
+        """List the sources that apply in this place: the platform's and the tenant's own.
 
         Needs the action `artifact_source.read`.
         """
@@ -4170,7 +4170,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.ArtifactSource, None, None]:
-        """List the sources that count here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        """List the sources that apply in this place: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_PLATFORM_ARTIFACT_SOURCES, {}, {"limit": limit}, options=options),
             models.ArtifactSourcePage,
@@ -4447,7 +4447,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.SignerKeyPage:
-        """List the keys that count or counted here: the platform's and the tenant's own.
+        """List the keys that are or were trusted in this place: the platform's and the tenant's own.
 
         Needs the action `signer_key.read`.
         """
@@ -4463,7 +4463,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.SignerKey, None, None]:
-        """List the keys that count or counted here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        """List the keys that are or were trusted in this place: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_PLATFORM_SIGNER_KEYS, {}, {"limit": limit}, options=options),
             models.SignerKeyPage,
@@ -4572,7 +4572,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.ArtifactCheckPage:
-        """List the checks of an artifact, newest first: those that are under way and those that ended.
+        """List the checks of an artifact, newest first, both unfinished and ended ones.
 
         Needs the action `artifact.read`.
         """
@@ -4595,7 +4595,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.ArtifactCheck, None, None]:
-        """List the checks of an artifact, newest first: those that are under way and those that ended; all of them, or at the `most` so many, page after page."""
+        """List the checks of an artifact, newest first, both unfinished and ended ones; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_PROJECT_ARTIFACT_CHECKS,
@@ -4615,7 +4615,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.ArtifactSourcePage:
-        """List the sources that count here: the platform's and the tenant's own.
+        """List the sources that apply in this place: the platform's and the tenant's own.
 
         Needs the action `artifact_source.read`.
         """
@@ -4637,7 +4637,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.ArtifactSource, None, None]:
-        """List the sources that count here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        """List the sources that apply in this place: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_PROJECT_ARTIFACT_SOURCES, {"project_id": project_id}, {"limit": limit}, options=options
@@ -4767,7 +4767,7 @@ class SyncMethods:
         category: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.CatalogEntryPage:
-        """Browse what a project may launch and, for what it may not, everything that hinders it.
+        """Browse the apps as a project sees them: which it may launch and, for the others, every reason why not.
 
         Needs the action `catalog.read`.
         """
@@ -4791,7 +4791,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.CatalogEntry, None, None]:
-        """Browse what a project may launch and, for what it may not, everything that hinders it; all of them, or at the `most` so many, page after page."""
+        """Browse the apps as a project sees them: which it may launch and, for the others, every reason why not; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_PROJECT_CATALOG,
@@ -4948,7 +4948,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.SignerKeyPage:
-        """List the keys that count or counted here: the platform's and the tenant's own.
+        """List the keys that are or were trusted in this place: the platform's and the tenant's own.
 
         Needs the action `signer_key.read`.
         """
@@ -4970,7 +4970,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.SignerKey, None, None]:
-        """List the keys that count or counted here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        """List the keys that are or were trusted in this place: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_PROJECT_SIGNER_KEYS, {"project_id": project_id}, {"limit": limit}, options=options),
             models.SignerKeyPage,
@@ -5294,7 +5294,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.AppPage:
-        """List the apps of exactly this place; what a project may launch is in its catalog.
+        """List the apps of exactly this place; a project's catalog lists what the project may launch.
 
         Needs the action `catalog.read`.
         """
@@ -5316,7 +5316,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.App, None, None]:
-        """List the apps of exactly this place; what a project may launch is in its catalog; all of them, or at the `most` so many, page after page."""
+        """List the apps of exactly this place; a project's catalog lists what the project may launch; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_TENANT_APPS, {"tenant_id": tenant_id}, {"limit": limit}, options=options),
             models.AppPage,
@@ -5332,7 +5332,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.ArtifactCheckPage:
-        """List the checks of an artifact, newest first: those that are under way and those that ended.
+        """List the checks of an artifact, newest first, both unfinished and ended ones.
 
         Needs the action `artifact.read`.
         """
@@ -5355,7 +5355,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.ArtifactCheck, None, None]:
-        """List the checks of an artifact, newest first: those that are under way and those that ended; all of them, or at the `most` so many, page after page."""
+        """List the checks of an artifact, newest first, both unfinished and ended ones; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_TENANT_ARTIFACT_CHECKS,
@@ -5375,7 +5375,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.ArtifactSourcePage:
-        """List the sources that count here: the platform's and the tenant's own.
+        """List the sources that apply in this place: the platform's and the tenant's own.
 
         Needs the action `artifact_source.read`.
         """
@@ -5397,7 +5397,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.ArtifactSource, None, None]:
-        """List the sources that count here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        """List the sources that apply in this place: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_TENANT_ARTIFACT_SOURCES, {"tenant_id": tenant_id}, {"limit": limit}, options=options),
             models.ArtifactSourcePage,
@@ -5697,7 +5697,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.SignerKeyPage:
-        """List the keys that count or counted here: the platform's and the tenant's own.
+        """List the keys that are or were trusted in this place: the platform's and the tenant's own.
 
         Needs the action `signer_key.read`.
         """
@@ -5719,7 +5719,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.SignerKey, None, None]:
-        """List the keys that count or counted here: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
+        """List the keys that are or were trusted in this place: the platform's and the tenant's own; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_TENANT_SIGNER_KEYS, {"tenant_id": tenant_id}, {"limit": limit}, options=options),
             models.SignerKeyPage,
@@ -6175,11 +6175,11 @@ class SyncMethods:
         no_successor_because: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
-        """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
+        """Promote an artifact one step: stage, canary, activate, rollback, deprecate, retire or withdraw.
 
-        Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that
-        goes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that
-        the artifact is verified at this moment; `retired` needs that nothing holds its digest.
+        Staging needs a smoke check, which fetches and hashes every layer. If the check takes longer than the request waits,
+        the request is refused with `check_running`; repeat it when the check has ended. To stage, canary and activate, the
+        artifact must be verified at that moment; to retire it, nothing may hold its digest.
 
         Needs the action `artifact.promote`.
         """
@@ -6209,10 +6209,10 @@ class SyncMethods:
         no_successor_because: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Version:
-        """Move a version through its promotion, for a stated reason.
+        """Promote a version one step, for a stated reason.
 
-        `canary` takes the percentage, and sets another one for a version that is a canary already. `deprecate` takes the
-        successor, or why there is none. A version is never further than its artifacts.
+        `canary` needs the percentage; for a version that is a canary already, it changes the percentage. `deprecate` needs
+        the successor, or the reason why there is none. A version is never promoted further than its artifacts.
 
         Needs the action `app_version.promote`.
         """
@@ -6246,11 +6246,11 @@ class SyncMethods:
         no_successor_because: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
-        """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
+        """Promote an artifact one step: stage, canary, activate, rollback, deprecate, retire or withdraw.
 
-        Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that
-        goes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that
-        the artifact is verified at this moment; `retired` needs that nothing holds its digest.
+        Staging needs a smoke check, which fetches and hashes every layer. If the check takes longer than the request waits,
+        the request is refused with `check_running`; repeat it when the check has ended. To stage, canary and activate, the
+        artifact must be verified at that moment; to retire it, nothing may hold its digest.
 
         Needs the action `artifact.promote`.
         """
@@ -6280,11 +6280,11 @@ class SyncMethods:
         no_successor_because: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
-        """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
+        """Promote an artifact one step: stage, canary, activate, rollback, deprecate, retire or withdraw.
 
-        Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that
-        goes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that
-        the artifact is verified at this moment; `retired` needs that nothing holds its digest.
+        Staging needs a smoke check, which fetches and hashes every layer. If the check takes longer than the request waits,
+        the request is refused with `check_running`; repeat it when the check has ended. To stage, canary and activate, the
+        artifact must be verified at that moment; to retire it, nothing may hold its digest.
 
         Needs the action `artifact.promote`.
         """
@@ -6315,10 +6315,10 @@ class SyncMethods:
         no_successor_because: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Version:
-        """Move a version through its promotion, for a stated reason.
+        """Promote a version one step, for a stated reason.
 
-        `canary` takes the percentage, and sets another one for a version that is a canary already. `deprecate` takes the
-        successor, or why there is none. A version is never further than its artifacts.
+        `canary` needs the percentage; for a version that is a canary already, it changes the percentage. `deprecate` needs
+        the successor, or the reason why there is none. A version is never promoted further than its artifacts.
 
         Needs the action `app_version.promote`.
         """
@@ -6348,7 +6348,7 @@ class SyncMethods:
     ) -> models.Publish:
         """Get a token to push to one repository of this place in the platform's own registry.
 
-        Push with it, then register the digest. The token is told once and counts for some minutes.
+        Push with it, then register the digest. The token is shown only once and is valid for some minutes.
 
         Needs the action `artifact.create`.
 
@@ -6367,7 +6367,7 @@ class SyncMethods:
     ) -> models.Publish:
         """Get a token to push to one repository of this place in the platform's own registry.
 
-        Push with it, then register the digest. The token is told once and counts for some minutes.
+        Push with it, then register the digest. The token is shown only once and is valid for some minutes.
 
         Needs the action `artifact.create`.
 
@@ -6393,7 +6393,7 @@ class SyncMethods:
     ) -> models.Publish:
         """Get a token to push to one repository of this place in the platform's own registry.
 
-        Push with it, then register the digest. The token is told once and counts for some minutes.
+        Push with it, then register the digest. The token is shown only once and is valid for some minutes.
 
         Needs the action `artifact.create`.
 
@@ -6437,11 +6437,11 @@ class SyncMethods:
         labels: dict[str, str] | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
-        """Register a digest, which must be at its source.
+        """Register a digest, which the source must have.
 
-        Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for
-        that: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could
-        not be read is to try again.
+        The platform reads and hashes the manifests of an image; for a blob, a check reads and hashes every byte. The
+        request waits briefly for the check; if it takes longer, `check` shows its progress. The artifact starts as a draft.
+        Registering it again after a failed check starts another one.
 
         Needs the action `artifact.create`.
         """
@@ -6467,11 +6467,11 @@ class SyncMethods:
         labels: dict[str, str] | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
-        """Register a digest, which must be at its source.
+        """Register a digest, which the source must have.
 
-        Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for
-        that: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could
-        not be read is to try again.
+        The platform reads and hashes the manifests of an image; for a blob, a check reads and hashes every byte. The
+        request waits briefly for the check; if it takes longer, `check` shows its progress. The artifact starts as a draft.
+        Registering it again after a failed check starts another one.
 
         Needs the action `artifact.create`.
         """
@@ -6497,11 +6497,11 @@ class SyncMethods:
         labels: dict[str, str] | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
-        """Register a digest, which must be at its source.
+        """Register a digest, which the source must have.
 
-        Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for
-        that: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could
-        not be read is to try again.
+        The platform reads and hashes the manifests of an image; for a blob, a check reads and hashes every byte. The
+        request waits briefly for the check; if it takes longer, `check` shows its progress. The artifact starts as a draft.
+        Registering it again after a failed check starts another one.
 
         Needs the action `artifact.create`.
         """
@@ -6606,7 +6606,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.SignerKey:
-        """Stop trusting a key, at once: what only it signed is no longer verified where a signature is required.
+        """Stop trusting a key immediately; if signatures are required, artifacts that only it signed are not verified.
 
         Needs the action `signer_key.update`.
         """
@@ -6622,7 +6622,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.SignerKey:
-        """Stop trusting a key, at once: what only it signed is no longer verified where a signature is required.
+        """Stop trusting a key immediately; if signatures are required, artifacts that only it signed are not verified.
 
         Needs the action `signer_key.update`.
         """
@@ -6695,7 +6695,7 @@ class SyncMethods:
         revision: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Version:
-        """Replace the manifest of a draft; from staging on it never changes.
+        """Replace the manifest of a draft; once staged, it never changes.
 
         Needs the action `app_version.create`.
         """
@@ -6720,7 +6720,7 @@ class SyncMethods:
         revision: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Version:
-        """Replace the manifest of a draft; from staging on it never changes.
+        """Replace the manifest of a draft; once staged, it never changes.
 
         Needs the action `app_version.create`.
         """
@@ -7113,7 +7113,7 @@ class SyncMethods:
         reason: str,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
-        """Withdraw an artifact for ever: every use from now on is refused.
+        """Withdraw an artifact permanently: every later use is refused.
 
         Needs the action `artifact.revoke`.
         """
@@ -7136,7 +7136,7 @@ class SyncMethods:
         reason: str,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
-        """Withdraw an artifact for ever: every use from now on is refused.
+        """Withdraw an artifact permanently: every later use is refused.
 
         Needs the action `artifact.revoke`.
         """
@@ -7181,7 +7181,7 @@ class SyncMethods:
         reason: str,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
-        """Withdraw an artifact for ever: every use from now on is refused.
+        """Withdraw an artifact permanently: every later use is refused.
 
         Needs the action `artifact.revoke`.
         """
@@ -7320,7 +7320,7 @@ class SyncMethods:
         """Set the public key of the adapter that serves an app.
 
         Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,
-        unless it is kept while adapters change over.
+        unless it is kept while adapters switch over.
 
         Needs the action `app.update`.
         """
@@ -7347,7 +7347,7 @@ class SyncMethods:
         """Set the public key of the adapter that serves an app.
 
         Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,
-        unless it is kept while adapters change over.
+        unless it is kept while adapters switch over.
 
         Needs the action `app.update`.
         """
@@ -7645,7 +7645,7 @@ class SyncMethods:
         revision: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Entitlement:
-        """State an entitlement's terms anew: on, off, versions, rules, and the actions that are agreed to.
+        """Replace an entitlement's terms: on or off, versions, rules, and the agreed actions.
 
         Needs the action `entitlement.update`.
         """
@@ -7698,9 +7698,9 @@ class SyncMethods:
         revision: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Policy:
-        """State all rules of this place's layer; they take effect with the next decision.
+        """Replace all rules of this place's layer; they take effect with the next decision.
 
-        A layer can only narrow what the layers above it allow; one that says more is refused.
+        A layer can only narrow what the layers above it allow; one that allows more is refused.
 
         Needs the action `policy.update`.
         """
@@ -7784,9 +7784,9 @@ class SyncMethods:
         revision: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Policy:
-        """State all rules of this place's layer; they take effect with the next decision.
+        """Replace all rules of this place's layer; they take effect with the next decision.
 
-        A layer can only narrow what the layers above it allow; one that says more is refused.
+        A layer can only narrow what the layers above it allow; one that allows more is refused.
 
         Needs the action `policy.update`.
         """
@@ -7967,9 +7967,9 @@ class SyncMethods:
         revision: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Policy:
-        """State all rules of this place's layer; they take effect with the next decision.
+        """Replace all rules of this place's layer; they take effect with the next decision.
 
-        A layer can only narrow what the layers above it allow; one that says more is refused.
+        A layer can only narrow what the layers above it allow; one that allows more is refused.
 
         Needs the action `policy.update`.
         """
@@ -8056,10 +8056,10 @@ class SyncMethods:
         wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
-        """Look at the source again, collect the signatures beside it, and conclude.
+        """Inspect the source again, collect the signatures, and derive the trust.
 
-        A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,
-        good or bad; `trust` and `doubts` of the answer say what follows.
+        A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is
+        stored, good or bad; `trust` and `doubts` of the answer show the conclusion.
 
         Needs the action `artifact.verify`.
         """
@@ -8076,10 +8076,10 @@ class SyncMethods:
         wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
-        """Look at the source again, collect the signatures beside it, and conclude.
+        """Inspect the source again, collect the signatures, and derive the trust.
 
-        A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,
-        good or bad; `trust` and `doubts` of the answer say what follows.
+        A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is
+        stored, good or bad; `trust` and `doubts` of the answer show the conclusion.
 
         Needs the action `artifact.verify`.
         """
@@ -8101,10 +8101,10 @@ class SyncMethods:
         wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Artifact:
-        """Look at the source again, collect the signatures beside it, and conclude.
+        """Inspect the source again, collect the signatures, and derive the trust.
 
-        A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,
-        good or bad; `trust` and `doubts` of the answer say what follows.
+        A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is
+        stored, good or bad; `trust` and `doubts` of the answer show the conclusion.
 
         Needs the action `artifact.verify`.
         """
