@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from click.testing import Result
 from agent.tests.support.supervisors import is_alive
 from cli.tests.support.fake_platform import Given, Platform
 from mooring_cli import up
+from tests.support.waiting import until_sync
 
 Run = Callable[..., Result]
 
@@ -113,10 +113,7 @@ def test_a_child_does_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> Non
     parent.kill()
     out, _ = parent.communicate(timeout=180)
     assert out == "got SIGTERM\n", "the kernel asked the child to stop"
-    until = time.monotonic() + 180
-    while is_alive(child):
-        assert time.monotonic() < until, "the child is still there"
-        time.sleep(0.01)
+    until_sync(lambda: not is_alive(child), what="the end of the child")
 
 
 def test_a_program_that_fails_fails_up(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from mooring_agent.artifacts.blob_cache import BlobCache
 from mooring_agent.artifacts.http_sources import HttpSource
 from mooring_agent.hosts.contract import HostFailure
+from tests.support.waiting import turns
 
 pytestmark = pytest.mark.anyio
 CONTENT = bytes(range(256)) * 4_096
@@ -151,7 +152,7 @@ async def test_eviction_takes_what_was_used_longest_ago_and_never_what_is_in_use
 async def test_two_that_want_the_same_at_once_fetch_it_once(tmp_path: Path) -> None:
     cache, source = BlobCache(tmp_path), Spring(gate=asyncio.Event())
     both = [asyncio.create_task(cache.fetch(digest_of(CONTENT), None, source, ignore_progress)) for _ in range(2)]
-    await asyncio.sleep(0)
+    await turns()
     assert source.gate is not None
     source.gate.set()
     assert sorted(await asyncio.gather(*both)) == [False, True]

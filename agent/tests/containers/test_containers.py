@@ -32,6 +32,7 @@ from mooring_agent.tasks.executor import Executor
 from mooring_agent.tasks.handlers import HANDLERS
 from mooring_agent.tasks.journal import Journal
 from server.tests.support.registry_process import RunningRegistry, running_registry
+from tests.support.waiting import until_sync
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("containers")]
 REPOSITORY = "apps/busybox"
@@ -180,12 +181,15 @@ def device_node() -> str:
 def fetched(network: str, url: str) -> str:
     """A page, fetched from inside a network."""
     command = ["nsenter", f"--net={network}", str(BUSYBOX), "wget", "-qO-", url]
-    for _ in range(200):
-        answer = subprocess.run(command, capture_output=True, text=True, check=False)
-        if answer.returncode == 0:
-            return answer.stdout
-        time.sleep(0.05)
-    raise AssertionError(answer.stderr)
+    answers = [subprocess.run(command, capture_output=True, text=True, check=False)]
+
+    def is_answered() -> bool:
+        if answers[-1].returncode != 0:
+            answers.append(subprocess.run(command, capture_output=True, text=True, check=False))
+        return answers[-1].returncode == 0
+
+    until_sync(is_answered, what=lambda: f"{url}: {answers[-1].stderr}")
+    return answers[-1].stdout
 
 
 def status_of(pid: int) -> dict[str, str]:

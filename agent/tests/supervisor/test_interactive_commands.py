@@ -14,6 +14,7 @@ from agent.tests.support.supervisors import NEVER, RunningSupervisor, is_alive, 
 from mooring_agent.hosts.contract import HostFailure
 from mooring_agent.hosts.streams import PipedStream, SocketStream, TerminalStream, stream_of
 from mooring_agent.supervisor.supervisor_client import ProgramSpec, SupervisorRefusal
+from tests.support.waiting import turns
 
 
 @pytest.fixture
@@ -184,7 +185,7 @@ async def test_closing_a_stream_wakes_its_reader(sandbox: RunningSupervisor) -> 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         stream = SocketStream(await sandbox.client.dial(silent.getsockname()[1]))
         reading = asyncio.create_task(stream.receive())
-        await asyncio.sleep(0)
+        await turns()
         await stream.close()
         assert await reading == b""
 

@@ -1,7 +1,5 @@
 """A supervisor for a test, and checks of the machine."""
 
-import asyncio
-import inspect
 import os
 import signal
 import sys
@@ -13,6 +11,7 @@ from pathlib import Path
 from mooring_agent.kernel import proc
 from mooring_agent.supervisor.launcher import ensure_supervisor
 from mooring_agent.supervisor.supervisor_client import ProgramSpec, SupervisorClient, SupervisorGone, SupervisorStatus
+from tests.support import waiting
 
 WAIT_SECONDS = 120.0
 NEVER = {"policy": "never", "backoff_seconds": 0, "limit": 0}
@@ -80,13 +79,7 @@ def python(script: str, *arguments: str) -> ProgramSpec:
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Wait until a condition holds."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while True:
-            outcome = condition()
-            if await outcome if inspect.isawaitable(outcome) else outcome:
-                return
-            await asyncio.sleep(0.01)
+    await waiting.until(condition, WAIT_SECONDS)
 
 
 def is_alive(pid: int) -> bool:

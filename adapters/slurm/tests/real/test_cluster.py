@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from adapters.slurm.tests.real.scene import GO, PATIENCE_SECONDS, WAITS, Scene, until
+from adapters.slurm.tests.real.scene import GO, PATIENCE_SECONDS, WAITS, Scene
 from adapters.slurm.tests.real.standing import RealCluster
 from agent.tests.support.namespace_sandboxes import left_of
 from mooring_adapter import Instance, World
@@ -21,6 +21,7 @@ from mooring_slurm.config import Config
 from mooring_slurm.layout import SLURMCTLD, SLURMD
 from mooring_slurm.usage import usage_of
 from mooring_slurm.watch import forgets
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 

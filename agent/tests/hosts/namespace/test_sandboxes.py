@@ -24,6 +24,7 @@ from mooring_agent.hosts.contract import (
 from mooring_agent.hosts.namespace import NamespaceHost, init_process, namespace_processes, project_network
 from mooring_agent.hosts.namespace.sandbox_records import SandboxStore, sandbox_owner
 from mooring_agent.kernel import proc
+from tests.support.waiting import turns
 from tools.ports import free_port
 
 pytestmark = pytest.mark.anyio
@@ -234,7 +235,7 @@ async def test_a_services_log_is_read_in_parts_by_whichever_agent_and_only_by_it
         part = await again.read_log_part(one, "web", LogRequest(place, 0, 5)) or LogPart(b"", 0, 0, 0)
         assert (part.offset, part.truncated_before) == (place, False)
         place, said = part.next_offset, said + part.content
-        await asyncio.sleep(0)
+        await turns()
     tail = await again.read_log_part(one, "web", LogRequest(None, 1, 1_024))
     assert tail == LogPart(b"two\n", 4, 8, 8)
     assert await again.read_log_part(two, "web", LogRequest(0, 0, 1_024)) is None

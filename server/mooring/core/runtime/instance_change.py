@@ -292,7 +292,7 @@ def _start_change(
             Hold(digest, "instance", instance.id, target.version_id)
             for digest in sorted(set(target.artifacts.values()) - current.held)
         ]
-        parts.append(take_holds(context, instance.place, holds))
+        parts.append(take_holds(context, holds, tenant_id=instance.tenant_id, project_id=instance.project_id))
     return together(operation, *parts, new_operation(instance, operation, "instance.update"))
 
 
