@@ -14,7 +14,7 @@ from mooring.core.catalog.artifact_hold import take_holds
 from mooring.core.catalog.artifact_promotion import Hold
 from mooring.core.catalog.compatibility import CapacityShape, best_fit, fit
 from mooring.core.catalog.manifest import Manifest
-from mooring.core.catalog.policy import Layer, PolicyRequest, PolicyVerdict
+from mooring.core.catalog.policy import NO_RULE, Layer, PolicyRequest, PolicyVerdict
 from mooring.core.catalog.promotion_lifecycle import PromotionState
 from mooring.core.fleet.allocation import Allocation, AllocationContext, AllocationState, request_allocations
 from mooring.core.fleet.allocation_group import AllocationGroupRequest, create_group, require_room
@@ -381,7 +381,7 @@ def _policy(launch: LaunchSnapshot, evaluation: Evaluation) -> PolicyAnswer:
     denied = next((each for each in answers if not each.allowed), None)
     if denied is not None:
         return PolicyAnswer(False, denied.layer, denied.reason, answers)
-    decisive = [each for each in answers if each.reason != "nothing is said"]
+    decisive = [each for each in answers if each.reason != NO_RULE]
     order = list(Layer)
     last = max(decisive, key=lambda each: order.index(each.layer) if each.layer else -1, default=None)
     if last is None:
