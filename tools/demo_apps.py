@@ -25,7 +25,7 @@ from mooring.gateways.registry_push import RegistryPusher
 from mooring_agent.podman import Podman
 from mooring_sdk import Client, MooringError, models
 from mooring_workload.bundle import BUNDLE_VERSION, bundle_of, key_at, public_half, write_bundle
-from mooring_workload.image import BuildFailed, Layout
+from mooring_workload.image import BuildFailed, ImageLayout
 from tools.app_images import image_of
 from tools.demo_nodes import SKU, Berth, Entry, visit
 from tools.demo_registry import pushing
@@ -158,7 +158,7 @@ def show_jupyter(stage: Stage) -> None:
         enter_the_lab(berth, instance)
 
 
-async def push_layout(intent: models.Publish, image: Layout) -> None:
+async def push_layout(intent: models.Publish, image: ImageLayout) -> None:
     """Push an image that lies in a directory."""
 
     async def send(pusher: RegistryPusher) -> None:

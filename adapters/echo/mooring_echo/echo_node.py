@@ -52,7 +52,7 @@ def remember(text: str) -> None:
         os.fsync(file.fileno())
 
 
-class Handler(BaseHTTPRequestHandler):
+class EchoHandler(BaseHTTPRequestHandler):
     """One request."""
 
     role = "worker"
@@ -127,8 +127,8 @@ def main() -> None:
         remember(given.text)
         print(given.text)
     else:
-        Handler.role, Handler.version = given.role, os.environ.get("ECHO_VERSION", "0")
-        with ThreadingHTTPServer(("0.0.0.0", given.port), Handler) as server:
+        EchoHandler.role, EchoHandler.version = given.role, os.environ.get("ECHO_VERSION", "0")
+        with ThreadingHTTPServer(("0.0.0.0", given.port), EchoHandler) as server:
             print(f"{given.role} listens on {server.server_address[1]}", file=sys.stderr, flush=True)
             server.serve_forever()
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from mooring_adapter import Member, OnFailure, Operation, ReportMember, RunTask, Step, Wait, World
+from mooring_adapter import InstanceView, Member, OnFailure, Operation, ReportMember, RunTask, Step, Wait
 
 SCRIPT: Final = "script"
 SERVICE: Final = "echo"
@@ -80,9 +80,7 @@ def start(member: Member, version: str, step: str) -> RunTask:
 def stop(member: Member, step: str) -> RunTask:
     """The end of its process; that there is none is no trouble."""
     arguments = {"name": service_of(member), "kill": "main", "grace_seconds": 5}
-    return RunTask(
-        step=step, member_id=member.id, type="service.stop", arguments=arguments, on_failure=OnFailure.GO_ON
-    )  # fmt: skip
+    return RunTask(step=step, member_id=member.id, type="service.stop", arguments=arguments, on_failure=OnFailure.GO_ON)
 
 
 def service_of(member: Member) -> str:
@@ -96,19 +94,22 @@ def is_ready(member: Member, step: str) -> RunTask:
     return RunTask(step=step, member_id=member.id, type="probe.http", arguments=arguments, attempts=2)
 
 
-def bring_up(world: World, member: Member, members: Sequence[Member]) -> list[Step]:
+def bring_up(view: InstanceView, member: Member, members: Sequence[Member]) -> list[Step]:
     """From nothing to ready."""
     key = member.id
     steps: list[Step] = [
         ReportMember(step=f"join/{key}", member_id=key, status="joining"),
         files(member, members, f"files/{key}"),
-        start(member, world.instance.pin.version, f"start/{key}"),
+        start(member, view.instance.pin.version, f"start/{key}"),
         is_ready(member, f"probe/{key}"),
         ReportMember(
-            step=f"ready/{key}", member_id=key, status="ready", health="healthy",
+            step=f"ready/{key}",
+            member_id=key,
+            status="ready",
+            health="healthy",
             detail={"port": port_of(member), "role": member.component_key},
         ),
-    ]  # fmt: skip
+    ]
     return steps
 
 
@@ -116,9 +117,12 @@ def tell_peers(member: Member, members: Sequence[Member]) -> RunTask:
     """The others have changed."""
     written = [{"path": f"{place_of(member)}/peers.json", "mode": "0644", "content": peers_of(member, members)}]
     return RunTask(
-        step=f"peers/{member.id}", member_id=member.id, type="files.write", arguments={"files": written},
+        step=f"peers/{member.id}",
+        member_id=member.id,
+        type="files.write",
+        arguments={"files": written},
         on_failure=OnFailure.GO_ON,
-    )  # fmt: skip
+    )
 
 
 def cordon(member: Member) -> RunTask:
@@ -129,14 +133,14 @@ def cordon(member: Member) -> RunTask:
     )
 
 
-class Quietness:
+class MemberDrain:
     """How far a member is on its way to being quiet, by the probes that were made for this operation."""
 
-    def __init__(self, world: World, operation: Operation, member: Member) -> None:
+    def __init__(self, view: InstanceView, operation: Operation, member: Member) -> None:
         self.member = member
-        self.probes = world.series(operation, f"quiet/{member.id}")
+        self.probes = view.series(operation, f"quiet/{member.id}")
         self.is_quiet = bool(self.probes) and self.probes[-1].succeeded
-        now, until = world.now, world.quiet_until(operation)
+        now, until = view.now, view.quiet_until(operation)
         self.is_late = now is not None and until is not None and now + 2 * QUIET_PAUSE >= until
 
     @property
@@ -156,12 +160,18 @@ class Quietness:
                     Wait(step=f"pause/{self.member.id}", until=ended_at + QUIET_PAUSE, member_id=self.member.id)
                 )
         arguments = {
-            "port": port_of(self.member), "path": "/quiet", "attempts": QUIET_TRIES, "interval_seconds": 0.25,
-        }  # fmt: skip
+            "port": port_of(self.member),
+            "path": "/quiet",
+            "attempts": QUIET_TRIES,
+            "interval_seconds": 0.25,
+        }
         found.append(
             RunTask(
-                step=f"quiet/{self.member.id}/{number}", member_id=self.member.id, type="probe.http",
-                arguments=arguments, on_failure=OnFailure.GO_ON,
+                step=f"quiet/{self.member.id}/{number}",
+                member_id=self.member.id,
+                type="probe.http",
+                arguments=arguments,
+                on_failure=OnFailure.GO_ON,
             )
-        )  # fmt: skip
+        )
         return found

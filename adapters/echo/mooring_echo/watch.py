@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from mooring_adapter import MemberSeen, RunTask, Usage, Watched, World
+from mooring_adapter import InstanceView, MemberObservation, Observation, RunTask, Usage
 from mooring_echo.members import port_of
 from mooring_echo.plans import alive
 
@@ -11,15 +11,15 @@ METERED: Final = timedelta(minutes=5)
 UNIT: Final = "ready_members"
 
 
-def watch(world: World) -> Watched:
+def watch(view: InstanceView) -> Observation:
     """What is to be told of an instance that runs; nothing where all is as it was told before."""
-    health, why = health_of(world)
-    usage, meter = metered(world)
-    detail: dict[str, Any] = {**world.instance.adapter_detail, **meter}
-    back = [each for each in alive(world) if each.status == "ready" and each.adapter_detail.get("cordoned_by")]
-    looks = {each.step: each for each in world.looks}
+    health, why = health_of(view)
+    usage, meter = metered(view)
+    detail: dict[str, Any] = {**view.instance.adapter_detail, **meter}
+    back = [each for each in alive(view) if each.status == "ready" and each.adapter_detail.get("cordoned_by")]
+    looks = {each.step: each for each in view.looks}
     asked: list[RunTask] = []
-    seen: list[MemberSeen] = []
+    seen: list[MemberObservation] = []
     for member in back:  # a drain was taken back: the node is told that work is wanted again
         step = f"wanted/{member.id}/{member.adapter_detail['cordoned_by']}"
         look = looks.get(step)
@@ -28,15 +28,15 @@ def watch(world: World) -> Watched:
             asked.append(RunTask(step=step, member_id=member.id, type="probe.http", arguments=arguments))
         elif look.succeeded:
             rest = {name: value for name, value in member.adapter_detail.items() if name != "cordoned_by"}
-            seen.append(MemberSeen(member_id=member.id, detail=rest))
-    return Watched(
+            seen.append(MemberObservation(member_id=member.id, detail=rest))
+    return Observation(
         members=tuple(seen), health=health, health_detail=why, detail=detail, usage=usage, looks=tuple(asked)
     )
 
 
-def health_of(world: World) -> tuple[str, str]:
+def health_of(view: InstanceView) -> tuple[str, str]:
     """How the whole does, and why."""
-    members = alive(world)
+    members = alive(view)
     seeds = [each for each in members if each.component_key == "seed"]
     standing = [each for each in seeds if each.stands]
     if len(standing) <= len(seeds) // 2:
@@ -49,14 +49,14 @@ def health_of(world: World) -> tuple[str, str]:
     return "healthy", f"{len(members)} members"
 
 
-def metered(world: World) -> tuple[tuple[Usage, ...], dict[str, Any]]:
+def metered(view: InstanceView) -> tuple[tuple[Usage, ...], dict[str, Any]]:
     """The next interval that is over, if one is, and where the meter then stands.
 
     What an interval counts is recorded when it begins: so whoever tells it, and however often, tells the same.
     """
-    now = world.now or datetime.now(UTC)
-    ready = sum(1 for each in world.members if each.stands)
-    told, counted = (world.instance.adapter_detail.get(name) for name in ("metered_until", "metered_members"))
+    now = view.now or datetime.now(UTC)
+    ready = sum(1 for each in view.members if each.stands)
+    told, counted = (view.instance.adapter_detail.get(name) for name in ("metered_until", "metered_members"))
     if not isinstance(told, int) or not isinstance(counted, int):
         return (), {"metered_until": int(now.timestamp()), "metered_members": ready}
     begun = datetime.fromtimestamp(told, UTC)

@@ -11,14 +11,20 @@ from typing import Any
 
 import pytest
 
-from mooring_adapter.conformance.report import KEPT, Verdict
+from mooring_adapter.conformance.report import KEPT, PromiseResult
 from mooring_adapter.conformance.scenarios import Promise
 from mooring_adapter.conformance.suite import chosen, play, promises, read_profile
 
 PART = Path(__file__).resolve().parents[1]
 SHELL_PLAYS = (
-    "drain", "actions", "stale_lease", "task_failure", "node_loss", "never_quiet", "released",
-)  # fmt: skip
+    "drain",
+    "actions",
+    "stale_lease",
+    "task_failure",
+    "node_loss",
+    "never_quiet",
+    "released",
+)
 """What is cheap and tells most: a shell that starts jq for every look is slow. All of them: `mooring adapter test`."""
 LANES = 3
 
@@ -28,10 +34,10 @@ def read(name: str) -> dict[str, Any]:
     return found
 
 
-def played(command: Sequence[str], details: dict[str, Any], wanted: Sequence[Promise]) -> list[Verdict]:
+def played(command: Sequence[str], details: dict[str, Any], wanted: Sequence[Promise]) -> list[PromiseResult]:
     """Every promise, on some platforms side by side: much of the time somebody waits for somebody."""
 
-    def lane(number: int) -> list[Verdict]:
+    def lane(number: int) -> list[PromiseResult]:
         profile = read_profile(read("manifest.json"), {**details, "patience_seconds": 120})
         return play(command, profile, wanted[number::LANES], lambda verdict: None)
 
@@ -39,7 +45,7 @@ def played(command: Sequence[str], details: dict[str, Any], wanted: Sequence[Pro
         return [each for verdicts in lanes.map(lane, range(LANES)) for each in verdicts]
 
 
-def told(verdicts: list[Verdict]) -> dict[str, tuple[str | None, ...]]:
+def told(verdicts: list[PromiseResult]) -> dict[str, tuple[str | None, ...]]:
     """What is wrong with those that were not kept, with what the adapter said last."""
     return {each.promise: (each.reason, *each.last_lines) for each in verdicts if each.verdict != KEPT}
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from mooring_adapter.steps import Plan, Watched
-from mooring_adapter.world import Operation, World
+from mooring_adapter.instance_view import InstanceView, Operation
+from mooring_adapter.steps import Observation, Plan
 
-Planner = Callable[[World, Operation], Plan]
-Watcher = Callable[[World], Watched]
+Planner = Callable[[InstanceView, Operation], Plan]
+Watcher = Callable[[InstanceView], Observation]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ called them, so that people and the platform's own rules read one vocabulary.
 from collections.abc import Mapping
 from typing import Final
 
+from mooring_adapter.instance_view import Member, Task
 from mooring_adapter.steps import Failure
-from mooring_adapter.world import Member, Task
 from mooring_sdk import MooringError
 
 OF_TASK: Final[Mapping[str, str]] = {
@@ -48,7 +48,7 @@ AGAIN: Final = frozenset({"interrupted", "host_error"})
 """Failures of a task that say nothing about the app: another attempt may do."""
 
 STALE: Final = frozenset({"conflict", "illegal_transition", "revision_conflict", "operation_in_progress"})
-"""Refusals that come of an old view of the world: it is read again, and planned anew."""
+"""Refusals caused by an outdated view: the kit reads the instance again and plans again."""
 
 
 def may_try_again(task: Task) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, Final, TextIO
 
 import msgspec
 
-from mooring_adapter.world import Operation, World
+from mooring_adapter.instance_view import InstanceView, Operation
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 LABELS: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("mooring_adapter_labels", default=None)
@@ -30,7 +30,7 @@ _encode: Final = msgspec.json.Encoder(enc_hook=repr).encode
 
 
 @contextmanager
-def labelled(**labels: str) -> Iterator[None]:
+def log_labels(**labels: str) -> Iterator[None]:
     """Everything that is logged inside carries these labels too."""
     token = LABELS.set({**(LABELS.get() or {}), **{name: value for name, value in labels.items() if value}})
     try:
@@ -39,9 +39,9 @@ def labelled(**labels: str) -> Iterator[None]:
         LABELS.reset(token)
 
 
-def labels_of(world: World, operation: Operation | None = None) -> dict[str, str]:
+def labels_of(view: InstanceView, operation: Operation | None = None) -> dict[str, str]:
     """The labels of the work on an instance, and on an operation of it."""
-    instance = world.instance
+    instance = view.instance
     return {
         "org_id": instance.tenant_id,
         "project_id": instance.project_id,

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final
 
 from mooring_adapter.adapter import Adapter
-from mooring_adapter.holder import Holder
+from mooring_adapter.claim_loop import ClaimLoop
 from mooring_adapter.logs import LEVELS, configure_logging
-from mooring_adapter.platform import Account, Key, Platform, accounts_of, read_key
+from mooring_adapter.platform_client import AdapterAccount, AdapterKey, PlatformClient, accounts_of, read_key
 from mooring_sdk import (
     AddressRefusedHere,
     AsyncClient,
@@ -44,7 +44,7 @@ log = logging.getLogger("mooring.adapter")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ProgramOptions:
     """How the program was started."""
 
     url: str
@@ -60,10 +60,10 @@ class Options:
     allow_plain_http: bool = False
 
 
-class Program:
+class AdapterProgram:
     """One process of an adapter: a holder for each account that its key opens."""
 
-    def __init__(self, adapter: Adapter, options: Options, key: Key) -> None:
+    def __init__(self, adapter: Adapter, options: ProgramOptions, key: AdapterKey) -> None:
         self.adapter, self.options, self.key = adapter, options, key
         self.settings = ClientSettings(
             retry=RetryPolicy(attempts=2),
@@ -95,15 +95,15 @@ class Program:
                 each.cancel()
             await asyncio.gather(*self.holders.values(), return_exceptions=True)
 
-    async def _accounts(self) -> list[Account]:
+    async def _accounts(self) -> list[AdapterAccount]:
         given = self.options
         if given.service_account_id is not None and given.key_id is not None:
-            return [Account(service_account_id=given.service_account_id, key_id=given.key_id)]
+            return [AdapterAccount(service_account_id=given.service_account_id, key_id=given.key_id)]
         found = await accounts_of(given.url, self.key, self.settings, given.audience)
         wanted = self.adapter.serves
         return [each for each in found if not wanted or not each.apps or wanted.intersection(each.apps)]
 
-    async def _serve(self, accounts: Sequence[Account]) -> None:
+    async def _serve(self, accounts: Sequence[AdapterAccount]) -> None:
         known = {each.service_account_id for each in accounts}
         for account_id in [each for each in self.holders if each not in known]:
             self.holders.pop(account_id).cancel()
@@ -113,7 +113,7 @@ class Program:
             if running is None or running.done():
                 self.holders[account.service_account_id] = asyncio.create_task(self._hold(account))
 
-    async def _hold(self, account: Account) -> None:
+    async def _hold(self, account: AdapterAccount) -> None:
         given = self.options
         credentials = ServiceAccountCredentials(
             account.service_account_id, account.key_id, self.key.private, audience=given.audience
@@ -123,14 +123,14 @@ class Program:
             client = await stack.enter_async_context(
                 AsyncClient(given.url, credentials=credentials, settings=self.settings)
             )
-            holder = Holder(self.adapter, Platform(client, given.holder), given.most)
+            holder = ClaimLoop(self.adapter, PlatformClient(client, given.holder), given.most)
             if given.once:
                 await _once(holder)
             else:
                 await holder.run()
 
 
-async def _once(holder: Holder, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+async def _once(holder: ClaimLoop, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
     """Claim what is offered now, work until all of it rests, and give it back.
 
     Nothing rests before the platform has said what there is.
@@ -184,7 +184,7 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def read_options(arguments: Sequence[str] | None = None) -> Options:
+def read_options(arguments: Sequence[str] | None = None) -> ProgramOptions:
     """The options of this start; ends the program with the reason where one is missing."""
     reader = parser()
     given = vars(reader.parse_args(arguments))
@@ -197,10 +197,10 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
         reader.error(f"--most is between 1 and {HELD_MAX}")
     # Two processes of one name would renew each other's claims: the name is made unique.
     label = (given["holder"] or socket.gethostname())[:40]
-    return replace(Options(**given), holder=f"{label}-{os.getpid()}-{secrets.token_hex(4)}")
+    return replace(ProgramOptions(**given), holder=f"{label}-{os.getpid()}-{secrets.token_hex(4)}")
 
 
-async def _until_told(work: Program) -> None:
+async def _until_told(work: AdapterProgram) -> None:
     """Run until the end, or until SIGTERM or SIGINT."""
     running = asyncio.create_task(work.run())
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -217,7 +217,7 @@ def main(adapter: Adapter, arguments: Sequence[str] | None = None) -> None:
     configure_logging(options.log_level)
     try:
         key = read_key(Path(options.key_file).read_bytes())
-        program = Program(adapter, options, key)
+        program = AdapterProgram(adapter, options, key)
         asyncio.run(_until_told(program))
     except (OSError, KeyUnusable, AddressRefusedHere) as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)

@@ -138,7 +138,7 @@ class ReportInstance(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gather(Step):
+class Barrier(Step):
     """Everything before is done: a name for that, so that people see it and other steps can wait for it."""
 
 
@@ -199,7 +199,7 @@ class PlanRefused(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberSeen:
+class MemberObservation:
     """What a look at a running instance found of a member."""
 
     member_id: str
@@ -233,14 +233,14 @@ class ReportUsage(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class Observation:
     """What a look at a running instance found; what is already recorded so is not told again.
 
     `looks` are tasks of no operation that only look (probes, inspections); a step's name is made once, so each look
     has one of its own, such as `watch/<member>/<minute>`.
     """
 
-    members: tuple[MemberSeen, ...] = ()
+    members: tuple[MemberObservation, ...] = ()
     health: str | None = None
     health_detail: str | None = None
     detail: Mapping[str, Any] | None = None

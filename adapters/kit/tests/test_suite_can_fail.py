@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from mooring_adapter.conformance.report import BROKEN, KEPT, NOT_PLAYED, Verdict, as_json, conforms, table
+from mooring_adapter.conformance.report import BROKEN, KEPT, NOT_PLAYED, PromiseResult, as_json, conforms, table
 from mooring_adapter.conformance.suite import ProfileRefused, chosen, play, promises, read_profile
 
 PATIENCE_SECONDS = 120.0
-BROKEN_ADAPTER = Path(__file__).parent / "broken.py"
+BROKEN_ADAPTER = Path(__file__).parent / "broken_adapter.py"
 MANIFEST: dict[str, Any] = {
     "app": "broken",
     "version": "1.0.0",
@@ -20,19 +20,22 @@ MANIFEST: dict[str, Any] = {
 }
 
 
-def played(how: str, *keys: str) -> dict[str, Verdict]:
+def played(how: str, *keys: str) -> dict[str, PromiseResult]:
     profile = read_profile(MANIFEST, {"patience_seconds": 2 * PATIENCE_SECONDS, "busy_drain_seconds": PATIENCE_SECONDS})
     command: Sequence[str] = (sys.executable, str(BROKEN_ADAPTER), how)
     return {each.promise: each for each in play(command, profile, chosen(promises(), keys), lambda verdict: None)}
 
 
 def test_a_poor_adapter_keeps_the_promises_that_it_knows() -> None:
-    verdicts = played("nothing", "deploy", "add", "stale_lease", "upgrade")
-    assert {key: each.verdict for key, each in verdicts.items()} == {
-        "deploy": KEPT, "add": KEPT, "stale_lease": KEPT, "upgrade": NOT_PLAYED,
-    }  # fmt: skip
-    assert verdicts["upgrade"].reason == "the manifest does not support upgrade"
-    assert conforms(list(verdicts.values()))
+    results = played("nothing", "deploy", "add", "stale_lease", "upgrade")
+    assert {key: each.verdict for key, each in results.items()} == {
+        "deploy": KEPT,
+        "add": KEPT,
+        "stale_lease": KEPT,
+        "upgrade": NOT_PLAYED,
+    }
+    assert results["upgrade"].reason == "the manifest does not support upgrade"
+    assert conforms(list(results.values()))
 
 
 @pytest.mark.parametrize(
@@ -66,13 +69,13 @@ def test_a_program_that_ends_at_once_breaks_its_promise_and_its_end_is_told() ->
 
 
 def test_the_report_names_the_simulated_platform_and_every_promise() -> None:
-    verdicts = [Verdict("deploy", "It deploys.", BROKEN, 1.0, "it did not", ("the last line",))]
-    shown = table(verdicts, ["an-adapter"])
+    results = [PromiseResult("deploy", "It deploys.", BROKEN, 1.0, "it did not", ("the last line",))]
+    shown = table(results, ["an-adapter"])
     assert "simulated platform" in shown
     assert "FAIL  deploy" in shown
     assert "it did not" in shown
     assert "0 kept, 1 broken, 0 not played" in shown
-    assert '"platform": "simulated"' in as_json(verdicts, ["an-adapter"])
+    assert '"platform": "simulated"' in as_json(results, ["an-adapter"])
 
 
 def test_a_promise_that_there_is_not_is_refused() -> None:

@@ -20,8 +20,8 @@ from mooring_cli.commands import confirm
 from mooring_cli.exec_command import run_at
 from mooring_cli.invocation import current
 from mooring_cli.main import MooringGroup
-from mooring_slurm.cli_cluster import Cluster, ClusterRefused, JobTime, Memory, is_over, named
-from mooring_slurm.slurm_node.reading import WAITING
+from mooring_slurm.cli_cluster import ClusterClient, ClusterRefused, JobTimeType, MemoryType, is_over, named
+from mooring_slurm.slurm_node.parsing import WAITING
 
 QUEUE: Final = (
     "id",
@@ -76,8 +76,10 @@ def of_cluster(metavar: str) -> Callable[[Command], Command]:
 @click.option("--nodes", type=click.IntRange(1, 1024), help="How many nodes.")
 @click.option("--cpus", type=click.IntRange(1, 1024), help="Cores for each task.")
 @click.option("--gpus", type=click.IntRange(0, 64), help="GPUs for each node.")
-@click.option("--memory", "memory_mib", type=Memory(), metavar="4G", help="Memory for each node: 500M, 4G, or MiB.")
-@click.option("--time", "minutes", type=JobTime(), metavar="1:30:00", help="Longest time: minutes, H:MM:SS or D-H.")
+@click.option(
+    "--memory", "memory_mib", type=MemoryType(), metavar="4G", help="MemoryType for each node: 500M, 4G, or MiB."
+)
+@click.option("--time", "minutes", type=JobTimeType(), metavar="1:30:00", help="Longest time: minutes, H:MM:SS or D-H.")
 @click.option("--array", metavar="0-9%2", help="So many of it, such as 0-9 or 1,3,5.")
 @click.option("--directory", metavar="DIR", help="Where it runs and its output is written. [default: the user's home]")
 @click.option("--key", metavar="KEY", help="A name of your own: submitted again under it, it is the same job.")
@@ -227,7 +229,7 @@ def resume(*, words: tuple[str, ...], project: str | None, attachment: str | Non
 @click.option("--project", metavar="NAME", help="The project, by id or slug.")
 def run(*, instance: str, argv: tuple[str, ...], project: str | None) -> int:
     """Run a command on the cluster by srun: mooring slurm run INSTANCE -- -N2 hostname."""
-    cluster = Cluster.of_instance(current(), project, instance)
+    cluster = ClusterClient.of_instance(current(), project, instance)
     return run_at(cluster.invocation, cluster.path, ("srun", *argv))
 
 
@@ -236,19 +238,19 @@ def run(*, instance: str, argv: tuple[str, ...], project: str | None) -> int:
 @click.option("--project", metavar="NAME", help="The project, by id or slug.")
 def shell(*, instance: str, project: str | None) -> int:
     """Open a shell beside the cluster's tools."""
-    cluster = Cluster.of_instance(current(), project, instance)
+    cluster = ClusterClient.of_instance(current(), project, instance)
     return run_at(cluster.invocation, cluster.path, ())
 
 
 def found(
     words: tuple[str, ...], wanted: tuple[str, ...], project: str | None, attachment: str | None
-) -> tuple[Cluster, tuple[str, ...]]:
+) -> tuple[ClusterClient, tuple[str, ...]]:
     """The cluster that the words name, or the attachment, and the other words."""
     invocation = current()
     if attachment is not None:
-        return Cluster.of_attachment(invocation, project, attachment), named(words, wanted)
+        return ClusterClient.of_attachment(invocation, project, attachment), named(words, wanted)
     given = named(words, ("INSTANCE", *wanted))
-    return Cluster.of_instance(invocation, project, given[0]), given[1:]
+    return ClusterClient.of_instance(invocation, project, given[0]), given[1:]
 
 
 def looks(again: bool) -> Iterator[int]:
@@ -276,7 +278,7 @@ def read_script(file: str) -> str:
     return text
 
 
-def one_job(cluster: Cluster, number: str) -> Mapping[str, Any]:
+def one_job(cluster: ClusterClient, number: str) -> Mapping[str, Any]:
     """A job as it stands; of an array its tasks beside it, and how it stands as a whole."""
     told = cluster.act("queue.read", {"job_id": number})
     if not told["jobs"]:
@@ -284,7 +286,7 @@ def one_job(cluster: Cluster, number: str) -> Mapping[str, Any]:
     return told
 
 
-def awaited(cluster: Cluster, number: str, is_enough: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
+def awaited(cluster: ClusterClient, number: str, is_enough: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
     """A job once it has come so far; what it waits for meanwhile is said, and of an array how many tasks are over."""
     before, told = "", one_job(cluster, number)
     while not is_enough(told):
@@ -316,7 +318,7 @@ def as_array(number: str, told: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": number, **told["array"], "tasks": told.get("tasks") or told["jobs"]}
 
 
-def waited_for(cluster: Cluster, number: str) -> int:
+def waited_for(cluster: ClusterClient, number: str) -> int:
     """Wait for the end of a job, and of all tasks of an array; its exit code, and not 0 where one did not complete.
 
     Slurm forgets tasks that ended long ago: what failed is remembered from the first look that tells it.
@@ -346,7 +348,7 @@ def waited_for(cluster: Cluster, number: str) -> int:
     return min(code, EXIT_MAX) if code > 0 else int(row["state"] != "COMPLETED")
 
 
-def show_queue(cluster: Cluster, told: Mapping[str, Any], *, again: bool) -> None:
+def show_queue(cluster: ClusterClient, told: Mapping[str, Any], *, again: bool) -> None:
     """The jobs, of an array its tasks; or that there are none."""
     rows = told.get("tasks") or told["jobs"]
     if cluster.form == "json" and again:
@@ -374,7 +376,7 @@ def show_piece(text: str) -> None:
     sys.stdout.flush()
 
 
-def show_one(cluster: Cluster, row: Mapping[str, Any]) -> None:
+def show_one(cluster: ClusterClient, row: Mapping[str, Any]) -> None:
     """A job after something was done to it."""
     if cluster.form != "table":
         output.show(cluster.form, row)

@@ -16,9 +16,22 @@ WAIT_SECONDS: Final = 20
 ENDED: Final = "succeeded,failed,cancelled"
 OVER: Final = ("detached", "refused")
 OPEN_STATES: Final = frozenset(
-    ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED",
-     "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SPECIAL_EXIT")
-)  # fmt: skip
+    (
+        "PENDING",
+        "RUNNING",
+        "SUSPENDED",
+        "COMPLETING",
+        "CONFIGURING",
+        "REQUEUED",
+        "REQUEUE_HOLD",
+        "REQUEUE_FED",
+        "RESIZING",
+        "SIGNALING",
+        "STAGE_OUT",
+        "STOPPED",
+        "SPECIAL_EXIT",
+    )
+)
 MIB: Final = {"": 1, "M": 1, "G": 1_024, "T": 1_048_576}
 
 
@@ -27,7 +40,7 @@ class ClusterRefused(click.ClickException):
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterClient:
     """Where actions are asked for."""
 
     invocation: Invocation
@@ -35,12 +48,12 @@ class Cluster:
     said: str = ""  # how the caller named it
 
     @classmethod
-    def of_instance(cls, invocation: Invocation, project: str | None, name: str) -> "Cluster":
+    def of_instance(cls, invocation: Invocation, project: str | None, name: str) -> "ClusterClient":
         """An instance by its id, the beginning of it, or its name."""
         return cls(invocation, find(invocation, Places(invocation).project_id(project), name), name)
 
     @classmethod
-    def of_attachment(cls, invocation: Invocation, project: str | None, name: str) -> "Cluster":
+    def of_attachment(cls, invocation: Invocation, project: str | None, name: str) -> "ClusterClient":
         """An attachment of the project by its id, or by the name of the instance that it is to."""
         path = {"project_id": Places(invocation).project_id(project)}
         call = plain_call("list_attachments", path, {"limit": 500})
@@ -91,8 +104,8 @@ def is_over(state: str) -> bool:
     return state.partition(" ")[0] not in OPEN_STATES
 
 
-class Memory(click.ParamType):  # type: ignore[type-arg]
-    """Memory as Slurm's users write it: 500M, 4G, or a number of MiB."""
+class MemoryType(click.ParamType):  # type: ignore[type-arg]
+    """MemoryType as Slurm's users write it: 500M, 4G, or a number of MiB."""
 
     name = "memory"
 
@@ -103,7 +116,7 @@ class Memory(click.ParamType):  # type: ignore[type-arg]
         return int(found[1]) * MIB[found[2]]
 
 
-class JobTime(click.ParamType):  # type: ignore[type-arg]
+class JobTimeType(click.ParamType):  # type: ignore[type-arg]
     """A time limit as Slurm's users write it: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S; up to whole minutes."""
 
     name = "time"

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mooring_slurm.conf import Worker, worker_words
-from mooring_slurm.layout import MARIADBD, MUNGED, SLURMCTLD, SLURMD, SLURMDBD, Home
+from mooring_slurm.config_files import WorkerResources, worker_words
+from mooring_slurm.layout import MARIADBD, MUNGED, SLURMCTLD, SLURMD, SLURMDBD, MemberHome
 
 CONTROLLER_SECONDS: Final = 10
 BEGINS: Final = "a daemon begins"
@@ -24,7 +24,7 @@ def with_controller(seconds: int = CONTROLLER_SECONDS) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Daemon:
+class DaemonSpec:
     """One supervised program."""
 
     name: str
@@ -42,7 +42,7 @@ class Daemon:
         }
 
 
-def munged(home: Home) -> Daemon:
+def munged(home: MemberHome) -> DaemonSpec:
     """Who asks whom: every member has its own, with the cluster's key."""
     words = {
         "key-file": home.munge_key,
@@ -52,29 +52,29 @@ def munged(home: Home) -> Daemon:
         "seed-file": home.below("key", "munge.seed"),
         "num-threads": "2",
     }
-    return Daemon(MUNGED, ("munged", "--foreground", *(f"--{name}={value}" for name, value in words.items())))
+    return DaemonSpec(MUNGED, ("munged", "--foreground", *(f"--{name}={value}" for name, value in words.items())))
 
 
-def slurmctld(home: Home) -> Daemon:
+def slurmctld(home: MemberHome) -> DaemonSpec:
     """The controller."""
-    return Daemon(SLURMCTLD, ("slurmctld", "-D", "-f", home.slurm_conf), _environment(home))
+    return DaemonSpec(SLURMCTLD, ("slurmctld", "-D", "-f", home.slurm_conf), _environment(home))
 
 
-def slurmd(home: Home, worker: Worker, gpu_type: str) -> Daemon:
+def slurmd(home: MemberHome, worker: WorkerResources, gpu_type: str) -> DaemonSpec:
     """A worker, as a dynamic node: it tells the controller what it is."""
     words = ("-D", "-Z", "-N", worker.name, "-f", home.slurm_conf, "--conf", worker_words(worker, gpu_type))
-    return Daemon(SLURMD, ("sh", "-c", with_controller(), "slurmd", *words), _environment(home))
+    return DaemonSpec(SLURMD, ("sh", "-c", with_controller(), "slurmd", *words), _environment(home))
 
 
-def mariadbd(home: Home) -> Daemon:
+def mariadbd(home: MemberHome) -> DaemonSpec:
     """The database of the accounting; the program makes it where there is none, and then becomes the server."""
-    return Daemon(MARIADBD, tuple(home.argv("serve-database")))
+    return DaemonSpec(MARIADBD, tuple(home.argv("serve-database")))
 
 
-def slurmdbd(home: Home) -> Daemon:
+def slurmdbd(home: MemberHome) -> DaemonSpec:
     """The accounting daemon; it looks for its file beside the one that `SLURM_CONF` names."""
-    return Daemon(SLURMDBD, ("slurmdbd", "-D"), {**_environment(home), "MYSQL_UNIX_PORT": home.database_socket})
+    return DaemonSpec(SLURMDBD, ("slurmdbd", "-D"), {**_environment(home), "MYSQL_UNIX_PORT": home.database_socket})
 
 
-def _environment(home: Home) -> dict[str, str]:
+def _environment(home: MemberHome) -> dict[str, str]:
     return {"SLURM_CONF": home.slurm_conf}

@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from mooring_adapter import Member, OnFailure, Operation, RunTask, Step, Task, Wait
-from mooring_slurm.answers import answer_of, code_of, ended, job_ids, jobs_named
-from mooring_slurm.members import OWNER, UP, Crew, Refused, ask, is_reached
+from mooring_slurm.members import OWNER, UP, ClusterMembers, OperationRefused, ask, is_reached
+from mooring_slurm.responses import answer_of, code_of, ended, job_ids, jobs_named
 
 PAUSE: Final = timedelta(seconds=1)
 ROUND_SECONDS: Final = 5
@@ -21,31 +21,31 @@ REASON_LENGTH_MAX: Final = 400
 DEAD: Final = frozenset({"DOWN", "NOT_RESPONDING", "FAIL", "ERROR", "UNKNOWN", "POWERED_DOWN"})
 
 
-def cordon(crew: Crew, member: Member, operation: Operation) -> RunTask:
+def cordon(cluster: ClusterMembers, member: Member, operation: Operation) -> RunTask:
     """No new jobs for its node."""
     asked = next((str(each["reason"]) for each in reversed(member.holds) if each.get("reason")), "")
     reason = f"{operation.kind} {operation.id}: {asked}" if asked else f"{operation.kind} {operation.id}"
     words = ("drain", "--node", member.name, "--owner", OWNER, f"--reason={reason[:REASON_LENGTH_MAX]}")
-    return ask(crew.controller, f"cordon/{member.id}", *words)
+    return ask(cluster.controller, f"cordon/{member.id}", *words)
 
 
-def uncordon(crew: Crew, member: Member, step: str, **more: Any) -> RunTask:
+def uncordon(cluster: ClusterMembers, member: Member, step: str, **more: Any) -> RunTask:
     """Jobs again for its node, where the platform itself had drained it; somebody else's drain stays."""
-    return ask(crew.controller, step, "resume", "--node", member.name, "--owner", OWNER, **more)
+    return ask(cluster.controller, step, "resume", "--node", member.name, "--owner", OWNER, **more)
 
 
-class Quietness:
+class WorkerDrain:
     """How far a member is on its way to being quiet, by the looks that were made for this operation."""
 
-    def __init__(self, crew: Crew, operation: Operation, member: Member) -> None:
-        self.crew, self.operation, self.member = crew, operation, member
-        self.looks = crew.world.series(operation, f"quiet/{member.id}")
+    def __init__(self, cluster: ClusterMembers, operation: Operation, member: Member) -> None:
+        self.cluster, self.operation, self.member = cluster, operation, member
+        self.looks = cluster.view.series(operation, f"quiet/{member.id}")
         last = self.looks[-1] if self.looks else None
         self.said: Mapping[str, Any] = answer_of(last) or {}
         self.is_quiet = last is not None and last.succeeded and self.said.get("quiet") is True
         self.is_over = last is not None and last.is_over
         self.left = self._left()
-        asked = ended(crew.world, operation, f"cordon/{member.id}")
+        asked = ended(cluster.view, operation, f"cordon/{member.id}")
         self.is_absent = asked is not None and asked.failed and code_of(asked) == "not_found"
 
     @property
@@ -79,7 +79,7 @@ class Quietness:
 
     def steps(self) -> list[Step]:
         """Ask for no new work, then look, pause, and look again; the last look is in the plan."""
-        found: list[Step] = [cordon(self.crew, self.member, self.operation)]
+        found: list[Step] = [cordon(self.cluster, self.member, self.operation)]
         number = max(len(self.looks), 1)
         if self.is_over and not self.is_quiet and not self.is_late:
             number += 1
@@ -92,32 +92,37 @@ class Quietness:
         before = tuple(each.step for each in found)
         found.append(
             ask(
-                self._asked(), f"quiet/{self.member.id}/{number}", *words, seconds=seconds, attempts=1,
-                on_failure=OnFailure.GO_ON, after=before,
+                self._asked(),
+                f"quiet/{self.member.id}/{number}",
+                *words,
+                seconds=seconds,
+                attempts=1,
+                on_failure=OnFailure.GO_ON,
+                after=before,
             )
-        )  # fmt: skip
+        )
         return found
 
-    def refusal(self) -> Refused:
+    def refusal(self) -> OperationRefused:
         """Why a drain ends without it: with the jobs, or that nobody could look."""
         name = self.member.name
         if self.jobs:
             detail = (
                 f"{name} still runs {jobs_named(self.jobs)}; it takes no new jobs, and stays so until it is resumed"
             )
-            return Refused("not_quiet", detail, jobs=job_ids(self.jobs))
+            return OperationRefused("not_quiet", detail, jobs=job_ids(self.jobs))
         why = _why(self.looks[-1]) if self.looks else "there was no time to look"
-        return Refused("not_quiet", f"{name} was not seen to be quiet: {why}")
+        return OperationRefused("not_quiet", f"{name} was not seen to be quiet: {why}")
 
     def _asked(self) -> Member:
         """Who is asked: the worker itself, unless it cannot be, or did not answer the last time."""
         if not is_reached(self.member) or self.member.status not in UP:
-            return self.crew.controller
+            return self.cluster.controller
         unanswered = self.is_over and not self.said and self.operation.kind != "drain"
-        return self.crew.controller if unanswered else self.member
+        return self.cluster.controller if unanswered else self.member
 
     def _left(self) -> float | None:
-        now, until = self.crew.world.now, self.crew.world.quiet_until(self.operation)
+        now, until = self.cluster.view.now, self.cluster.view.quiet_until(self.operation)
         return None if now is None or until is None else (until - now).total_seconds()
 
     def _round(self) -> int:
@@ -129,7 +134,7 @@ class Quietness:
     def _pause(self) -> timedelta:
         """How long to wait between two looks: the longer the drain may last, the longer, and never past its end."""
         first = self.looks[0].created_at if self.looks else None
-        now = self.crew.world.now
+        now = self.cluster.view.now
         if self.left is None or first is None or now is None:
             return PAUSE
         whole = self.left + (now - first).total_seconds()

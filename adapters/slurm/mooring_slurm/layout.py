@@ -26,7 +26,7 @@ PYTHON: Final = ("python3", "-I", "-S")
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class MemberHome:
     """The directory of one member; the name of a member is the name of its node in Slurm."""
 
     name: str

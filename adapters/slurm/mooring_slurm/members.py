@@ -1,4 +1,4 @@
-"""One cluster out of the world, and the tasks of one member: its files, its daemons, and what its program is asked.
+"""One cluster out of the view, and the tasks of one member: its files, its daemons, and what its program is asked.
 
 Every task of a member is made from the same values whoever plans it. Daemons may be started in any order once their
 member joins: each waits for the files and the socket that it needs, so that a member comes up in one round.
@@ -9,22 +9,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mooring_adapter import Failure, Finish, Member, OnFailure, Plan, RunTask, Step, World, failures
-from mooring_slurm import conf, daemons
-from mooring_slurm.answers import ATTEMPTS
-from mooring_slurm.config import Config, ConfigRefused, read_config
+from mooring_adapter import Failure, Finish, InstanceView, Member, OnFailure, Plan, RunTask, Step, failures
+from mooring_slurm import config_files, daemons
+from mooring_slurm.launch_config import ConfigRefused, LaunchConfig, read_config
 from mooring_slurm.layout import (
     MUNGED,
     PROGRAM_ROLE,
     ROOT,
     SLURMCTLD,
     SLURMD,
-    Home,
+    MemberHome,
     controller_port,
     database_port,
     modes,
     worker_port,
 )
+from mooring_slurm.responses import ATTEMPTS
 
 CONTROLLER: Final = "controller"
 WORKER: Final = "worker"
@@ -51,7 +51,7 @@ NATIVE: Final = "/etc/slurm"
 """Where Slurm's own commands look: people and jobs of a sandbox find the cluster without being told."""
 
 
-class Refused(Exception):
+class OperationRefused(Exception):
     """The operation cannot be done as things stand: it ends, with a code and a sentence."""
 
     def __init__(self, code: str, detail: str, last_lines: tuple[str, ...] = (), **evidence: Any) -> None:
@@ -65,29 +65,29 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class ClusterMembers:
     """A cluster as the records have it: what all share, its controller, and its workers but those on their way out."""
 
-    world: World
-    config: Config
+    view: InstanceView
+    config: LaunchConfig
     controller: Member
     workers: tuple[Member, ...]
-    cluster: conf.Cluster
+    settings: config_files.ClusterSettings
 
     @property
     def version(self) -> str:
         """The version that members run where no operation leads elsewhere."""
-        return self.world.instance.pin.version
+        return self.view.instance.pin.version
 
-    def worker(self, member: Member) -> conf.Worker:
+    def worker(self, member: Member) -> config_files.WorkerResources:
         """What a worker offers."""
         allocation = member.allocation
         facts: Mapping[str, Any] = {} if allocation is None else allocation.facts
         slots = [] if allocation is None else [each for each in allocation.slots if isinstance(each, Mapping)]
         whole = allocation is not None and allocation.shape == "baremetal"
         count = len(slots) if allocation is None else allocation.gpu_count or len(slots)
-        cpus, memory = conf.worker_share(facts, count, whole)
-        return conf.Worker(
+        cpus, memory = config_files.worker_share(facts, count, whole)
+        return config_files.WorkerResources(
             name=member.name,
             cpus=self.config.cpus_per_worker or cpus,
             memory_mib=self.config.memory_mib_per_worker or memory,
@@ -101,37 +101,37 @@ class Crew:
         return "single_node" if len(places) == 1 and self.workers else "multi_allocation"
 
 
-def crew_of(world: World, controller: Member | None = None) -> Crew:
-    """The cluster; `Refused` where its configuration or its places cannot be run."""
+def cluster_of(view: InstanceView, controller: Member | None = None) -> ClusterMembers:
+    """The cluster; `OperationRefused` where its configuration or its places cannot be run."""
     try:
-        config = read_config(world.instance.config)
+        config = read_config(view.instance.config)
     except ConfigRefused as refused:
-        raise Refused("config_refused", str(refused)) from refused
-    head = controller or controller_of(world)
-    if head is None or head.allocation is None:
-        raise Refused("unhealthy", "there is no controller with an allocation")
-    cluster = conf.Cluster(
-        name=conf.cluster_name(world.instance.id),
-        controller_host=head.allocation.name,
-        controller_address=head.allocation.address or "127.0.0.1",
-        controller_port=controller_port(world.instance.id),
-        database_port=database_port(world.instance.id),
-        worker_port=worker_port(world.instance.id),
+        raise OperationRefused("config_refused", str(refused)) from refused
+    controller = controller or controller_of(view)
+    if controller is None or controller.allocation is None:
+        raise OperationRefused("unhealthy", "there is no controller with an allocation")
+    settings = config_files.ClusterSettings(
+        name=config_files.cluster_name(view.instance.id),
+        controller_host=controller.allocation.name,
+        controller_address=controller.allocation.address or "127.0.0.1",
+        controller_port=controller_port(view.instance.id),
+        database_port=database_port(view.instance.id),
+        worker_port=worker_port(view.instance.id),
         config=config,
-        is_shared=world.instance.control_plane_scope == "tenant",
+        is_shared=view.instance.control_plane_scope == "tenant",
     )
-    return Crew(world, config, head, tuple(workers_of(world)), cluster)
+    return ClusterMembers(view, config, controller, tuple(workers_of(view)), settings)
 
 
-def controller_of(world: World) -> Member | None:
+def controller_of(view: InstanceView) -> Member | None:
     """The controller: where one is being replaced, the one that does its part."""
-    found = [each for each in world.of(CONTROLLER) if each.status not in GONE]
+    found = [each for each in view.of(CONTROLLER) if each.status not in GONE]
     return next((each for each in found if each.status in UP), found[0] if found else None)
 
 
-def workers_of(world: World) -> list[Member]:
+def workers_of(view: InstanceView) -> list[Member]:
     """The workers that are not on their way out."""
-    return [each for each in world.of(WORKER) if each.status not in GONE]
+    return [each for each in view.of(WORKER) if each.status not in GONE]
 
 
 def place_of(member: Member) -> str:
@@ -154,20 +154,24 @@ def refuse_crowd(workers: Sequence[Member]) -> None:
             continue
         other = seen.setdefault(place_of(member), member)
         if other is not member:
-            raise Refused(
+            raise OperationRefused(
                 "config_refused",
                 f"{other.name} and {member.name} stand in one allocation, and each would offer all of it; "
                 "give every worker an allocation of its own",
             )
 
 
-def need_controller(crew: Crew) -> None:
+def need_controller(cluster: ClusterMembers) -> None:
     """What changes the cluster needs a controller that can be asked."""
-    head = crew.controller
-    if failures.is_lost(head):
-        raise Refused("unhealthy", f"the controller {head.name} is lost with its machine: replace it first")
-    if head.status not in UP:
-        raise Refused("unhealthy", f"the controller {head.name} is {head.status}: repair the instance first")
+    controller = cluster.controller
+    if failures.is_lost(controller):
+        raise OperationRefused(
+            "unhealthy", f"the controller {controller.name} is lost with its machine: replace it first"
+        )
+    if controller.status not in UP:
+        raise OperationRefused(
+            "unhealthy", f"the controller {controller.name} is {controller.status}: repair the instance first"
+        )
 
 
 # Tasks ---------------------------------------------------------------------------------------------------------------
@@ -180,7 +184,7 @@ def ask(member: Member, step: str, *words: str, **more: Any) -> RunTask:
     """
     seconds = more.pop("seconds", 0)
     arguments: dict[str, Any] = {
-        "argv": Home(member.name).argv(*words),
+        "argv": MemberHome(member.name).argv(*words),
         "directory": "/",
         "timeout_seconds": seconds + more.pop("answer_seconds", ANSWER_SECONDS),
         "output_bytes": OUTPUT_BYTES,
@@ -193,65 +197,70 @@ def ask(member: Member, step: str, *words: str, **more: Any) -> RunTask:
     return RunTask(step=step, member_id=member.id, type="process.run", arguments=arguments, **more)
 
 
-def files(crew: Crew, member: Member, step: str, **more: Any) -> RunTask:
+def files(cluster: ClusterMembers, member: Member, step: str, **more: Any) -> RunTask:
     """Everything that a member reads. slurm.conf comes last: where it is, the others are."""
-    home, config = Home(member.name), crew.config
-    is_head = member.component_key == CONTROLLER
+    home, config = MemberHome(member.name), cluster.config
+    is_controller_member = member.component_key == CONTROLLER
     written: list[dict[str, Any]] = [{"path": ROOT, "mode": "0755", "directory": True}]
-    for directory, mode in modes(config.accounting, is_head):
+    for directory, mode in modes(config.accounting, is_controller_member):
         written.append({"path": home.below(directory) if directory else home.path, "mode": mode, "directory": True})
     written.append({"path": home.program, "mode": "0755", "artifact": PROGRAM_ROLE})
-    texts = [("cgroup.conf", conf.cgroup_conf(), "0644")]
-    if is_head:
-        texts.append(("job_over", conf.job_over(home), "0755"))
-    if is_head and config.accounting:
-        texts.append(("slurmdbd.conf", conf.slurmdbd_conf(crew.cluster, home), "0600"))
-        texts.append(("mariadb.conf", conf.mariadb_conf(home), "0600"))
-    worker = None if is_head else crew.worker(member)
+    texts = [("cgroup.conf", config_files.cgroup_conf(), "0644")]
+    if is_controller_member:
+        texts.append(("job_over", config_files.job_over(home), "0755"))
+    if is_controller_member and config.accounting:
+        texts.append(("slurmdbd.conf", config_files.slurmdbd_conf(cluster.settings, home), "0600"))
+        texts.append(("mariadb.conf", config_files.mariadb_conf(home), "0600"))
+    worker = None if is_controller_member else cluster.worker(member)
     if worker is not None:
-        texts.append(("gres.conf", conf.gres_conf(worker, config.gpu_type), "0644"))
-    whole = conf.slurm_conf(crew.cluster, home)
-    if is_head or place_of(member) != place_of(crew.controller):
+        texts.append(("gres.conf", config_files.gres_conf(worker, config.gpu_type), "0644"))
+    whole = config_files.slurm_conf(cluster.settings, home)
+    if is_controller_member or place_of(member) != place_of(cluster.controller):
         written.append({"path": NATIVE, "mode": "0755", "directory": True})
         written.append({"path": f"{NATIVE}/slurm.conf", "mode": "0644", "content": whole})
     texts.append(("slurm.conf", whole, "0644"))
     written += [{"path": home.below("etc", name), "mode": mode, "content": text} for name, text, mode in texts]
     written.insert(-1, {"path": home.munge_key, "mode": "0600", "secret": SECRET})
     return RunTask(
-        step=step, member_id=member.id, type="files.write", arguments={"files": written},
-        grants=({"name": SECRET, "secret": SECRET},), attempts=ATTEMPTS, **more,
-    )  # fmt: skip
+        step=step,
+        member_id=member.id,
+        type="files.write",
+        arguments={"files": written},
+        grants=({"name": SECRET, "secret": SECRET},),
+        attempts=ATTEMPTS,
+        **more,
+    )
 
 
 def munged(member: Member, step: str, **more: Any) -> RunTask:
     """Its munged, when the key is there."""
-    home = Home(member.name)
+    home = MemberHome(member.name)
     return _start(member, step, daemons.munged(home), (home.munge_key,), more)
 
 
-def slurmctld(crew: Crew, member: Member, step: str, **more: Any) -> RunTask:
+def slurmctld(cluster: ClusterMembers, member: Member, step: str, **more: Any) -> RunTask:
     """The controller's daemon, when munged answers; with accounting, when its associations are there."""
-    home = Home(member.name)
-    needed = (home.munge_socket, home.slurm_conf, *((home.below("state", "associations"),) * crew.config.accounting))
+    home = MemberHome(member.name)
+    needed = (home.munge_socket, home.slurm_conf, *((home.below("state", "associations"),) * cluster.config.accounting))
     return _start(member, step, daemons.slurmctld(home), needed, more)
 
 
-def slurmd(crew: Crew, member: Member, step: str, **more: Any) -> RunTask:
+def slurmd(cluster: ClusterMembers, member: Member, step: str, **more: Any) -> RunTask:
     """A worker's daemon, when munged answers."""
-    home = Home(member.name)
-    daemon = daemons.slurmd(home, crew.worker(member), crew.config.gpu_type)
+    home = MemberHome(member.name)
+    daemon = daemons.slurmd(home, cluster.worker(member), cluster.config.gpu_type)
     return _start(member, step, daemon, (home.munge_socket, home.slurm_conf), more)
 
 
 def slurmdbd(member: Member, step: str, **more: Any) -> RunTask:
     """The accounting daemon, when munged and the database answer."""
-    home = Home(member.name)
+    home = MemberHome(member.name)
     return _start(member, step, daemons.slurmdbd(home), (home.munge_socket, home.database_socket), more)
 
 
 def mariadbd(member: Member, step: str, **more: Any) -> RunTask:
     """The accounting's database, when its file is there."""
-    home = Home(member.name)
+    home = MemberHome(member.name)
     return _start(member, step, daemons.mariadbd(home), (home.slurm_conf,), more)
 
 
@@ -282,9 +291,9 @@ def services(member: Member) -> tuple[str, ...]:
     return (MUNGED, main_service(member))
 
 
-def _start(member: Member, step: str, daemon: daemons.Daemon, needed: Sequence[str], more: dict[str, Any]) -> RunTask:
+def _start(
+    member: Member, step: str, daemon: daemons.DaemonSpec, needed: Sequence[str], more: dict[str, Any]
+) -> RunTask:
     arguments = daemon.arguments()
     arguments["argv"] = ["sh", "-c", WAIT_FOR, str(len(needed)), *needed, *daemon.argv]
-    return RunTask(
-        step=step, member_id=member.id, type="service.start", arguments=arguments, attempts=ATTEMPTS, **more
-    )  # fmt: skip
+    return RunTask(step=step, member_id=member.id, type="service.start", arguments=arguments, attempts=ATTEMPTS, **more)

@@ -25,7 +25,7 @@ ATTEMPT: Final = ("id", "account", "state", "started_at", "ended_at", "gpus")
 JOBS_MAX: Final = 200
 
 
-class Failed(Exception):
+class SimulatedFailure(Exception):
     """What the program would refuse, with its code and what else it would say."""
 
     def __init__(self, code: str, detail: str, **more: Any) -> None:
@@ -99,11 +99,11 @@ class SimulatedCluster:
         if verb in BESIDE:
             return BESIDE[verb](given)
         if not any((name, "slurmctld") in self.services for name in self.controllers):
-            raise Failed("controller_down", "slurmctld does not answer")
+            raise SimulatedFailure("controller_down", "slurmctld does not answer")
         self._register()
         found = VERBS.get(verb)
         if found is None:
-            raise Failed("usage", f"there is no verb {verb!r}")
+            raise SimulatedFailure("usage", f"there is no verb {verb!r}")
         return found(self, options, {**given, "user": user})
 
     def _register(self) -> None:
@@ -126,12 +126,17 @@ class SimulatedCluster:
         self.ended += [each.id for each in over]
         alive = [self.job(each) for each in self.jobs.values() if each.is_open]
         return {
-            "version": VERSION, "controller": "up", "nodes": [self.node(each) for each in self.nodes],
-            "nodes_after": None, "jobs": alive, "job_counts": self._counts(self.jobs.values()),
+            "version": VERSION,
+            "controller": "up",
+            "nodes": [self.node(each) for each in self.nodes],
+            "nodes_after": None,
+            "jobs": alive,
+            "job_counts": self._counts(self.jobs.values()),
             "partitions": [{"name": "main", "state": "up"}],
             "ended": [self.attempt(self.jobs[each]) for each in self.ended[begun:]],
-            "ended_until": f"{MARK}{len(self.ended)}", "truncated": False,
-        }  # fmt: skip
+            "ended_until": f"{MARK}{len(self.ended)}",
+            "truncated": False,
+        }
 
     def drain(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
         node = self._node(options)
@@ -156,7 +161,7 @@ class SimulatedCluster:
             return {"deleted": False, "jobs": []}
         busy = self._busy(name)
         if busy and "gone" not in options:
-            raise Failed("busy", f"{name} runs jobs", jobs=[self.job(each) for each in busy])
+            raise SimulatedFailure("busy", f"{name} runs jobs", jobs=[self.job(each) for each in busy])
         for job in busy:
             job.state = "NODE_FAIL"
         del self.nodes[name]
@@ -165,7 +170,7 @@ class SimulatedCluster:
     def prove(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
         node = self.await_node(options, given)["node"]
         if "DRAIN" in node["state"]:
-            raise Failed("timed_out", f"no job ran: {node['name']} is drained: {node.get('reason')}")
+            raise SimulatedFailure("timed_out", f"no job ran: {node['name']} is drained: {node.get('reason')}")
         self.number += 1
         proof = SimulatedJob(str(self.number), "", "proof", str(given.get("user")), "", node["name"], "", "COMPLETED")
         self.jobs[proof.id] = proof
@@ -174,7 +179,7 @@ class SimulatedCluster:
     def await_node(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
         node = self.nodes.get(options["node"])
         if node is None or not node.responding:
-            raise Failed("timed_out", f"{options['node']} is not registered")
+            raise SimulatedFailure("timed_out", f"{options['node']} is not registered")
         return {"node": self.node(node.name)}
 
     def quiet(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,22 +187,30 @@ class SimulatedCluster:
         busy = self._busy(node.name)
         if not node.drained or busy:
             held = [self.job(each) for each in busy]
-            raise Failed("not_quiet", f"{node.name} is not quiet", quiet=False, node=self.node(node.name), jobs=held)
+            raise SimulatedFailure(
+                "not_quiet", f"{node.name} is not quiet", quiet=False, node=self.node(node.name), jobs=held
+            )
         return {"quiet": True, "node": self.node(node.name)}
 
     def submit(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
         account = str(given.get("account") or "")
         if account and not self.accounts.get(account):
-            raise Failed("closed", f"the account {account} takes no jobs")
+            raise SimulatedFailure("closed", f"the account {account} takes no jobs")
         known = next((each for each in self.jobs.values() if each.key and each.key == given.get("key")), None)
         if known is not None:
             return {"job_id": known.id, "repeated": True}
         self.number += 1
         free = next((each.name for each in self.nodes.values() if each.responding and not each.drained), None)
         job = SimulatedJob(
-            str(self.number), str(given.get("key", "")), str(given.get("name") or "job"), str(given.get("user")),
-            account, free, str(given.get("script", "")), "RUNNING" if free else "PENDING",
-        )  # fmt: skip
+            str(self.number),
+            str(given.get("key", "")),
+            str(given.get("name") or "job"),
+            str(given.get("user")),
+            account,
+            free,
+            str(given.get("script", "")),
+            "RUNNING" if free else "PENDING",
+        )
         self.jobs[job.id] = job
         return {"job_id": job.id, "repeated": False}
 
@@ -237,7 +250,7 @@ class SimulatedCluster:
         account = str(given["account"])
         left = [each.id for each in self.jobs.values() if each.account == account and each.is_open]
         if left:
-            raise Failed("busy", f"jobs of {account} are there: {', '.join(left)}", jobs=left)
+            raise SimulatedFailure("busy", f"jobs of {account} are there: {', '.join(left)}", jobs=left)
         return {"removed": self.accounts.pop(account, None) is not None}
 
     # What is told ----------------------------------------------------------------------------------------------------
@@ -247,23 +260,48 @@ class SimulatedCluster:
         node, busy = self.nodes[name], self._busy(name)
         state = ["DOWN" if node.down or not node.responding else "ALLOCATED" if busy else "IDLE"]
         state += ["DRAIN"] * node.drained + ["NOT_RESPONDING"] * (not node.responding)
-        return _known({
-            "name": name, "state": state, "reason": node.reason, "reason_by": "root" if node.reason else None,
-            "jobs": len(busy), "cpus": 2, "cpus_used": len(busy), "gpus": 0, "gpus_used": 0, "version": VERSION,
-            "address": "10.99.0.1", "responding": node.responding,
-        })  # fmt: skip
+        return _known(
+            {
+                "name": name,
+                "state": state,
+                "reason": node.reason,
+                "reason_by": "root" if node.reason else None,
+                "jobs": len(busy),
+                "cpus": 2,
+                "cpus_used": len(busy),
+                "gpus": 0,
+                "gpus_used": 0,
+                "version": VERSION,
+                "address": "10.99.0.1",
+                "responding": node.responding,
+            }
+        )
 
     def job(self, job: SimulatedJob) -> dict[str, Any]:
         """A job, as the program tells it: what is not known is left out."""
         waits = job.state == "PENDING"
-        return _known({
-            "id": job.id, "name": job.name, "user": job.user, "account": job.account, "partition": "main",
-            "state": job.state, "why": "Resources" if waits else None, "why_text": WAITS if waits else None,
-            "nodes": [job.node] if job.node else [], "batch_host": job.node, "submitted_at": moment(BEGAN_AT),
-            "started_at": moment(BEGAN_AT + int(job.id) - 1) if job.node else None,
-            "ended_at": None if job.is_open or not job.node else moment(BEGAN_AT + int(job.id)),
-            "exit_code": None if job.is_open else 0, "gpus": 0, "cpus": 1, "restarts": 0, "key": job.key,
-        })  # fmt: skip
+        return _known(
+            {
+                "id": job.id,
+                "name": job.name,
+                "user": job.user,
+                "account": job.account,
+                "partition": "main",
+                "state": job.state,
+                "why": "Resources" if waits else None,
+                "why_text": WAITS if waits else None,
+                "nodes": [job.node] if job.node else [],
+                "batch_host": job.node,
+                "submitted_at": moment(BEGAN_AT),
+                "started_at": moment(BEGAN_AT + int(job.id) - 1) if job.node else None,
+                "ended_at": None if job.is_open or not job.node else moment(BEGAN_AT + int(job.id)),
+                "exit_code": None if job.is_open else 0,
+                "gpus": 0,
+                "cpus": 1,
+                "restarts": 0,
+                "key": job.key,
+            }
+        )
 
     def attempt(self, job: SimulatedJob) -> dict[str, Any]:
         """An attempt that ended, as the program tells it."""
@@ -291,13 +329,13 @@ class SimulatedCluster:
 
     def _node(self, options: Mapping[str, str]) -> SimulatedNode:
         if options["node"] not in self.nodes:
-            raise Failed("not_found", f"there is no node {options['node']}")
+            raise SimulatedFailure("not_found", f"there is no node {options['node']}")
         return self.nodes[options["node"]]
 
     def _job(self, options: Mapping[str, str]) -> SimulatedJob:
         job = self.jobs.get(options["job"])
         if job is None or options.get("account", job.account) != job.account:
-            raise Failed("not_found", f"there is no job {options['job']}")
+            raise SimulatedFailure("not_found", f"there is no job {options['job']}")
         return job
 
 
@@ -319,13 +357,23 @@ BESIDE: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
 
 Verb = Callable[[SimulatedCluster, Mapping[str, str], Mapping[str, Any]], dict[str, Any]]
 VERBS: Final[Mapping[str, Verb]] = {
-    "gate": SimulatedCluster.gate, "look": SimulatedCluster.look, "drain": SimulatedCluster.drain,
-    "resume": SimulatedCluster.resume, "delete": SimulatedCluster.delete, "prove": SimulatedCluster.prove,
-    "await-node": SimulatedCluster.await_node, "quiet": SimulatedCluster.quiet, "submit": SimulatedCluster.submit,
-    "jobs": SimulatedCluster.read_jobs, "job": SimulatedCluster.read_job, "cancel": SimulatedCluster.cancel,
-    "output": SimulatedCluster.output, "account-add": SimulatedCluster.account_add,
-    "account-close": SimulatedCluster.account_close, "account-remove": SimulatedCluster.account_remove,
-}  # fmt: skip
+    "gate": SimulatedCluster.gate,
+    "look": SimulatedCluster.look,
+    "drain": SimulatedCluster.drain,
+    "resume": SimulatedCluster.resume,
+    "delete": SimulatedCluster.delete,
+    "prove": SimulatedCluster.prove,
+    "await-node": SimulatedCluster.await_node,
+    "quiet": SimulatedCluster.quiet,
+    "submit": SimulatedCluster.submit,
+    "jobs": SimulatedCluster.read_jobs,
+    "job": SimulatedCluster.read_job,
+    "cancel": SimulatedCluster.cancel,
+    "output": SimulatedCluster.output,
+    "account-add": SimulatedCluster.account_add,
+    "account-close": SimulatedCluster.account_close,
+    "account-remove": SimulatedCluster.account_remove,
+}
 
 
 @dataclass(slots=True)
@@ -354,12 +402,17 @@ class SimulatedSlurm:
         given = json.loads(arguments.get("stdin") or "{}")
         try:
             said = cluster.answer(verb, options, given, str(arguments.get("user", "root")))
-        except Failed as failed:
+        except SimulatedFailure as failed:
             said = {"error": {"code": failed.code, "detail": failed.detail}, "simulated": True, **failed.more}
             result = {"exit_code": 1, "output": f"{json.dumps(said)}\n"}
             detail = f"simulated: {verb} ended with 1"
-            return {"result": result, "failure_code": "exited", "failure_detail": detail, "exit_code": 1,
-                    "last_lines": [failed.detail]}  # fmt: skip
+            return {
+                "result": result,
+                "failure_code": "exited",
+                "failure_detail": detail,
+                "exit_code": 1,
+                "last_lines": [failed.detail],
+            }
         return {"result": {"exit_code": 0, "output": f"{json.dumps({**said, 'simulated': True})}\n"}, "exit_code": 0}
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from mooring_adapter import Usage, World
+from mooring_adapter import InstanceView, Usage
 
 JOB_HOURS: Final = "job_hours"
 GPU_HOURS: Final = "gpu_hours"
@@ -19,10 +19,10 @@ ACCOUNTS_MAX: Final = 150
 ENDED_WITH_IT: Final = frozenset({"RUNNING", "COMPLETING", "SUSPENDED"})
 
 
-def usage_of(world: World, look: Mapping[str, Any]) -> tuple[Usage, ...]:
+def usage_of(view: InstanceView, look: Mapping[str, Any]) -> tuple[Usage, ...]:
     """The records of the jobs that ended."""
-    units = {each["unit"] for each in world.manifest.get("usage_units", ())}
-    projects = accounts_of(world)
+    units = {each["unit"] for each in view.manifest.get("usage_units", ())}
+    projects = accounts_of(view)
     found: list[Usage] = []
     for job in look.get("ended", ()):
         if isinstance(job, Mapping):
@@ -30,22 +30,22 @@ def usage_of(world: World, look: Mapping[str, Any]) -> tuple[Usage, ...]:
     return tuple(found)
 
 
-def accounts_of(world: World) -> dict[str, str]:
+def accounts_of(view: InstanceView) -> dict[str, str]:
     """The project of each account, also of those that are attached no more: their jobs are told the same for ever."""
-    known = world.instance.adapter_detail.get("accounts")
-    told = {each.account_name: each.project_id for each in world.attachments if each.account_name}
+    known = view.instance.adapter_detail.get("accounts")
+    told = {each.account_name: each.project_id for each in view.attachments if each.account_name}
     both = {**(known if isinstance(known, Mapping) else {}), **told}
     return {str(name): str(project) for name, project in list(both.items())[-ACCOUNTS_MAX:]}
 
 
-def usage_until(world: World, look: Mapping[str, Any], until: datetime) -> tuple[Usage, ...]:
+def usage_until(view: InstanceView, look: Mapping[str, Any], until: datetime) -> tuple[Usage, ...]:
     """The records at the end of a cluster: of the jobs that ended, and of those that are ended with it, up to now."""
     running = [
         {**job, "ended_at": until.isoformat()}
         for job in look.get("jobs", ())
         if isinstance(job, Mapping) and job.get("state") in ENDED_WITH_IT and not job.get("ended_at")
     ]
-    return usage_of(world, {"ended": [*look.get("ended", ()), *running]})
+    return usage_of(view, {"ended": [*look.get("ended", ()), *running]})
 
 
 def _of_job(job: Mapping[str, Any], projects: Mapping[str, str]) -> list[Usage]:
@@ -57,12 +57,16 @@ def _of_job(job: Mapping[str, Any], projects: Mapping[str, str]) -> list[Usage]:
     quantities = {JOB_HOURS: hours, GPU_HOURS: hours * int(job.get("gpus") or 0)}
     return [
         Usage(
-            record_id=f"{name}/{unit}", unit=unit, started_at=started, ended_at=ended, quantity=round(quantity, 9),
+            record_id=f"{name}/{unit}",
+            unit=unit,
+            started_at=started,
+            ended_at=ended,
+            quantity=round(quantity, 9),
             attached_project_id=projects.get(str(job.get("account") or "")),
         )
         for unit, quantity in quantities.items()
         if quantity > 0
-    ]  # fmt: skip
+    ]
 
 
 def moment(value: Any) -> datetime | None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from cli.tests.platform_double import PROJECT, Asked, Given, Platform, page, problem, serving
 from mooring_cli.main import mooring
 from mooring_slurm import cli
-from mooring_slurm.cli_cluster import JobTime, Memory
+from mooring_slurm.cli_cluster import JobTimeType, MemoryType
 
 Run = Callable[..., Result]
 INSTANCE = "ins_01c1"
@@ -88,10 +88,16 @@ def test_a_script_is_submitted_with_what_was_asked_for(run: Run, platform: Platf
     assert (result.stdout, result.exit_code) == ("Submitted batch job 7\n", 0)
     assert asked(platform, "queue.submit") == [
         {
-            "script": SCRIPT, "name": "train", "nodes": 2, "gpus": 1, "memory_mib": 4096, "minutes": 90, "array": "0-3",
+            "script": SCRIPT,
+            "name": "train",
+            "nodes": 2,
+            "gpus": 1,
+            "memory_mib": 4096,
+            "minutes": 90,
+            "array": "0-3",
             "key": "k1",
         }
-    ]  # fmt: skip
+    ]
 
 
 def test_a_script_comes_from_stdin_too_and_a_repetition_is_told(run: Run, platform: Platform) -> None:
@@ -111,10 +117,12 @@ def test_what_is_no_script_is_not_sent(run: Run, platform: Platform, text: str) 
 def test_submit_waits_for_the_end_and_ends_with_the_jobs_exit_code(run: Run, platform: Platform) -> None:
     answers(platform, "queue.submit", {"job_id": "7", "repeated": False})
     answers(
-        platform, "queue.read",
-        {"jobs": [job(why_text="it waits for room")]}, {"jobs": [job(state="RUNNING")]},
+        platform,
+        "queue.read",
+        {"jobs": [job(why_text="it waits for room")]},
+        {"jobs": [job(state="RUNNING")]},
         {"jobs": [job(state="FAILED", exit_code=3)]},
-    )  # fmt: skip
+    )
     result = run("submit", "c1", "-", "--wait", stdin=SCRIPT)
     assert result.exit_code == 3
     assert "it waits for room" in result.stderr
@@ -218,8 +226,9 @@ def test_output_is_read_piece_by_piece_as_it_was_written(run: Run, platform: Pla
     answers(platform, "queue.output", *pieces)
     assert run("output", "c1", "7", "--stderr").stdout == "one\x1b[31m\ntwo\n"
     assert asked(platform, "queue.output") == [
-        {"job_id": "7", "stream": "err", "offset": 0}, {"job_id": "7", "stream": "err", "offset": 9},
-    ]  # fmt: skip
+        {"job_id": "7", "stream": "err", "offset": 0},
+        {"job_id": "7", "stream": "err", "offset": 9},
+    ]
 
 
 def test_output_is_followed_to_the_end_of_the_job(run: Run, platform: Platform) -> None:
@@ -265,8 +274,9 @@ def test_a_node_is_drained_with_a_reason_and_somebody_elses_drain_stays(run: Run
     answers(platform, "node.operate", {"node": node, "changed": False, "foreign": "the tenant's own"})
     assert "that stays: the tenant's own" in run("resume", "c1", "w-0").stderr
     assert asked(platform, "node.operate") == [
-        {"name": "w-0", "do": "drain", "reason": "new disk"}, {"name": "w-0", "do": "resume"},
-    ]  # fmt: skip
+        {"name": "w-0", "do": "drain", "reason": "new disk"},
+        {"name": "w-0", "do": "resume"},
+    ]
     assert run("drain", "c1", "w-0").exit_code == 1  # a reason is owed to whoever reads it
 
 
@@ -287,8 +297,9 @@ def test_an_action_that_takes_long_is_waited_for_and_one_that_fails_says_why(run
     platform.on("GET", f"{ONE}/operations/op_1", Given(body=failed))
     result = run("nodes", "c1")
     assert (result.exit_code, result.stderr.splitlines()[0]) == (
-        1, "error: the controller c-0 cannot be asked (unhealthy)",
-    )  # fmt: skip
+        1,
+        "error: the controller c-0 cannot be asked (unhealthy)",
+    )
 
 
 def test_what_the_platform_refuses_is_told_as_it_says_it(run: Run, platform: Platform) -> None:
@@ -321,28 +332,30 @@ def test_run_and_shell_ask_for_a_command_at_the_clusters_terminal(run: Run, plat
     [("30", 30), ("0:30", 1), ("1:30", 2), ("1:30:00", 90), ("0:00:01", 1), ("2-12", 3_600), ("1-0:30:00", 1_470)],
 )
 def test_a_time_is_read_as_slurms_users_write_it(text: str, minutes: int) -> None:
-    assert JobTime().convert(text, None, None) == minutes
+    assert JobTimeType().convert(text, None, None) == minutes
 
 
 @pytest.mark.parametrize(
     ("text", "mib"), [("500", 500), ("500M", 500), ("4G", 4_096), ("4GiB", 4_096), ("1T", 1 << 20)]
 )
 def test_memory_is_read_as_slurms_users_write_it(text: str, mib: int) -> None:
-    assert Memory().convert(text, None, None) == mib
+    assert MemoryType().convert(text, None, None) == mib
 
 
 @pytest.mark.parametrize("text", ["", "x", "1:2:3:4", "-5", "0", "0:00"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
-        JobTime().convert(text, None, None)
+        JobTimeType().convert(text, None, None)
 
 
 def test_the_command_itself_has_no_such_word() -> None:
     root = Path(cli.__file__).parents[3]
     found = subprocess.run(
         ["grep", "-rliw", "slurm", "--include=*.py", str(root / "cli" / "mooring_cli")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert found.stdout == ""
     program = "import sys; from mooring_cli import main; main.plugins = lambda: {}; main.mooring.main(['slurm'])"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mooring_slurm.slurm_node.reading import OVER, job_of, jobs_of, release_of
+from mooring_slurm.slurm_node.parsing import OVER, job_of, jobs_of, release_of
 
 
 def number(value: int | None, *, infinite: bool = False) -> dict[str, Any]:
@@ -26,24 +26,55 @@ def exit_code(code: int, signal: int = 0) -> dict[str, Any]:
 def newer(**fields: Any) -> dict[str, Any]:
     """A job, as 23.11 writes it."""
     return {
-        "account": "project", "array_job_id": number(0), "array_task_id": number(None), "array_task_string": "",
-        "batch_host": "hpc-worker-0", "comment": "mooring:key-1", "cpus": number(2), "end_time": number(1_794_814_160),
-        "exit_code": exit_code(0), "gres_detail": [], "job_id": 7, "job_state": ["COMPLETED"], "name": "train",
-        "node_count": number(2), "nodes": "hpc-worker-[0-1]", "partition": "main", "restart_cnt": 0,
-        "sockets_per_node": number(None), "start_time": number(1_794_814_153), "state_reason": "None",
-        "submit_time": number(1_794_814_150), "tasks": number(2), "tres_alloc_str": "",
-        "tres_per_node": "gres/gpu:sim:1", "user_name": "app", **fields,
-    }  # fmt: skip
+        "account": "project",
+        "array_job_id": number(0),
+        "array_task_id": number(None),
+        "array_task_string": "",
+        "batch_host": "hpc-worker-0",
+        "comment": "mooring:key-1",
+        "cpus": number(2),
+        "end_time": number(1_794_814_160),
+        "exit_code": exit_code(0),
+        "gres_detail": [],
+        "job_id": 7,
+        "job_state": ["COMPLETED"],
+        "name": "train",
+        "node_count": number(2),
+        "nodes": "hpc-worker-[0-1]",
+        "partition": "main",
+        "restart_cnt": 0,
+        "sockets_per_node": number(None),
+        "start_time": number(1_794_814_153),
+        "state_reason": "None",
+        "submit_time": number(1_794_814_150),
+        "tasks": number(2),
+        "tres_alloc_str": "",
+        "tres_per_node": "gres/gpu:sim:1",
+        "user_name": "app",
+        **fields,
+    }
 
 
 def test_a_job_in_the_newer_form_as_documented_and_not_recorded_is_read_as_the_older_one() -> None:
     (job,) = jobs_of(json.dumps({"jobs": [newer()]}))
     assert job == {
-        "id": "7", "name": "train", "user": "app", "account": "project", "partition": "main", "state": "COMPLETED",
-        "nodes": ["hpc-worker-0", "hpc-worker-1"], "batch_host": "hpc-worker-0", "gpus": 2, "cpus": 2, "restarts": 0,
-        "submitted_at": "2026-11-16T07:29:10Z", "started_at": "2026-11-16T07:29:13Z",
-        "ended_at": "2026-11-16T07:29:20Z", "exit_code": 0, "key": "key-1",
-    }  # fmt: skip
+        "id": "7",
+        "name": "train",
+        "user": "app",
+        "account": "project",
+        "partition": "main",
+        "state": "COMPLETED",
+        "nodes": ["hpc-worker-0", "hpc-worker-1"],
+        "batch_host": "hpc-worker-0",
+        "gpus": 2,
+        "cpus": 2,
+        "restarts": 0,
+        "submitted_at": "2026-11-16T07:29:10Z",
+        "started_at": "2026-11-16T07:29:13Z",
+        "ended_at": "2026-11-16T07:29:20Z",
+        "exit_code": 0,
+        "key": "key-1",
+    }
 
 
 @pytest.mark.parametrize(
@@ -85,9 +116,14 @@ def test_a_state_that_is_a_list_as_documented_is_the_one_word_that_slurms_comman
 
 def test_what_is_not_set_or_has_no_end_in_the_newer_form_as_documented_is_left_out() -> None:
     waits = newer(
-        job_state=["PENDING"], nodes="", start_time=number(0), end_time=number(None, infinite=True), batch_host="",
-        state_reason="Resources", comment={"job": "mooring:key-2", "administrator": ""},
-    )  # fmt: skip
+        job_state=["PENDING"],
+        nodes="",
+        start_time=number(0),
+        end_time=number(None, infinite=True),
+        batch_host="",
+        state_reason="Resources",
+        comment={"job": "mooring:key-2", "administrator": ""},
+    )
     job = job_of(waits)
     assert {"started_at", "ended_at", "exit_code", "nodes", "batch_host", "array"}.isdisjoint(job)
     assert (job["why"], job["key"]) == ("Resources", "key-2")

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from adapters.slurm.tests.test_ledger import RECORDED as ATTEMPT
+from adapters.slurm.tests.test_job_completions import RECORDED as ATTEMPT
 from adapters.slurm.tests.test_node_program import RECORDED, recorded
-from mooring_slurm.simulated_slurm import BESIDE, HOLD, VERBS, Failed, SimulatedCluster
+from mooring_slurm.simulated_slurm import BESIDE, HOLD, VERBS, SimulatedCluster, SimulatedFailure
 from mooring_slurm.slurm_node import accounting, nodes, queue
-from mooring_slurm.slurm_node.asking import Slurm, Trouble
 from mooring_slurm.slurm_node.program import MODULE_OF, _words
+from mooring_slurm.slurm_node.slurm_commands import SlurmCommands, VerbFailed
 
 OPTIONAL = frozenset(
     {"reason", "reason_by", "account", "key", "array", "name", "why", "why_text", "nodes", "batch_host"}
@@ -23,7 +23,7 @@ Answer = dict[str, Any]
 
 
 @pytest.fixture
-def slurm(tmp_path: Path) -> Slurm:
+def slurm(tmp_path: Path) -> SlurmCommands:
     """A member whose Slurm says what was recorded."""
     for name in ("etc", "log"):
         (tmp_path / name).mkdir()
@@ -40,23 +40,29 @@ def slurm(tmp_path: Path) -> Slurm:
   *"show assoc"*) echo "UserName=root(0)";;
 esac"""
     return recorded(
-        tmp_path, scontrol=scontrol, squeue=f"cat {RECORDED}/squeue_accounted.json", scancel="true",
-        sinfo="case $1 in --version) echo slurm-wlm 22.05.8;; *) echo 'main|up';; esac", sbatch="echo 12",
-        sacctmgr="true", srun="echo 9 hpc-worker-1", sacct="echo COMPLETED",
-    )  # fmt: skip
+        tmp_path,
+        scontrol=scontrol,
+        squeue=f"cat {RECORDED}/squeue_accounted.json",
+        scancel="true",
+        sinfo="case $1 in --version) echo slurm-wlm 22.05.8;; *) echo 'main|up';; esac",
+        sbatch="echo 12",
+        sacctmgr="true",
+        srun="echo 9 hpc-worker-1",
+        sacct="echo COMPLETED",
+    )
 
 
-def real(slurm: Slurm, verb: str, *words: str, given: Answer | None = None) -> Answer:
+def real(slurm: SlurmCommands, verb: str, *words: str, given: Answer | None = None) -> Answer:
     """What the program answers, or with what it fails."""
     told: Namespace = _words().parse_args(["--home", slurm.home, verb, *words])
     module = {"nodes": nodes, "queue": queue, "accounting": accounting}[MODULE_OF[verb]]
     patch = pytest.MonkeyPatch()
     with patch.context() as patched:
         patched.setattr(module, "read_input", lambda: given or {}, raising=False)
-        patched.setattr(Slurm, "await_controller", lambda self, deadline: None)
+        patched.setattr(SlurmCommands, "await_controller", lambda self, deadline: None)
         try:
             answer: Answer = module.VERBS[verb](slurm, told)
-        except Trouble as trouble:
+        except VerbFailed as trouble:
             return {"error": trouble.code, **trouble.more}
     return answer
 
@@ -65,7 +71,7 @@ def simulated(cluster: SimulatedCluster, verb: str, given: Answer | None = None,
     """What the simulator answers, or with what it fails."""
     try:
         return cluster.answer(verb, options, given or {}, "app")
-    except Failed as failed:
+    except SimulatedFailure as failed:
         return {"error": failed.code, **failed.more}
 
 
@@ -139,13 +145,13 @@ ASKED: tuple[tuple[str, tuple[str, ...], Answer, dict[str, str], Answer], ...] =
     ("account-remove", (), {"account": "p-one", "user": "root"}, {}, {"account": "p-one", "user": "root"}),
     ("users", (), {"users": []}, {}, {"users": []}),
     ("user-end", (), {"user": "nobody-here"}, {}, {"user": "nobody-here"}),
-)  # fmt: skip
+)
 """A verb, how the program is asked, and how the simulator is."""
 
 
 @pytest.mark.parametrize("asked", ASKED, ids=lambda asked: " ".join((asked[0], *asked[1])))
 def test_an_answer_has_the_keys_and_the_types_of_the_programs(
-    slurm: Slurm, asked: tuple[str, tuple[str, ...], Answer, dict[str, str], Answer]
+    slurm: SlurmCommands, asked: tuple[str, tuple[str, ...], Answer, dict[str, str], Answer]
 ) -> None:
     verb, words, given, options, given_simulated = asked
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()

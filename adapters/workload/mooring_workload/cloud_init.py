@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import yaml
 
-from mooring_workload.profile import Profile, Volume
-from mooring_workload.render import NAME, NotRenderable, Place, Rendered, render
+from mooring_workload.profile import RuntimeProfile, Volume
+from mooring_workload.render import NAME, NotRenderable, Placement, Rendered, render
 
 HEAD: Final = "#cloud-config\n"
 DIRECTORY: Final = "/etc/mooring"
 DATA: Final = "/var/lib/mooring"
-PLACE: Final = Place("machine", "namespace")
+PLACE: Final = Placement("machine", "namespace")
 REPOSITORY: Final = re.compile(r"[a-z0-9][a-z0-9.:-]*(/[a-z0-9][a-z0-9._-]*)+")
 ADDRESS: Final = re.compile(r"https://[A-Za-z0-9.:-]+/[A-Za-z0-9._~!$&()*+,;=:@%/?-]*")
 BYTES_MAX: Final = 16_384
@@ -36,9 +36,9 @@ class Sources:
     contents: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def render_user_data(profile: Profile, config: Mapping[str, Any], sources: Sources) -> str:
+def render_user_data(profile: RuntimeProfile, config: Mapping[str, Any], sources: Sources) -> str:
     """The user-data of a machine that runs this profile; NotRenderable where something is missing."""
-    place = PLACE if profile.image is not None else Place(PLACE.member_id, PLACE.host, has_containers=False)
+    place = PLACE if profile.image is not None else Placement(PLACE.member_id, PLACE.host, has_containers=False)
     rendered = render(profile, config, place)
     unit = f"mooring-{profile.app}.service"
     files = [
@@ -81,7 +81,7 @@ def _word(word: str) -> str:
     return '"' + plain.replace("%", "%%").replace("$", "$$") + '"'
 
 
-def _artifacts(profile: Profile, rendered: Rendered, sources: Sources) -> list[dict[str, Any]]:
+def _artifacts(profile: RuntimeProfile, rendered: Rendered, sources: Sources) -> list[dict[str, Any]]:
     """The files that bring the artifacts of volumes: written as they are, or fetched and compared by a script."""
     files, lines = [], ["#!/bin/sh", "set -eu"]
     for volume in profile.volumes:
@@ -109,18 +109,18 @@ def _artifacts(profile: Profile, rendered: Rendered, sources: Sources) -> list[d
     return files
 
 
-def _script(profile: Profile) -> str:
+def _script(profile: RuntimeProfile) -> str:
     return f"/usr/local/libexec/mooring-fetch-{profile.app}"
 
 
-def _on_machine(profile: Profile, rendered: Rendered, volume: Volume) -> str:
+def _on_machine(profile: RuntimeProfile, rendered: Rendered, volume: Volume) -> str:
     """A volume's directory on the machine: a service sees it where the manifest says, a container has it mounted."""
     if rendered.runs_as == "service":
         return volume.path.rstrip("/")
     return f"{DATA}/{profile.app}/{volume.name}"
 
 
-def _unit(profile: Profile, rendered: Rendered, sources: Sources) -> str:
+def _unit(profile: RuntimeProfile, rendered: Rendered, sources: Sources) -> str:
     fetches = any(each.kind == "artifact" and each.artifact not in sources.contents for each in profile.volumes)
     start = _container(profile, rendered, sources) if rendered.runs_as == "container" else _service(rendered)
     secret = f"{DIRECTORY}/{profile.app}.secrets"
@@ -156,15 +156,29 @@ def _service(rendered: Rendered) -> list[str]:
     return [f"ExecStart={' '.join(_word(each) for each in command)}", *directories]
 
 
-def _container(profile: Profile, rendered: Rendered, sources: Sources) -> list[str]:
+def _container(profile: RuntimeProfile, rendered: Rendered, sources: Sources) -> list[str]:
     if sources.repository is None or not REPOSITORY.fullmatch(sources.repository):
         raise NotRenderable("say where the image is found, without a tag: --repository registry/name")
     wanted = rendered.start.arguments
     name = f"mooring-{profile.app}"
     words = [
-        "/usr/bin/podman", "run", "--rm", "--replace", "--name", name, "--read-only", "--cap-drop", "ALL",
-        "--security-opt", "no-new-privileges", "--user", "1000:1000", "--network", "host", "--init",
-    ]  # fmt: skip
+        "/usr/bin/podman",
+        "run",
+        "--rm",
+        "--replace",
+        "--name",
+        name,
+        "--read-only",
+        "--cap-drop",
+        "ALL",
+        "--security-opt",
+        "no-new-privileges",
+        "--user",
+        "1000:1000",
+        "--network",
+        "host",
+        "--init",
+    ]
     names = [*wanted["environment"], *wanted.get("environment_secrets", {})]
     words += [word for each in sorted(names) for word in ("--env", each)]
     words += [word for path in wanted["temporary"] for word in ("--tmpfs", path)]

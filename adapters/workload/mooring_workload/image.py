@@ -44,7 +44,7 @@ class BuildFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ImageFile:
     """A file of an image: where it goes, and where it comes from."""
 
     name: str
@@ -55,7 +55,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ImageLayout:
     """An image in a directory, as OCI lays it out: blobs by digest, and an index that names the manifest."""
 
     directory: Path
@@ -82,7 +82,7 @@ class Layout:
         return tuple(str(each["digest"]) for each in (*plain["layers"], plain["config"]))
 
 
-def write_image(directory: Path, layers: Sequence[Sequence[Entry]], about: Mapping[str, Any]) -> Layout:
+def write_image(directory: Path, layers: Sequence[Sequence[ImageFile]], about: Mapping[str, Any]) -> ImageLayout:
     """An image of these layers in a new directory, whole or not at all."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(prefix=".making-", dir=directory.parent))
@@ -112,7 +112,7 @@ def write_image(directory: Path, layers: Sequence[Sequence[Entry]], about: Mappi
     except BaseException:
         shutil.rmtree(making, ignore_errors=True)
         raise
-    return Layout(directory)
+    return ImageLayout(directory)
 
 
 def _written(directory: Path, media_type: str, value: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class _Hashing(io.RawIOBase):
         return written
 
 
-def _layer(directory: Path, entries: Sequence[Entry]) -> tuple[str, int, str]:
+def _layer(directory: Path, entries: Sequence[ImageFile]) -> tuple[str, int, str]:
     """One layer's digest, its size, and the digest of what is packed in it."""
     place = directory / "blobs" / "sha256" / "layer"
     with place.open("wb") as file:
@@ -153,18 +153,18 @@ def _layer(directory: Path, entries: Sequence[Entry]) -> tuple[str, int, str]:
     return f"sha256:{digest}", place.with_name(digest).stat().st_size, f"sha256:{inner.hash.hexdigest()}"
 
 
-def _with_parents(entries: Sequence[Entry]) -> Iterator[Entry]:
+def _with_parents(entries: Sequence[ImageFile]) -> Iterator[ImageFile]:
     """In order, each directory before what is in it, nothing twice."""
-    known: dict[str, Entry] = {}
+    known: dict[str, ImageFile] = {}
     for entry in entries:
         for parent in reversed(Path(entry.name).parents):
             if str(parent) != ".":
-                known.setdefault(str(parent), Entry(str(parent), mode=0o755, is_directory=True))
+                known.setdefault(str(parent), ImageFile(str(parent), mode=0o755, is_directory=True))
         known[entry.name] = entry
     yield from (known[name] for name in sorted(known))
 
 
-def _add(tar: tarfile.TarFile, entry: Entry) -> None:
+def _add(tar: tarfile.TarFile, entry: ImageFile) -> None:
     info = tarfile.TarInfo(entry.name)
     info.mode, info.mtime = entry.mode, 0
     if entry.is_directory:
@@ -179,25 +179,25 @@ def _add(tar: tarfile.TarFile, entry: Entry) -> None:
             tar.addfile(info, file)
 
 
-def python_base() -> list[Entry]:
+def python_base() -> list[ImageFile]:
     """The Python that runs this, as files of an image below /usr/local, with the libraries that it loads."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     program = Path(sys.base_prefix, "bin", version).resolve()
     library = Path(os.__file__).resolve().parent
     entries = [
-        Entry(f"{PREFIX}/bin/python3", program, mode=0o755),
+        ImageFile(f"{PREFIX}/bin/python3", program, mode=0o755),
         *_tree(library, f"{PREFIX}/lib/{version}", leave_out=frozenset({"site-packages", "dist-packages"})),
-        Entry("etc/passwd", content=b"app:x:1000:1000::/work:/sbin/nologin\n"),
-        Entry("etc/group", content=b"app:x:1000:\n"),
-        Entry("etc/hosts", content=b"127.0.0.1 localhost\n"),
-        Entry("tmp", mode=0o1777, is_directory=True),
-        Entry("work", mode=0o777, is_directory=True),
+        ImageFile("etc/passwd", content=b"app:x:1000:1000::/work:/sbin/nologin\n"),
+        ImageFile("etc/group", content=b"app:x:1000:\n"),
+        ImageFile("etc/hosts", content=b"127.0.0.1 localhost\n"),
+        ImageFile("tmp", mode=0o1777, is_directory=True),
+        ImageFile("work", mode=0o777, is_directory=True),
     ]
     return [*entries, *_libraries([program, *library.glob("lib-dynload/*.so")])]
 
 
 @contextmanager
-def installed(requirements: Path, installer: Sequence[str] = ()) -> Iterator[list[Entry]]:
+def installed(requirements: Path, installer: Sequence[str] = ()) -> Iterator[list[ImageFile]]:
     """The packages of a file with hashes, installed from the index of this machine, as long as this lasts."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     with tempfile.TemporaryDirectory() as directory:
@@ -220,17 +220,17 @@ def _installer() -> list[str]:
     return [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
 
 
-def _tree(root: Path, name: str, leave_out: frozenset[str] = frozenset()) -> Iterator[Entry]:
+def _tree(root: Path, name: str, leave_out: frozenset[str] = frozenset()) -> Iterator[ImageFile]:
     for path in sorted(root.rglob("*")):
         inside = path.relative_to(root)
         if UNWANTED.intersection(inside.parts) or inside.parts[0] in leave_out or not path.is_file():
             continue
         if path.name.endswith(UNWANTED_ENDS) or inside.parts[0].startswith("config-"):
             continue
-        yield Entry(f"{name}/{inside}", path.resolve(), mode=0o755 if os.access(path, os.X_OK) else 0o644)
+        yield ImageFile(f"{name}/{inside}", path.resolve(), mode=0o755 if os.access(path, os.X_OK) else 0o644)
 
 
-def _libraries(programs: Sequence[Path]) -> Iterator[Entry]:
+def _libraries(programs: Sequence[Path]) -> Iterator[ImageFile]:
     """The shared libraries that programs load, at the very places where the loader looks for them."""
     if not programs:
         return
@@ -238,10 +238,10 @@ def _libraries(programs: Sequence[Path]) -> Iterator[Entry]:
     own = {str(each.parent) for each in programs}
     for found in sorted(set(LIBRARY.findall(said))):
         if not any(found.startswith(each) for each in own):
-            yield Entry(found.lstrip("/"), Path(found).resolve(), mode=0o755)
+            yield ImageFile(found.lstrip("/"), Path(found).resolve(), mode=0o755)
 
 
-def jupyter_image(directory: Path, requirements: Path, installer: Sequence[str] = ()) -> Layout:
+def jupyter_image(directory: Path, requirements: Path, installer: Sequence[str] = ()) -> ImageLayout:
     """The image of `jupyter`: Python, and the packages of its requirements."""
     # Named, since a Python of Debian's own looks for its packages elsewhere.
     packages = f"PYTHONPATH=/{PREFIX}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
@@ -251,7 +251,7 @@ def jupyter_image(directory: Path, requirements: Path, installer: Sequence[str] 
         return write_image(directory, [python_base(), entries], about)
 
 
-def hello_image(directory: Path, program: bytes) -> Layout:
+def hello_image(directory: Path, program: bytes) -> ImageLayout:
     """The image of `hello`: Python, and the program."""
     about = {"User": USER, "Env": ["PATH=/usr/local/bin", "LANG=C.UTF-8"], "Cmd": ["/usr/local/bin/python3"]}
-    return write_image(directory, [python_base(), [Entry("app/program", content=program, mode=0o555)]], about)
+    return write_image(directory, [python_base(), [ImageFile("app/program", content=program, mode=0o555)]], about)

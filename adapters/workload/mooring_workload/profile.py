@@ -88,7 +88,7 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class RuntimeProfile:
     """How the members of one version are started, observed and ended."""
 
     app: str
@@ -120,11 +120,11 @@ class Profile:
         return tuple(dict.fromkeys(each.from_secret for each in self.environment if each.from_secret is not None))
 
 
-def read_profile(manifest: Plain) -> Profile:
+def read_profile(manifest: Plain) -> RuntimeProfile:
     """What a manifest says of its members."""
     plain = manifest.get("runtime_profile") or {}
     lifecycle = manifest.get("lifecycle") or {}
-    return Profile(
+    return RuntimeProfile(
         app=manifest["app"],
         version=manifest["version"],
         image=plain.get("image"),

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mooring_workload.profile import Endpoint, Port, Probe, Profile, Variable, Volume
+from mooring_workload.profile import Endpoint, Port, Probe, RuntimeProfile, Variable, Volume
 
 NAME: Final = "app"
 """What the container or service is called within its owner, the member."""
@@ -43,7 +43,7 @@ class NotRenderable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placement:
     """Where a member stands: what the rendering has to know of it."""
 
     member_id: str
@@ -57,7 +57,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TaskTemplate:
     """One task as data: the last part of its step's name, its type, its arguments and the secrets it is granted."""
 
     name: str
@@ -81,14 +81,14 @@ class Rendered:
 
     runs_as: str  # container | service
     secrets: tuple[SecretNeed, ...]
-    prepare: tuple[Work, ...]
-    start: Work
-    stop: Work
-    restart: tuple[Work, ...]
-    inspect: Work
-    remove: Work | None
-    probe: Work | None
-    look: Work | None
+    prepare: tuple[TaskTemplate, ...]
+    start: TaskTemplate
+    stop: TaskTemplate
+    restart: tuple[TaskTemplate, ...]
+    inspect: TaskTemplate
+    remove: TaskTemplate | None
+    probe: TaskTemplate | None
+    look: TaskTemplate | None
     rounds: int
     endpoints: tuple[Mapping[str, Any], ...]
     ports: Mapping[str, int] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Rendered:
         return self.probe is None
 
 
-def render(profile: Profile, config: Mapping[str, Any], place: Place) -> Rendered:
+def render(profile: RuntimeProfile, config: Mapping[str, Any], place: Placement) -> Rendered:
     """The tasks of one member; NotRenderable where it cannot be run there."""
     runs_as = _runs_as(profile, place)
     ports = {each.name: _port(each, place) for each in profile.ports}
@@ -115,7 +115,7 @@ def render(profile: Profile, config: Mapping[str, Any], place: Place) -> Rendere
         stop=plan.stop(),
         restart=plan.restart(start),
         inspect=plan.inspect(),
-        remove=Work("remove", "container.remove", {"name": NAME}) if runs_as == "container" else None,
+        remove=TaskTemplate("remove", "container.remove", {"name": NAME}) if runs_as == "container" else None,
         probe=None if first is None else plan.probe(first, "probe", many=True),
         look=None if steady is None else plan.probe(steady, "look", many=False),
         rounds=max(1, math.ceil(profile.startup_seconds / PROBE_SECONDS)),
@@ -124,7 +124,7 @@ def render(profile: Profile, config: Mapping[str, Any], place: Place) -> Rendere
     )
 
 
-def _runs_as(profile: Profile, place: Place) -> str:
+def _runs_as(profile: RuntimeProfile, place: Placement) -> str:
     if profile.image is not None and place.has_containers and place.host != "process":
         return "container"
     programs = [each for each in profile.volumes if each.kind == "artifact"]
@@ -143,7 +143,7 @@ def _is_below(word: str, path: str) -> bool:
     return word == path or word.startswith(f"{path.rstrip('/')}/")
 
 
-def _port(port: Port, place: Place) -> int:
+def _port(port: Port, place: Placement) -> int:
     """The number inside of the sandbox; on a machine whose ports are shared, one that hardly anybody else takes."""
     if not place.shares_ports:
         return port.port
@@ -156,7 +156,7 @@ def purpose_of(secret: str) -> str:
     return "app_access" if secret.startswith(ACCESS) else "member_secret"
 
 
-def secret_needs(profile: Profile, config: Mapping[str, Any]) -> tuple[SecretNeed, ...]:
+def secret_needs(profile: RuntimeProfile, config: Mapping[str, Any]) -> tuple[SecretNeed, ...]:
     """The secrets of the environment: those that the platform makes, and those that the launcher filled in."""
     made = [SecretNeed(each, purpose_of(each)) for each in profile.secrets]
     given = {kept_as(each): _value(each, config) for each in profile.environment if each.hidden}
@@ -172,12 +172,12 @@ def kept_as(variable: Variable) -> str:
 class _Plan:
     """The rendering of one member."""
 
-    profile: Profile
-    place: Place
+    profile: RuntimeProfile
+    place: Placement
     runs_as: str
     ports: Mapping[str, int]
 
-    def container(self, config: Mapping[str, Any]) -> Work:
+    def container(self, config: Mapping[str, Any]) -> TaskTemplate:
         """The start of a container."""
         profile = self.profile
         wanted: dict[str, Any] = {
@@ -192,9 +192,11 @@ class _Plan:
         }
         if profile.resources.shared_memory_bytes:
             wanted["temporary"] = ["/tmp", SHARED_MEMORY]
-        return Work("start", "container.launch", {k: v for k, v in wanted.items() if v != []}, self._grants(config))
+        return TaskTemplate(
+            "start", "container.launch", {k: v for k, v in wanted.items() if v != []}, self._grants(config)
+        )
 
-    def service(self, config: Mapping[str, Any]) -> Work:
+    def service(self, config: Mapping[str, Any]) -> TaskTemplate:
         """The start of a supervised process."""
         wanted = {
             "name": NAME,
@@ -204,9 +206,9 @@ class _Plan:
             "restart": {"policy": "on_failure", "backoff_seconds": 1, "limit": RESTARTS_MAX},
             **self._endpoint(),
         }
-        return Work("start", "service.start", wanted, self._grants(config))
+        return TaskTemplate("start", "service.start", wanted, self._grants(config))
 
-    def prepared(self) -> Iterator[Work]:
+    def prepared(self) -> Iterator[TaskTemplate]:
         """What has to lie ready before the start."""
         directories = []
         for volume in self.profile.volumes:
@@ -215,56 +217,58 @@ class _Plan:
             elif self.runs_as == "service":
                 directories.append({"path": volume.path.rstrip("/"), "mode": "0700", "directory": True})
         if directories:
-            yield Work("prepare/scratch", "files.write", {"files": directories})
+            yield TaskTemplate("prepare/scratch", "files.write", {"files": directories})
 
-    def _fetched(self, volume: Volume) -> Work:
+    def _fetched(self, volume: Volume) -> TaskTemplate:
         name = f"prepare/{volume.name}"
         if self.runs_as == "container":
             into = {"volume": volume.name, "file": volume.artifact}
-            return Work(name, "artifact.fetch", {"kind": "blob", "artifact": volume.artifact, **into})
+            return TaskTemplate(name, "artifact.fetch", {"kind": "blob", "artifact": volume.artifact, **into})
         if (volume.size_bytes or 0) <= CARRIED_BYTES_MAX or not self.place.has_containers:
             file = {"path": volume.file, "mode": "0555", "artifact": volume.artifact}
-            return Work(name, "files.write", {"files": [file]})
+            return TaskTemplate(name, "files.write", {"files": [file]})
         wanted = {"kind": "blob", "artifact": volume.artifact, "destination": volume.file}
-        return Work(name, "artifact.fetch", wanted)
+        return TaskTemplate(name, "artifact.fetch", wanted)
 
-    def stop(self) -> Work:
+    def stop(self) -> TaskTemplate:
         """The end of the program, after which nobody is served any more."""
         grace = min(self.profile.grace_seconds, GRACE_SECONDS_MAX)
         if self.runs_as == "container":
             wanted = {"name": NAME, "action": "stop", "grace_seconds": grace}
-            return Work("stop", "container.control", wanted)
-        return Work("stop", "service.stop", {"name": NAME, "kill": "owner", "grace_seconds": grace})
+            return TaskTemplate("stop", "container.control", wanted)
+        return TaskTemplate("stop", "service.stop", {"name": NAME, "kill": "owner", "grace_seconds": grace})
 
-    def restart(self, start: Work) -> tuple[Work, ...]:
+    def restart(self, start: TaskTemplate) -> tuple[TaskTemplate, ...]:
         """An end and a new beginning of the same program."""
         if self.runs_as == "container":
             wanted = {"name": NAME, "action": "restart", "grace_seconds": min(self.profile.grace_seconds, 60)}
-            return (Work("restart", "container.control", wanted),)
+            return (TaskTemplate("restart", "container.control", wanted),)
         return (self.stop(), start)
 
-    def inspect(self) -> Work:
+    def inspect(self) -> TaskTemplate:
         """How the program stands."""
         if self.runs_as == "container":
-            return Work("inspect", "container.control", {"name": NAME, "action": "inspect"})
-        return Work("inspect", "service.inspect", {"name": NAME})
+            return TaskTemplate("inspect", "container.control", {"name": NAME, "action": "inspect"})
+        return TaskTemplate("inspect", "service.inspect", {"name": NAME})
 
-    def probe(self, probe: Probe, name: str, *, many: bool) -> Work:
+    def probe(self, probe: Probe, name: str, *, many: bool) -> TaskTemplate:
         """Asking whether it serves: for some seconds, or once."""
         timing: dict[str, Any] = {"timeout_seconds": probe.timeout_seconds}
         if many:
             attempts = int(PROBE_SECONDS / PROBE_INTERVAL_SECONDS)
-            timing = {"attempts": attempts, "interval_seconds": PROBE_INTERVAL_SECONDS, "timeout_seconds": min(
-                probe.timeout_seconds, PROBE_SECONDS
-            )}  # fmt: skip
+            timing = {
+                "attempts": attempts,
+                "interval_seconds": PROBE_INTERVAL_SECONDS,
+                "timeout_seconds": min(probe.timeout_seconds, PROBE_SECONDS),
+            }
         if probe.kind == "exec":
             if self.runs_as == "container":
                 raise NotRenderable("an exec probe runs beside a container and not in it; use an http or a tcp probe")
-            return Work(name, "probe.exec", {"argv": [self._word(each) for each in probe.command], **timing})
+            return TaskTemplate(name, "probe.exec", {"argv": [self._word(each) for each in probe.command], **timing})
         asked = {"port": self.ports[probe.port or ""], **timing}
         if probe.kind == "http":
             asked["path"] = probe.path
-        return Work(name, f"probe.{probe.kind}", asked)
+        return TaskTemplate(name, f"probe.{probe.kind}", asked)
 
     def endpoint_reports(self) -> Iterator[Mapping[str, Any]]:
         """What is told of where the member is reached; its task is told by whoever knows it."""

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from typing import Any
 
-from mooring_adapter.conformance.report import KEPT, NOT_PLAYED, Verdict
+from mooring_adapter.conformance.report import KEPT, NOT_PLAYED, PromiseResult
 from mooring_adapter.conformance.suite import chosen, play, promises, read_profile
 from mooring_workload.catalog import manifest_of
 
@@ -25,7 +25,7 @@ import mooring_workload.__main__
 """
 
 
-def told(verdicts: list[Verdict], kept: tuple[str, ...]) -> dict[str, tuple[str | None, ...]]:
+def told(verdicts: list[PromiseResult], kept: tuple[str, ...]) -> dict[str, tuple[str | None, ...]]:
     """What is wrong with those that ended otherwise, with what the adapter said last."""
     return {each.promise: (each.reason, *each.last_lines) for each in verdicts if each.verdict not in kept}
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mooring_workload.image import BuildFailed, Entry, installed, write_image
+from mooring_workload.image import BuildFailed, ImageFile, installed, write_image
 
-FILES = [Entry("app/program", content=b"print(1)\n", mode=0o755), Entry("etc/passwd", content=b"app\n")]
+FILES = [ImageFile("app/program", content=b"print(1)\n", mode=0o755), ImageFile("etc/passwd", content=b"app\n")]
 ABOUT = {"User": "1000:1000"}
 
 
@@ -38,7 +38,7 @@ def test_every_blob_is_what_its_name_says_and_the_layer_holds_the_files(tmp_path
 
 def test_an_image_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        write_image(tmp_path / "image", [[Entry("x", tmp_path / "nowhere")]], ABOUT)
+        write_image(tmp_path / "image", [[ImageFile("x", tmp_path / "nowhere")]], ABOUT)
     assert list(tmp_path.iterdir()) == []
 
 

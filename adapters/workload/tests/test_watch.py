@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from adapters.workload.tests.stage import member
-from mooring_adapter.world import Instance, Operation, Task, World
+from adapters.workload.tests.plan_driver import member
+from mooring_adapter.instance_view import Instance, InstanceView, Operation, Task
 from mooring_workload.catalog import manifest_of
 from mooring_workload.watch import WATCH_SECONDS, watch
 
@@ -17,7 +17,7 @@ def seen(*looks: Task, now: datetime = NOW, status: str = "ready", app: str = "h
     """What a watch says of one member after these looks."""
     one = member(0, status=status, health="healthy")
     instance = Instance(id="ins_1", status="running", app_slug=app)
-    return watch(World(instance=instance, manifest=manifest_of(app), members=[one], tasks=list(looks), now=now))
+    return watch(InstanceView(instance=instance, manifest=manifest_of(app), members=[one], tasks=list(looks), now=now))
 
 
 def look(type_: str, status: str, result: dict[str, Any] | None = None, **more: Any) -> Task:
@@ -71,15 +71,17 @@ def test_a_member_that_is_no_longer_there_is_not_looked_at() -> None:
 def test_what_was_seen_before_the_member_came_up_last_says_nothing() -> None:
     failed = look("probe.http", "failed", failure_code="probe_failed")
     one = member(0, status="ready", adapter_detail={"since": (NOW + timedelta(seconds=1)).isoformat()})
-    world = World(instance=Instance(id="ins_1"), manifest=manifest_of("hello"), members=[one], tasks=[failed], now=NOW)
-    assert watch(world).members == ()
-    assert len(watch(world).looks) == 1
+    view = InstanceView(
+        instance=Instance(id="ins_1"), manifest=manifest_of("hello"), members=[one], tasks=[failed], now=NOW
+    )
+    assert watch(view).members == ()
+    assert len(watch(view).looks) == 1
 
 
 def test_a_member_that_was_taken_back_from_a_drain_is_not_called_well() -> None:
     one = member(0, status="ready", adapter_detail={"quiet": "its program has ended (exited)"})
-    world = World(instance=Instance(id="ins_1"), manifest=manifest_of("hello"), members=[one], now=NOW)
-    (told,) = watch(world).members
+    view = InstanceView(instance=Instance(id="ins_1"), manifest=manifest_of("hello"), members=[one], now=NOW)
+    (told,) = watch(view).members
     assert (told.status, told.health) == ("degraded", "degraded")
     assert "reconcile" in (told.health_detail or "")
 
@@ -88,11 +90,15 @@ def test_while_somebody_is_at_work_nothing_is_seen() -> None:
     at_work = [Operation(id="opr_1", kind="restart")]
     failed = look("probe.http", "failed", failure_code="probe_failed")
     found = watch(
-        World(
-            instance=Instance(id="ins_1"), manifest=manifest_of("hello"), members=[member(0, status="ready")],
-            tasks=[failed], now=NOW, operations=at_work,
+        InstanceView(
+            instance=Instance(id="ins_1"),
+            manifest=manifest_of("hello"),
+            members=[member(0, status="ready")],
+            tasks=[failed],
+            now=NOW,
+            operations=at_work,
         )
-    )  # fmt: skip
+    )
     assert (found.members, found.looks) == ((), ())
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mooring_adapter.conformance import report
-from mooring_adapter.conformance.report import Verdict
+from mooring_adapter.conformance.report import PromiseResult
 from mooring_adapter.conformance.suite import ProfileRefused, chosen, play, promises, read_json, read_profile
 
 
@@ -55,12 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ProfileRefused as error:
         reader.error(str(error))
 
-    def tell(verdict: Verdict) -> None:
+    def tell(verdict: PromiseResult) -> None:
         report.told_progress(verdict, sys.stderr)
 
-    verdicts = play(command, profile, wanted, tell)
-    report.show(verdicts, command, json_wanted=given.json)
-    return 0 if report.conforms(verdicts) else 1
+    results = play(command, profile, wanted, tell)
+    report.show(results, command, json_wanted=given.json)
+    return 0 if report.conforms(results) else 1
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
 """The promises of an adapter, each with the scenario that shows whether it is kept: the plain ones.
 
-A scenario drives a `PlatformUnderTest`, waits for what has to come about, and raises `Broken` with the reason when a
+A scenario drives a `PlatformUnderTest`, waits for what must happen, and raises `PromiseBroken` with the reason when a
 promise is not kept. It knows nothing of how the platform is made, nor of the app beyond its manifest.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from mooring_adapter.conformance.under_test import (
-    Broken,
-    InstanceView,
-    MemberView,
-    OperationView,
+from mooring_adapter.conformance.platform_protocol import (
+    InstanceStatus,
+    MemberStatus,
+    OperationStatus,
     PlatformUnderTest,
-    TurnedAway,
+    PromiseBroken,
+    RefusedByPlatform,
 )
 
 Scenario = Callable[[PlatformUnderTest], None]
@@ -31,7 +31,7 @@ class Promise:
     """Why it does not concern this app, if it does not."""
 
 
-PLAIN: list[Promise] = []
+PLAIN_PROMISES: list[Promise] = []
 
 
 def promise(
@@ -40,7 +40,7 @@ def promise(
     *,
     needs: tuple[str, ...] = (),
     applies: Callable[[PlatformUnderTest], str | None] = lambda platform: None,
-    among: list[Promise] = PLAIN,
+    among: list[Promise] = PLAIN_PROMISES,
 ) -> Callable[[Scenario], Scenario]:
     """Enter a scenario into the list."""
 
@@ -54,11 +54,11 @@ def promise(
 # What scenarios share ------------------------------------------------------------------------------------------------
 
 
-def succeeded(platform: PlatformUnderTest, instance_id: str, operation_id: str) -> OperationView:
+def succeeded(platform: PlatformUnderTest, instance_id: str, operation_id: str) -> OperationStatus:
     """Wait for the end of an operation, which has to be a good one."""
     operation = platform.ended(instance_id, operation_id)
     if operation.status != "succeeded":
-        raise Broken(f"{operation.kind} ended as {operation.status}: {dict(operation.failure or {})}")
+        raise PromiseBroken(f"{operation.kind} ended as {operation.status}: {dict(operation.failure or {})}")
     check(platform)
     return operation
 
@@ -69,28 +69,28 @@ def deployed(platform: PlatformUnderTest, name: str, topology: dict[str, int] | 
     succeeded(platform, instance_id, platform.open_operation(instance_id, "deploy").id)
     seen = platform.instance(instance_id)
     if seen.status != "running":
-        raise Broken(f"after its deployment the instance is {seen.status}")
+        raise PromiseBroken(f"after its deployment the instance is {seen.status}")
     return instance_id
 
 
 def check(platform: PlatformUnderTest) -> None:
     """Nothing was seen that must not be."""
     if seen := platform.broken():
-        raise Broken("; ".join(dict.fromkeys(seen)))
+        raise PromiseBroken("; ".join(dict.fromkeys(seen)))
 
 
 def expect(holds: bool, otherwise: str) -> None:
     """What has to be so."""
     if not holds:
-        raise Broken(otherwise)
+        raise PromiseBroken(otherwise)
 
 
-def of_component(platform: PlatformUnderTest, instance_id: str, key: str) -> list[MemberView]:
+def of_component(platform: PlatformUnderTest, instance_id: str, key: str) -> list[MemberStatus]:
     """The members of a component."""
     return [each for each in platform.members(instance_id) if each.component_key == key]
 
 
-def all_ready(members: Iterable[MemberView]) -> bool:
+def all_ready(members: Iterable[MemberStatus]) -> bool:
     """Whether every one of them does its part."""
     return all(each.status == "ready" for each in members)
 
@@ -259,7 +259,7 @@ def acts(platform: PlatformUnderTest) -> None:
         expect(operation.output is not None, f"{name} has no output")
     try:
         unknown = platform.act(instance_id, "no.such.action", {})
-    except TurnedAway:
+    except RefusedByPlatform:
         return  # the platform knows the manifest; an adapter that is asked all the same has to refuse
     expect(platform.ended(instance_id, unknown).status == "failed", "an action that nobody knows did not fail")
 
@@ -291,8 +291,8 @@ def cancels(platform: PlatformUnderTest) -> None:
     expect(operation.status in ("cancelled", "failed"), f"it ended as {operation.status}")
 
 
-def failed_with(view: InstanceView | OperationView, code: str | None) -> bool:
+def failed_with(view: InstanceStatus | OperationStatus, code: str | None) -> bool:
     """Whether the failure has this code."""
-    if isinstance(view, InstanceView):
+    if isinstance(view, InstanceStatus):
         return view.failure_code == code
     return view.failure is not None and view.failure.get("code") == code

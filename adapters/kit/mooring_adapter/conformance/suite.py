@@ -6,18 +6,30 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mooring_adapter.conformance.bad_days import BAD, crashes
-from mooring_adapter.conformance.report import BROKEN, KEPT, NOT_PLAYED, Verdict
-from mooring_adapter.conformance.rules import components
-from mooring_adapter.conformance.scenarios import PLAIN, Promise
-from mooring_adapter.conformance.simulated import SimulatedPlatform
-from mooring_adapter.conformance.stand_in import find_program
-from mooring_adapter.conformance.under_test import Broken, NotReached, PlatformUnderTest, Profile
+from mooring_adapter.conformance.fake_program import find_program
+from mooring_adapter.conformance.fault_scenarios import FAULT_PROMISES, crashes
+from mooring_adapter.conformance.platform_protocol import (
+    ConditionNotReached,
+    PlatformUnderTest,
+    PromiseBroken,
+    SuiteProfile,
+)
+from mooring_adapter.conformance.platform_rules import components
+from mooring_adapter.conformance.report import BROKEN, KEPT, NOT_PLAYED, PromiseResult
+from mooring_adapter.conformance.scenarios import PLAIN_PROMISES, Promise
+from mooring_adapter.conformance.simulated_platform import SimulatedPlatform
 
 CRASH: Final = "crash"
 DETAILS: Final = (
-    "topology", "config", "actions", "grows", "patience_seconds", "busy_drain_seconds", "next_manifest", "stand_in",
-)  # fmt: skip
+    "topology",
+    "config",
+    "actions",
+    "grows",
+    "patience_seconds",
+    "busy_drain_seconds",
+    "next_manifest",
+    "stand_in",
+)
 
 SECONDS: Final = {"patience_seconds": 20.0, "busy_drain_seconds": 2.0}
 
@@ -29,10 +41,12 @@ class ProfileRefused(ValueError):
 def promises(*, every_crash: bool = False) -> list[Promise]:
     """All promises, in the order in which they are played."""
     crash = Promise(
-        CRASH, "Killed at any request of a deployment, another goes on from what was recorded.", crashes(every_crash),
+        CRASH,
+        "Killed at any request of a deployment, another goes on from what was recorded.",
+        crashes(every_crash),
         ("process",),
-    )  # fmt: skip
-    return [*PLAIN, *BAD, crash]
+    )
+    return [*PLAIN_PROMISES, *FAULT_PROMISES, crash]
 
 
 def chosen(known: Iterable[Promise], only: Sequence[str]) -> list[Promise]:
@@ -43,7 +57,7 @@ def chosen(known: Iterable[Promise], only: Sequence[str]) -> list[Promise]:
     return [each for each in listed if not only or each.key in only]
 
 
-def read_profile(manifest: dict[str, Any], given: dict[str, Any] | None = None) -> Profile:
+def read_profile(manifest: dict[str, Any], given: dict[str, Any] | None = None) -> SuiteProfile:
     """With what to play: sensible values out of the manifest, and those that are given instead."""
     details = given or {}
     if unknown := set(details) - set(DETAILS):
@@ -51,11 +65,11 @@ def read_profile(manifest: dict[str, Any], given: dict[str, Any] | None = None) 
     for name in ("app", "version", "artifacts"):
         if name not in manifest:
             raise ProfileRefused(f"the manifest has no `{name}`")
-    stand_in = details.get("stand_in", [])
-    if not isinstance(stand_in, list) or not all(isinstance(each, str) and each for each in stand_in):
+    fake_program = details.get("stand_in", [])
+    if not isinstance(fake_program, list) or not all(isinstance(each, str) and each for each in fake_program):
         raise ProfileRefused("`stand_in` is a program and its arguments, as a list of texts")
-    if stand_in and find_program(stand_in[0]) is None:
-        raise ProfileRefused(f"`stand_in`: there is no program {stand_in[0]!r}")
+    if fake_program and find_program(fake_program[0]) is None:
+        raise ProfileRefused(f"`stand_in`: there is no program {fake_program[0]!r}")
     patience, busy_drain = (float(details.get(name, usual)) for name, usual in SECONDS.items())
     if not 0 < busy_drain < patience:
         raise ProfileRefused(
@@ -64,7 +78,7 @@ def read_profile(manifest: dict[str, Any], given: dict[str, Any] | None = None) 
     parts = components(manifest)
     topology = {each["key"]: max(each.get("min_count", 0), 1) for each in parts}
     room = [each["key"] for each in parts if each["max_count"] >= topology[each["key"]] + 3]
-    return Profile(
+    return SuiteProfile(
         manifest=manifest,
         next_manifest=details.get("next_manifest") or {**manifest, "version": next_version(manifest["version"])},
         topology=details.get("topology", topology),
@@ -73,7 +87,7 @@ def read_profile(manifest: dict[str, Any], given: dict[str, Any] | None = None) 
         grows=details.get("grows", room[-1] if room else ""),
         patience_seconds=patience,
         busy_drain_seconds=busy_drain,
-        stand_in=tuple(stand_in),
+        fake_program=tuple(fake_program),
     )
 
 
@@ -95,35 +109,35 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def play(
-    command: Sequence[str], profile: Profile, wanted: Sequence[Promise], tell: Callable[[Verdict], None]
-) -> list[Verdict]:
+    command: Sequence[str], profile: SuiteProfile, wanted: Sequence[Promise], tell: Callable[[PromiseResult], None]
+) -> list[PromiseResult]:
     """Play the promises; each verdict is told as soon as it is known."""
     platform = SimulatedPlatform(command, profile)
-    verdicts = []
+    results = []
     try:
         for each in wanted:
-            verdict = judged(platform, each)
+            verdict = check_promise(platform, each)
             tell(verdict)
-            verdicts.append(verdict)
+            results.append(verdict)
             platform.clear()
     finally:
         platform.close()
-    return verdicts
+    return results
 
 
-def judged(platform: PlatformUnderTest, each: Promise) -> Verdict:
+def check_promise(platform: PlatformUnderTest, each: Promise) -> PromiseResult:
     """Play one promise."""
     begun = time.monotonic()
     why_not = each.applies(platform) or next(
         (f"this platform cannot play {need}" for need in each.needs if not platform.can(need)), None
     )
     if why_not is not None:
-        return Verdict(each.key, each.sentence, NOT_PLAYED, 0.0, why_not)
+        return PromiseResult(each.key, each.sentence, NOT_PLAYED, 0.0, why_not)
     try:
         platform.start_adapter()
         each.scenario(platform)
-        return Verdict(each.key, each.sentence, KEPT, time.monotonic() - begun)
-    except (Broken, NotReached) as error:
+        return PromiseResult(each.key, each.sentence, KEPT, time.monotonic() - begun)
+    except (PromiseBroken, ConditionNotReached) as error:
         seen = platform.broken()
         reason = f"{error} (seen: {'; '.join(dict.fromkeys(seen))})" if seen else str(error)
         if not platform.adapter.is_alive:
@@ -132,4 +146,4 @@ def judged(platform: PlatformUnderTest, each: Promise) -> Verdict:
         # What one scenario left behind in the process must not spoil the next.
         platform.faults.clear()
         platform.kill_adapter()
-        return Verdict(each.key, each.sentence, BROKEN, time.monotonic() - begun, reason, lines)
+        return PromiseResult(each.key, each.sentence, BROKEN, time.monotonic() - begun, reason, lines)

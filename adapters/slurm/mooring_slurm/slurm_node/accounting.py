@@ -15,9 +15,9 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .asking import Deadline, Slurm, Trouble, await_port, code_of, read_input, sentence_of
 from .nodes import all_jobs
-from .reading import OVER, Job
+from .parsing import OVER, Job
+from .slurm_commands import Deadline, SlurmCommands, VerbFailed, await_port, code_of, read_input, sentence_of
 
 OWN_ACCOUNT = "project"
 JOBS_OF_ATTACHED = 2_500
@@ -30,13 +30,13 @@ MARK = "associations"
 Answer = dict[str, Any]
 
 
-def serve_database(slurm: Slurm) -> Answer:
+def serve_database(slurm: SlurmCommands) -> Answer:
     """Become the database server; where there is no database yet, make one."""
     install_database(slurm)
     os.execvpe("mariadbd", ["mariadbd", f"--defaults-file={slurm.below('etc', 'mariadb.conf')}"], slurm.environment)
 
 
-def install_database(slurm: Slurm) -> Answer:
+def install_database(slurm: SlurmCommands) -> Answer:
     """Make the system's tables, whole or not at all: a half made directory has no mark and is made anew."""
     mark = slurm.below("database", "made")
     if os.path.exists(mark):
@@ -44,14 +44,18 @@ def install_database(slurm: Slurm) -> Answer:
     slurm.ask("rm", "-rf", slurm.below("database", "data"))
     defaults = slurm.below("etc", "mariadb.conf")
     slurm.ask(
-        "mariadb-install-db", f"--defaults-file={defaults}", "--user=root", "--skip-test-db", "--skip-name-resolve",
+        "mariadb-install-db",
+        f"--defaults-file={defaults}",
+        "--user=root",
+        "--skip-test-db",
+        "--skip-name-resolve",
         "--auth-root-authentication-method=socket",
-    )  # fmt: skip
+    )
     _touch(mark)
     return {"made": True}
 
 
-def await_database(slurm: Slurm, seconds: float) -> Answer:
+def await_database(slurm: SlurmCommands, seconds: float) -> Answer:
     """Wait until the database answers; it is made and served by its service."""
     defaults = slurm.below("etc", "mariadb.conf")
     said = [""]
@@ -68,7 +72,7 @@ def await_database(slurm: Slurm, seconds: float) -> Answer:
     return {"database": "up"}
 
 
-def gate(slurm: Slurm, given: dict[str, Any], seconds: float) -> Answer:
+def gate(slurm: SlurmCommands, given: dict[str, Any], seconds: float) -> Answer:
     """Let the cluster take work: who may work is known first, then the controller answers, then it is looked at."""
     deadline = Deadline(seconds)
     users = [_word(each) for each in given.get("users", [])]
@@ -103,11 +107,11 @@ def gate(slurm: Slurm, given: dict[str, Any], seconds: float) -> Answer:
 def _word(value: object) -> str:
     """One name: sacctmgr would take lists, and a line of /etc/passwd has its own signs."""
     if not isinstance(value, str) or not NAME.fullmatch(value):
-        raise Trouble("usage", f"{value!r} is no name of an account or a user")
+        raise VerbFailed("usage", f"{value!r} is no name of an account or a user")
     return value
 
 
-def ledgers(slurm: Slurm, users: list[str]) -> None:
+def ledgers(slurm: SlurmCommands, users: list[str]) -> None:
     """A place for each user in which what he submitted is kept."""
     for name in users:
         user = _known_here(name)
@@ -117,7 +121,7 @@ def ledgers(slurm: Slurm, users: list[str]) -> None:
         os.chown(place, user.pw_uid, user.pw_gid)
 
 
-def _partitions(slurm: Slurm, deadline: Deadline) -> dict[str, str]:
+def _partitions(slurm: SlurmCommands, deadline: Deadline) -> dict[str, str]:
     """The partitions and whether they take jobs, as soon as the controller answers."""
 
     def look() -> dict[str, str] | None:
@@ -125,19 +129,19 @@ def _partitions(slurm: Slurm, deadline: Deadline) -> dict[str, str]:
         if done.returncode == 0:
             return dict(line.split("|", 1) for line in done.stdout.splitlines() if "|" in line)
         if code_of(done.stderr) not in ("controller_down", "slurm_refused"):
-            raise Trouble(code_of(done.stderr), f"sinfo: {sentence_of(done)}")
+            raise VerbFailed(code_of(done.stderr), f"sinfo: {sentence_of(done)}")
         return None
 
     return deadline.wait(look, lambda: "the controller does not answer")
 
 
-def _unknown(slurm: Slurm, users: list[str]) -> list[str]:
+def _unknown(slurm: SlurmCommands, users: list[str]) -> list[str]:
     """The users of which the controller's own list of associations does not know the number yet."""
     told = slurm.ask("scontrol", "--oneliner", "show", "assoc_mgr", f"users={','.join(users)}", "flags=assoc")
     return [name for name in users if f"UserName={name}({_known_here(name).pw_uid})" not in told]
 
 
-def _await_accounting(slurm: Slurm, deadline: Deadline) -> set[str]:
+def _await_accounting(slurm: SlurmCommands, deadline: Deadline) -> set[str]:
     """Wait for the accounting; the clusters that it knows."""
     address, port = slurm.setting("AccountingStorageHost") or "", int(slurm.setting("AccountingStoragePort") or 6819)
     await_port(address, port, deadline, "slurmdbd")
@@ -149,7 +153,7 @@ def _await_accounting(slurm: Slurm, deadline: Deadline) -> set[str]:
     return deadline.wait(look, lambda: "slurmdbd does not answer")
 
 
-def _associate(slurm: Slurm, wanted: Mapping[str, list[str]]) -> list[str]:
+def _associate(slurm: SlurmCommands, wanted: Mapping[str, list[str]]) -> list[str]:
     """Have accounts, each with its users; what is there already is not touched. The accounts that are new."""
     known = _associations(slurm)
     if made := [each for each in wanted if (each, "") not in known]:
@@ -160,30 +164,30 @@ def _associate(slurm: Slurm, wanted: Mapping[str, list[str]]) -> list[str]:
     return made
 
 
-def _bound(slurm: Slurm, accounts: list[str], jobs: int) -> None:
+def _bound(slurm: SlurmCommands, accounts: list[str], jobs: int) -> None:
     """How many jobs that wait or run each of these accounts may have."""
     if not accounts:
         return
     words = ("modify", "account", ",".join(accounts), "set", f"GrpSubmitJobs={jobs}")
     done = slurm.say("sacctmgr", "--immediate", *words)
     if done.returncode != 0 and not any(each in done.stdout + done.stderr for each in NOTHING_NEW):
-        raise Trouble(code_of(done.stderr), f"sacctmgr: {sentence_of(done)}")
+        raise VerbFailed(code_of(done.stderr), f"sacctmgr: {sentence_of(done)}")
 
 
-def _associations(slurm: Slurm) -> set[tuple[str, str]]:
+def _associations(slurm: SlurmCommands) -> set[tuple[str, str]]:
     """Which accounts there are, with an empty user, and who is in them."""
     told = slurm.ask("sacctmgr", "-n", "-P", "list", "associations", "format=account,user")
     return {(line.partition("|")[0], line.partition("|")[2]) for line in told.split()}
 
 
-def _ensure(slurm: Slurm, noun: str, names: list[str], *words: str) -> None:
+def _ensure(slurm: SlurmCommands, noun: str, names: list[str], *words: str) -> None:
     """Add something to the accounting; that it is there is as good."""
     done = slurm.say("sacctmgr", "--immediate", "add", noun, ",".join(names), *words)
     if done.returncode != 0 and not any(each in done.stdout + done.stderr for each in NOTHING_NEW):
-        raise Trouble(code_of(done.stderr), f"sacctmgr: {sentence_of(done)}")
+        raise VerbFailed(code_of(done.stderr), f"sacctmgr: {sentence_of(done)}")
 
 
-def account_add(slurm: Slurm, given: dict[str, Any], seconds: float) -> Answer:
+def account_add(slurm: SlurmCommands, given: dict[str, Any], seconds: float) -> Answer:
     """An account with its user, who may submit when this has ended well."""
     account, user = _word(given["account"]), _word(given["user"])
     ledgers(slurm, [user])
@@ -195,7 +199,7 @@ def account_add(slurm: Slurm, given: dict[str, Any], seconds: float) -> Answer:
     return {"account": account, "user": user}
 
 
-def account_close(slurm: Slurm, given: dict[str, Any], end_jobs: bool) -> Answer:
+def account_close(slurm: SlurmCommands, given: dict[str, Any], end_jobs: bool) -> Answer:
     """No new work for an account; its jobs go on, or are ended."""
     account = _word(given["account"])
     _bound(slurm, [account], 0)
@@ -205,12 +209,12 @@ def account_close(slurm: Slurm, given: dict[str, Any], end_jobs: bool) -> Answer
     return {"jobs": [job["id"] for job in _open(slurm, account)][:500]}
 
 
-def account_remove(slurm: Slurm, given: dict[str, Any]) -> Answer:
+def account_remove(slurm: SlurmCommands, given: dict[str, Any]) -> Answer:
     """Take an account and its user out; refused while it has jobs."""
     account, user = _word(given["account"]), _word(given["user"])
     jobs = [job["id"] for job in _open(slurm, account)][:500]
     if jobs:
-        raise Trouble("busy", f"jobs of {account} are there: {', '.join(jobs[:20])}", jobs=jobs)
+        raise VerbFailed("busy", f"jobs of {account} are there: {', '.join(jobs[:20])}", jobs=jobs)
     known = _associations(slurm)
     if (account, user) in known:
         others = any(name == user and each != account for each, name in known)
@@ -220,7 +224,7 @@ def account_remove(slurm: Slurm, given: dict[str, Any]) -> Answer:
     return {"removed": (account, "") in known}
 
 
-def _open(slurm: Slurm, account: str) -> list[Job]:
+def _open(slurm: SlurmCommands, account: str) -> list[Job]:
     return [job for job in all_jobs(slurm) if job.get("account") == account and job["state"] not in OVER]
 
 
@@ -230,10 +234,10 @@ def users(given: dict[str, Any]) -> Answer:
     for each in given.get("users", []):
         name, uid = _word(each["name"]), int(each["uid"])
         if not FIRST_UID <= uid <= LAST_UID:
-            raise Trouble("usage", f"{name}: a user's number is between {FIRST_UID} and {LAST_UID}")
+            raise VerbFailed("usage", f"{name}: a user's number is between {FIRST_UID} and {LAST_UID}")
         found = _user(name, uid, made)
         if found.pw_uid != uid:
-            raise Trouble("user_differs", f"{name} has the number {found.pw_uid} here, and {uid} is asked for")
+            raise VerbFailed("user_differs", f"{name} has the number {found.pw_uid} here, and {uid} is asked for")
         os.makedirs(found.pw_dir, 0o700, exist_ok=True)
         os.chown(found.pw_dir, uid, found.pw_gid)
         os.chmod(found.pw_dir, 0o700)  # users may be of several projects, and jobs write their output there
@@ -251,7 +255,7 @@ def user_end(given: dict[str, Any]) -> Answer:
     except KeyError:
         return {"user": name}
     if user.pw_uid < FIRST_UID:
-        raise Trouble("usage", f"{name} is a user of the system")
+        raise VerbFailed("usage", f"{name} is a user of the system")
     child = os.fork()
     if child == 0:
         try:
@@ -265,7 +269,7 @@ def user_end(given: dict[str, Any]) -> Answer:
             os._exit(1)
         os._exit(0)
     if os.waitpid(child, 0)[1] != 0:
-        raise Trouble("not_ended", f"what {name} runs here could not be ended")
+        raise VerbFailed("not_ended", f"what {name} runs here could not be ended")
     return {"user": name}
 
 
@@ -278,7 +282,7 @@ def _known_here(name: str) -> pwd.struct_passwd:
     try:
         return pwd.getpwnam(name)
     except KeyError:
-        raise Trouble("no_user", f"there is no user {name} in this sandbox") from None
+        raise VerbFailed("no_user", f"there is no user {name} in this sandbox") from None
 
 
 def _user(name: str, uid: int, made: list[str]) -> pwd.struct_passwd:
@@ -297,7 +301,7 @@ def _user(name: str, uid: int, made: list[str]) -> pwd.struct_passwd:
             return pwd.getpwnam(name)
 
 
-VERBS: Mapping[str, Callable[[Slurm, Namespace], Answer]] = {
+VERBS: Mapping[str, Callable[[SlurmCommands, Namespace], Answer]] = {
     "serve-database": lambda slurm, given: serve_database(slurm),
     "database": lambda slurm, given: await_database(slurm, given.seconds or 60.0),
     "gate": lambda slurm, given: gate(slurm, read_input(), given.seconds or 60.0),

@@ -9,9 +9,8 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .asking import Deadline, Slurm, Trouble, code_of, sentence_of
-from .ledger import ended_since, fitted
-from .reading import (
+from .job_completions import ended_since, fitted
+from .parsing import (
     OVER,
     WAITING,
     Job,
@@ -22,6 +21,7 @@ from .reading import (
     nodes_of,
     release_of,
 )
+from .slurm_commands import Deadline, SlurmCommands, VerbFailed, code_of, sentence_of
 
 OWN = "mooring:"
 PROOF = "mooring-proof"
@@ -40,30 +40,30 @@ TAKEN = frozenset({"ALLOCATED", "MIXED"})
 Answer = dict[str, Any]
 
 
-def node_named(slurm: Slurm, name: str, jobs: list[Job] | None = None) -> Node | None:
+def node_named(slurm: SlurmCommands, name: str, jobs: list[Job] | None = None) -> Node | None:
     """One node, as Slurm sees it; None where it knows none of that name."""
     done = slurm.say("scontrol", "--oneliner", "--detail", "show", "node", name)
     if done.returncode != 0:
         if code_of(done.stdout + done.stderr) == "not_found":
             return None
-        raise Trouble(code_of(done.stderr), f"scontrol: {sentence_of(done)}")
+        raise VerbFailed(code_of(done.stderr), f"scontrol: {sentence_of(done)}")
     return next(iter(nodes_of(done.stdout, jobs or ())), None)
 
 
-def existing(slurm: Slurm, name: str) -> Node:
+def existing(slurm: SlurmCommands, name: str) -> Node:
     """One node that has to be there."""
     found = node_named(slurm, name)
     if found is None:
-        raise Trouble("not_found", f"Slurm knows no node {name}")
+        raise VerbFailed("not_found", f"Slurm knows no node {name}")
     return found
 
 
-def all_jobs(slurm: Slurm) -> list[Job]:
+def all_jobs(slurm: SlurmCommands) -> list[Job]:
     """Every job that the controller remembers."""
     return jobs_of(slurm.ask("squeue", "--json"))
 
 
-def await_node(slurm: Slurm, name: str, seconds: float) -> Answer:
+def await_node(slurm: SlurmCommands, name: str, seconds: float) -> Answer:
     """Wait until a node is registered and answers."""
     deadline = Deadline(seconds)
     slurm.await_controller(deadline)
@@ -76,7 +76,7 @@ def await_node(slurm: Slurm, name: str, seconds: float) -> Answer:
     return {"node": deadline.wait(look, lambda: f"{name} {_told(seen[0])}")}
 
 
-def prove(slurm: Slurm, name: str | None, count: int, seconds: float) -> Answer:
+def prove(slurm: SlurmCommands, name: str | None, count: int, seconds: float) -> Answer:
     """Have a job run end to end: submitted, started, over, and accounted where jobs are.
 
     Everything that is not there yet is waited for. A node that other jobs have taken first is proven by them. A proof
@@ -88,7 +88,7 @@ def prove(slurm: Slurm, name: str | None, count: int, seconds: float) -> Answer:
     words += ["--chdir=/tmp", "--ntasks-per-node=1", "--cpus-per-task=1"]
     words += [f"--nodelist={name}", "--nodes=1"] if name else [f"--nodes={count}"]
     said = [""]
-    daemon = Daemon(slurm, name) if name else None
+    daemon = DaemonWatch(slurm, name) if name else None
 
     def attempt() -> Answer | None:
         done = slurm.say(*words, "sh", "-c", 'echo "$SLURM_JOB_ID $SLURMD_NODENAME"')
@@ -97,7 +97,7 @@ def prove(slurm: Slurm, name: str | None, count: int, seconds: float) -> Answer:
             return {"job": told[0][0], "how": "proof", "nodes": sorted(each[1] for each in told), "accounted": None}
         said[0] = sentence_of(done)
         if code_of(done.stderr) not in NOT_YET:
-            raise Trouble(code_of(done.stderr), f"srun: {said[0]}")
+            raise VerbFailed(code_of(done.stderr), f"srun: {said[0]}")
         if daemon is not None:
             daemon.look(time.monotonic())
         return _others(slurm, name) if name else None
@@ -108,17 +108,17 @@ def prove(slurm: Slurm, name: str | None, count: int, seconds: float) -> Answer:
     return answer
 
 
-class Daemon:
+class DaemonWatch:
     """The slurmd beside the one who asks: whether it stays up, or ends as often as it is started."""
 
-    def __init__(self, slurm: Slurm, node: str) -> None:
+    def __init__(self, slurm: SlurmCommands, node: str) -> None:
         self._words = {b"-N", node.encode(), slurm.conf.encode()}
         self._node = node
         self._pid = 0
         self._up_at: float | None = None
 
     def look(self, now: float) -> None:
-        """Trouble where no slurmd was up since a while; one that is seen twice in a row is up.
+        """VerbFailed where no slurmd was up since a while; one that is seen twice in a row is up.
 
         The while begins at the first look: what was before it nobody has seen, however long the first proof took.
         """
@@ -127,7 +127,7 @@ class Daemon:
             self._up_at = now
         self._pid = pid
         if now - self._up_at > DAEMON_SECONDS:
-            raise Trouble("daemon_down", f"the slurmd of {self._node} does not stay up")
+            raise VerbFailed("daemon_down", f"the slurmd of {self._node} does not stay up")
 
     def _is_it(self, pid: int) -> bool:
         try:
@@ -138,7 +138,7 @@ class Daemon:
         return words[0].rpartition(b"/")[2] == b"slurmd" and self._words <= set(words)
 
 
-def _others(slurm: Slurm, name: str) -> Answer | None:
+def _others(slurm: SlurmCommands, name: str) -> Answer | None:
     """A job of somebody else that runs on a node, as its proof; where jobs are private, the node's state tells it."""
     answer = {"how": "other", "nodes": [name], "accounted": None}
     if running := slurm.say("squeue", "-h", "-t", "RUNNING", "-w", name, "-o", "%A").stdout.split():
@@ -149,7 +149,7 @@ def _others(slurm: Slurm, name: str) -> Answer | None:
     return answer if TAKEN & set(node["state"]) else None
 
 
-def _accounted(slurm: Slurm, job_id: str, deadline: Deadline) -> bool:
+def _accounted(slurm: SlurmCommands, job_id: str, deadline: Deadline) -> bool:
     def look() -> bool | None:
         done = slurm.say("sacct", "-n", "-P", "-X", "-j", job_id, "-o", "State")
         return True if done.stdout.strip() == "COMPLETED" else None
@@ -157,7 +157,7 @@ def _accounted(slurm: Slurm, job_id: str, deadline: Deadline) -> bool:
     return deadline.wait(look, lambda: f"job {job_id} ran, and is not in the accounting")
 
 
-def _where(slurm: Slurm, name: str | None) -> str:
+def _where(slurm: SlurmCommands, name: str | None) -> str:
     if name:
         return f"{name} {_told(node_named(slurm, name))}"
     nodes = nodes_of(slurm.say("scontrol", "--oneliner", "--detail", "show", "node").stdout)
@@ -171,7 +171,7 @@ def _told(node: Node | None) -> str:
     return f"is {'+'.join(node['state'])}{why}"
 
 
-def quiet(slurm: Slurm, name: str, seconds: float) -> Answer:
+def quiet(slurm: SlurmCommands, name: str, seconds: float) -> Answer:
     """That a node takes no new jobs and has none; looked at until it is so, or the time is over."""
     deadline = Deadline(seconds)
     while True:
@@ -181,18 +181,19 @@ def quiet(slurm: Slurm, name: str, seconds: float) -> Answer:
         if deadline.is_over:
             jobs = _jobs_on(slurm, name)
             held = f"jobs {', '.join(job['id'] for job in jobs)}" if jobs else "nothing that is listed"
-            raise Trouble("not_quiet", f"{name} {_told(node)}; held by {held}", quiet=False, node=node, jobs=jobs)
+            raise VerbFailed("not_quiet", f"{name} {_told(node)}; held by {held}", quiet=False, node=node, jobs=jobs)
         time.sleep(0.1)
 
 
-def _jobs_on(slurm: Slurm, name: str) -> list[Job]:
+def _jobs_on(slurm: SlurmCommands, name: str) -> list[Job]:
     return [
-        job for job in all_jobs(slurm)
+        job
+        for job in all_jobs(slurm)
         if name in job.get("nodes", ()) and job["state"] not in OVER and job["state"] not in WAITING
-    ][:50]  # fmt: skip
+    ][:50]
 
 
-def drain(slurm: Slurm, name: str, owner: str, reason: str) -> Answer:
+def drain(slurm: SlurmCommands, name: str, owner: str, reason: str) -> Answer:
     """No new jobs for a node, in somebody's name; another's drain stays as it is, one's own has this reason."""
     node = existing(slurm, name)
     told = f"{OWN}{owner}: {' '.join(reason.split())}"[:REASON_LENGTH_MAX]
@@ -204,7 +205,7 @@ def drain(slurm: Slurm, name: str, owner: str, reason: str) -> Answer:
     return {"node": existing(slurm, name), "changed": True, "foreign": None}
 
 
-def resume(slurm: Slurm, name: str, owner: str) -> Answer:
+def resume(slurm: SlurmCommands, name: str, owner: str) -> Answer:
     """Jobs again for a node, if it was drained in this name."""
     node = existing(slurm, name)
     if "DRAIN" not in node["state"] or (foreign := _foreign(node, owner)) is not None:
@@ -220,7 +221,7 @@ def _foreign(node: Node, owner: str) -> str | None:
     return None if reason.startswith(f"{OWN}{owner}:") else reason or "no reason is told"
 
 
-def delete(slurm: Slurm, name: str, owner: str, gone: bool) -> Answer:
+def delete(slurm: SlurmCommands, name: str, owner: str, gone: bool) -> Answer:
     """Take a node out of the cluster; one that has jobs only if its machine is gone, which ends them."""
     node = node_named(slurm, name)
     if node is None:
@@ -231,21 +232,21 @@ def delete(slurm: Slurm, name: str, owner: str, gone: bool) -> Answer:
         slurm.ask("scontrol", "update", f"nodename={name}", "state=down", f"reason={OWN}{owner}: gone")
     elif is_busy(node):
         jobs = _jobs_on(slurm, name)
-        raise Trouble("busy", f"jobs run on {name}: {', '.join(job['id'] for job in jobs)}", jobs=jobs)
+        raise VerbFailed("busy", f"jobs run on {name}: {', '.join(job['id'] for job in jobs)}", jobs=jobs)
 
     def look() -> bool | None:
         done = slurm.say("scontrol", "delete", f"nodename={name}")
         if done.returncode == 0 or code_of(done.stderr + done.stdout) == "not_found":
             return True
         if not gone:
-            raise Trouble("busy", f"scontrol: {sentence_of(done)}", jobs=_jobs_on(slurm, name))
+            raise VerbFailed("busy", f"scontrol: {sentence_of(done)}", jobs=_jobs_on(slurm, name))
         return None
 
     Deadline(GONE_SECONDS).wait(look, lambda: f"{name} cannot be deleted: it {_told(node_named(slurm, name))}")
     return {"deleted": True, "jobs": ended}
 
 
-def look(slurm: Slurm, ended_after: str | None, nodes_after: str | None) -> Answer:
+def look(slurm: SlurmCommands, ended_after: str | None, nodes_after: str | None) -> Answer:
     """All that is seen of the cluster at one moment, bounded; `ended_until` is where the next look goes on."""
     now = int(time.time())
     text = slurm.ask("squeue", "--json")
@@ -278,13 +279,13 @@ def _running_first(job: Job) -> tuple[bool, int]:
 
 
 def _name(given: Namespace) -> str:
-    """The name of one node: Slurm would also take lists and ALL."""
+    """The name of one node: SlurmCommands would also take lists and ALL."""
     if not given.node or not ONE_NODE.fullmatch(given.node) or given.node.lower() == "all":
-        raise Trouble("usage", "say which node, and one alone: --node")
+        raise VerbFailed("usage", "say which node, and one alone: --node")
     return str(given.node)
 
 
-VERBS: Mapping[str, Callable[[Slurm, Namespace], Answer]] = {
+VERBS: Mapping[str, Callable[[SlurmCommands, Namespace], Answer]] = {
     "await-node": lambda slurm, given: await_node(slurm, _name(given), given.seconds or 60.0),
     "prove": lambda slurm, given: prove(
         slurm, _name(given) if given.node else None, given.nodes, given.seconds or 60.0

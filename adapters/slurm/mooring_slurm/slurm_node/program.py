@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from . import VERSION
-from .asking import Deadline, Slurm, Trouble
+from .slurm_commands import Deadline, SlurmCommands, VerbFailed
 
 ANSWER_BYTES_MAX = 60_000
 ANSWER_SECONDS = 5.0
@@ -31,7 +31,7 @@ class _Reader(argparse.ArgumentParser):
     """Wrong words are told as everything else is."""
 
     def error(self, message: str) -> Any:
-        raise Trouble("usage", message)
+        raise VerbFailed("usage", message)
 
 
 def _words() -> _Reader:
@@ -57,7 +57,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Do one verb; the exit code."""
     try:
         _tell(_done(_words().parse_args(words)))
-    except Trouble as trouble:
+    except VerbFailed as trouble:
         _tell({"error": {"code": trouble.code, "detail": trouble.detail}, **trouble.more})
         print(trouble.detail, file=sys.stderr)
         return 2 if trouble.code == "usage" else 1
@@ -72,7 +72,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _done(given: argparse.Namespace) -> Answer:
     if given.verb == "version":
         return {"version": VERSION}
-    slurm = Slurm(given.home)
+    slurm = SlurmCommands(given.home)
     if MODULE_OF[given.verb] != "accounting":
         slurm.await_controller(Deadline(given.seconds or ANSWER_SECONDS))
     module = import_module(f".{MODULE_OF[given.verb]}", __package__)

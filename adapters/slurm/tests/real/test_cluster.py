@@ -1,6 +1,6 @@
 """The node program on real Slurm: one cluster with accounting, in two sandboxes, for all of these tests in their order.
 
-GPUs are simulated devices: Slurm schedules and hands them out for real, and nothing computes on them.
+GPUs are simulated devices: SlurmCommands schedules and hands them out for real, and nothing computes on them.
 """
 
 import asyncio
@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from adapters.slurm.tests.real.scene import GO, PATIENCE_SECONDS, WAITS, Scene, until
-from adapters.slurm.tests.real.standing import RealCluster
+from adapters.slurm.tests.real.cluster_driver import GO, PATIENCE_SECONDS, WAITS, Scene, until
+from adapters.slurm.tests.real.real_cluster import RealCluster
 from agent.tests.namespace.standing import left_of
-from mooring_adapter import Instance, World
+from mooring_adapter import Instance, InstanceView
 from mooring_adapter import Member as Standing
 from mooring_agent.hosts.namespace import NamespaceHost
 from mooring_slurm import daemons
 from mooring_slurm.catalog import manifest_of
-from mooring_slurm.config import Config
+from mooring_slurm.launch_config import LaunchConfig
 from mooring_slurm.layout import SLURMCTLD, SLURMD
 from mooring_slurm.usage import usage_of
 from mooring_slurm.watch import forgets
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
     """A cluster with accounting, while somebody submits from the first moment on; taken away without a trace."""
     host = NamespaceHost(tmp_path_factory.mktemp("slurm") / "state", "nod_slurm")
-    cluster = RealCluster(host, Config(gpu_type="sim", accounting=True, users=("app", "alice")))
+    cluster = RealCluster(host, LaunchConfig(gpu_type="sim", accounting=True, users=("app", "alice")))
     try:
         await asyncio.gather(cluster.sandbox("alc_1", 5), cluster.sandbox("alc_2", 6))
         controller = await cluster.controller()
@@ -104,13 +104,16 @@ async def test_simulated_gpus_are_handed_out_once_and_the_third_job_waits(scene:
     assert job["why_text"].startswith("It waits until enough")
     given = [(found[each]["batch_host"], await scene.output(found[each])) for each in jobs]
     assert sorted(given) == [
-        ("hpc-worker-0", "/home/app gpus 0\n"), ("hpc-worker-0", "/home/app gpus 1\n"),
-        ("hpc-worker-1", "/home/app gpus 0\n"), ("hpc-worker-1", "/home/app gpus 1\n"),
-    ]  # fmt: skip
+        ("hpc-worker-0", "/home/app gpus 0\n"),
+        ("hpc-worker-0", "/home/app gpus 1\n"),
+        ("hpc-worker-1", "/home/app gpus 0\n"),
+        ("hpc-worker-1", "/home/app gpus 1\n"),
+    ]
     nodes = (await scene.ask("look"))["nodes"]
     assert {each["name"]: (each["gpus"], each["gpus_used"], each["jobs"]) for each in nodes} == {
-        "hpc-worker-0": (2, 2, 2), "hpc-worker-1": (2, 2, 2),
-    }  # fmt: skip
+        "hpc-worker-0": (2, 2, 2),
+        "hpc-worker-1": (2, 2, 2),
+    }
     await scene.let_go(*keys, "g5")
     await scene.jobs_when([*jobs, waits], "COMPLETED")
 
@@ -192,8 +195,9 @@ async def test_an_array_is_over_when_its_last_task_is_and_names_the_tasks_that_f
     await scene.let_go("t3")
     half = await array_when(("FAILED", 1), ("RUNNING", 2), ("PENDING", 1))
     assert (half["over_count"], half["failed"]) == (
-        1, [{"array": f"{job_id}_3", "state": "FAILED", "exit_code": 3}],
-    )  # fmt: skip
+        1,
+        [{"array": f"{job_id}_3", "state": "FAILED", "exit_code": 3}],
+    )
     await scene.ask("cancel", "--job", f"{job_id}_6")  # one that waits
     await scene.let_go("t0", "t5")
     over = await array_when(("COMPLETED", 1), ("FAILED", 2), ("CANCELLED", 1))
@@ -284,7 +288,7 @@ async def test_a_job_that_is_requeued_while_it_runs_is_metered_twice_once_for_ea
     await scene.job_when(job_id, "CANCELLED")
     told = await until(lambda: _attempts(scene, job_id, mark, 2))
     assert [(each["state"], each["gpus"]) for each in told] == [("PENDING", 1), ("CANCELLED", 1)]
-    used = usage_of(World(instance=Instance(id="ins_one"), manifest=manifest_of()), {"ended": [*told, *told]})
+    used = usage_of(InstanceView(instance=Instance(id="ins_one"), manifest=manifest_of()), {"ended": [*told, *told]})
     assert len({each.record_id for each in used if each.unit == "job_hours"}) == 2
     assert len({each.record_id for each in used if each.unit == "gpu_hours"}) == 2
 
@@ -341,7 +345,7 @@ async def _forgotten(scene: Scene) -> list[tuple[str, ...]] | None:
         Standing(id=each.name, name=each.name, component_key="worker" if each.worker else "controller", status="ready")
         for each in (scene.controller, scene.first, scene.second)
     )
-    here = World(instance=Instance(id="ins_one", name="hpc"), members=[head, *workers])
+    here = InstanceView(instance=Instance(id="ins_one", name="hpc"), members=[head, *workers])
     found = forgets(here, head, seen)
     return [tuple(each.arguments["argv"][-6:]) for each in found] or None
 

@@ -1,0 +1,116 @@
+"""Simulated nodes: they do every task at once and in memory, unless a scenario wants them to behave badly.
+
+Nothing runs. What a task would start is noted under its member, so that a second start, a stop of what does not run and
+a probe of nothing can be told from what is right.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from mooring_adapter.conformance.fake_program import FakeProgram, FakeProgramFailed, TaskOutcome
+from mooring_adapter.conformance.fake_records import OPENING, FakeMember, FakeTask
+
+OBSERVING: Final = frozenset({"probe.tcp", "probe.http", "probe.exec", "process.run", "service.inspect", "log.read"})
+"""Tasks by which an adapter can see whether a member is quiet."""
+
+
+def is_observing(task: FakeTask) -> bool:
+    """Whether a task only looks."""
+    inspects = task.type == "container.control" and task.arguments.get("action") == "inspect"
+    return inspects or task.type in OBSERVING
+
+
+Behaviour = Callable[[FakeTask, FakeMember], TaskOutcome | None]
+"""Decides for a task: an outcome, or None for "as usual"."""
+
+
+@dataclass(slots=True)
+class FakeNodes:
+    """All simulated nodes of a platform."""
+
+    running: dict[str, set[str]] = field(default_factory=dict)  # by member: the names of what runs
+    started_twice: list[str] = field(default_factory=list)
+    holding: Callable[[FakeTask], bool] = lambda task: False
+    behaviour: Behaviour = lambda task, member: None
+    fake_program: FakeProgram | None = None
+    never_quiet: bool = False
+    stopped_together: dict[str, int] = field(default_factory=dict)  # by component: the most that were down at a time
+
+    def do(self, task: FakeTask, member: FakeMember, instance_id: str) -> TaskOutcome:
+        """Do one task."""
+        odd = self.behaviour(task, member)
+        if odd is not None:
+            return odd
+        if self.never_quiet and member.status == "draining" and is_observing(task):
+            return TaskOutcome(failure_code="probe_failed", failure_detail="simulated: it still has work", exit_code=1)
+        said = self._stood_in(task, member, instance_id)
+        if said is not None and said.failure_code is not None:
+            return said
+        usual = self._done(task, member)
+        return usual if said is None else said
+
+    def _stood_in(self, task: FakeTask, member: FakeMember, instance_id: str) -> TaskOutcome | None:
+        """What the stand-in says; that it failed is told by the task, and by what the platform saw."""
+        if self.fake_program is None:
+            return None
+        try:
+            return self.fake_program.ask(task, member, instance_id)
+        except FakeProgramFailed as failed:
+            return TaskOutcome(
+                failure_code="host_error", failure_detail=f"simulated: {failed}", last_lines=(str(failed),)
+            )
+
+    def _done(self, task: FakeTask, member: FakeMember) -> TaskOutcome:
+        """Note what the task starts and ends, and answer as usual."""
+        name = str(task.arguments.get("name", ""))
+        running = self.running.setdefault(member.id, set())
+        if task.type in OPENING:
+            if name in running:
+                self.started_twice.append(f"{task.step}: {name} of {member.id} runs already")
+            running.add(name)
+        elif task.type == "service.stop" or (
+            task.type == "container.control" and task.arguments.get("action") == "stop"
+        ):
+            was_running = name in running
+            running.discard(name)
+            if task.arguments.get("kill") == "owner":
+                running.clear()
+            return TaskOutcome(
+                {"stopped": True, "was_running": was_running} if task.type == "service.stop" else {"state": "exited"}
+            )
+        elif task.type == "container.control" and task.arguments.get("action") in ("start", "restart"):
+            running.add(name)
+        elif task.type == "container.remove":
+            running.discard(name)
+        return self._usual(task, name in running)
+
+    def _usual(self, task: FakeTask, runs: bool) -> TaskOutcome:
+        state = "running" if runs else "absent"
+        match task.type:
+            case "files.write":
+                return TaskOutcome({"written": len(task.arguments.get("files", ()))})
+            case "process.run":
+                argv = task.arguments.get("argv") or [""]
+                return TaskOutcome({"exit_code": 0}, exit_code=0, last_lines=(str(argv[-1]),))
+            case "service.start":
+                return TaskOutcome({"state": "running", "pid": 4242, "started_at": 1})
+            case "service.inspect":
+                return TaskOutcome({"state": state, "restarts": 0, "last_lines": []})
+            case "log.read":
+                at = {"offset": 0, "next_offset": 0, "size": 0}
+                return TaskOutcome({"content_base64": "", "truncated_before": False, **at})
+            case "container.launch":
+                return TaskOutcome({"container_id": f"simulated{task.number}", "state": "running"})
+            case "container.control":
+                return TaskOutcome({"state": state})
+            case "container.remove":
+                return TaskOutcome({"removed": True})
+            case "artifact.fetch":
+                return TaskOutcome({"bytes": 1, "from_cache": False})
+            case _:
+                return TaskOutcome({"latency_milliseconds": 1, "attempts": 1, "observed": "simulated"})
+
+    def forget(self, member_id: str) -> None:
+        """Everything of a member is gone."""
+        self.running.pop(member_id, None)

@@ -1,0 +1,373 @@
+"""What is due of a plan: purely, from what is recorded.
+
+Each step is pending, running, done, failed or left out. A task's state is the recorded task's; every other step is
+done when the operation's own list says so, which is written in one report with its effect. What is due now is
+collected into the secrets to keep and what was metered, one report, the tasks to be made, and the end, in this order:
+so a step that is in the report of this round counts as done for those behind it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from mooring_adapter import failures
+from mooring_adapter.instance_view import InstanceView, Member, Operation, Task
+from mooring_adapter.steps import (
+    Barrier,
+    Blocked,
+    Failure,
+    Finish,
+    MakeSecret,
+    OnFailure,
+    Plan,
+    ReportEndpoint,
+    ReportInstance,
+    ReportMember,
+    ReportUsage,
+    RunTask,
+    Step,
+    Wait,
+)
+
+SHOWN_MAX: Final = 64
+"""Up to so many steps a plan's tasks are shown among the operation's steps; beyond, only what must be recorded."""
+ENDPOINT_FIELDS: Final = (
+    "name",
+    "member_id",
+    "port",
+    "protocol",
+    "path",
+    "title",
+    "task_id",
+    "user",
+    "directory",
+    "environment",
+)
+
+
+class StepState(StrEnum):
+    """How far a step is."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    LEFT_OUT = "skipped"
+
+
+MAY_LOSE_MEMBERS: Final = frozenset({"drain", "remove", "decommission", "action"})
+"""Operations that succeed also where a member failed on the way."""
+REACHED: Final[Mapping[str, frozenset[str]]] = {
+    "joining": frozenset({"joining", "ready", "degraded", "draining", "drained", "removing", "removed"}),
+    "ready": frozenset({"ready", "degraded", "draining", "drained", "removing", "removed"}),
+}
+"""The states of a new member in which it has been joining, or ready, already."""
+PAST: Final = frozenset({StepState.DONE, StepState.LEFT_OUT})
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRequest:
+    """A task to be made, under the name of its attempt."""
+
+    name: str
+    task: RunTask
+
+
+@dataclass(slots=True)
+class NextActions:
+    """What is to be done now for one operation."""
+
+    operation: Operation
+    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    shown: set[str] = field(default_factory=set)  # those of the steps that are tasks, which are recorded elsewhere
+    members: dict[str, dict[str, Any]] = field(default_factory=dict)
+    instance: dict[str, Any] = field(default_factory=dict)
+    secrets: list[MakeSecret] = field(default_factory=list)
+    usage: list[ReportUsage] = field(default_factory=list)
+    tasks: list[TaskRequest] = field(default_factory=list)
+    finish: Finish | None = None
+    blocked: Blocked | None = None
+    wake_at: datetime | None = None
+
+    @property
+    def begins(self) -> bool:
+        """Whether nobody has begun yet."""
+        return self.operation.status != "cancelling" and not self.operation.is_begun
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do before something changes."""
+        return self.does_nothing and not self.report()
+
+    @property
+    def report_may_wait(self) -> bool:
+        """Whether all there is to tell is how far its tasks are: for people, and recorded with the tasks already."""
+        return self.finish is None and self.shown >= self.steps.keys() and self.report().keys() == {"steps"}
+
+    @property
+    def does_nothing(self) -> bool:
+        """Whether there is nothing to do but to tell."""
+        return not (self.secrets or self.usage or self.tasks or self.finish)
+
+    def report(self) -> dict[str, Any]:
+        """The body of the report, without its fence; empty where there is nothing to tell."""
+        told: dict[str, Any] = {}
+        if self.begins:
+            told["begin"] = True
+        if self.blocked is not None:
+            if self.operation.status != "blocked" or self.operation.blocker_code not in (None, self.blocked.code):
+                told["blocked"] = {"code": self.blocked.code, "detail": self.blocked.detail[:1_000]}
+        elif self.operation.status == "blocked":
+            told["blocked"] = None
+        for name, values in (("steps", self.steps), ("members", self.members)):
+            if values:
+                told[name] = list(values.values())
+        if self.instance:
+            told["instance"] = self.instance
+        return told
+
+
+def next_actions(plan: Plan, view: InstanceView, operation: Operation) -> NextActions:
+    """What is due of this plan now."""
+    return _Reading(plan, view, operation).read()
+
+
+class _Reading:
+    """One walk through a plan."""
+
+    def __init__(self, plan: Plan, view: InstanceView, operation: Operation) -> None:
+        self.plan, self.view, self.operation = plan, view, operation
+        self.tasks = view.tasks_of(operation)
+        self.recorded = {each.name: each.status for each in operation.steps}
+        self.members = {each.id: each for each in view.members}
+        self.states: dict[str, StepState] = {}
+        self.failed_members: set[str] = set()
+        self.failure: Failure | None = None
+        self.actions = NextActions(operation)
+        self.shows_tasks = len(plan.steps) <= SHOWN_MAX
+
+    def read(self) -> NextActions:
+        behind: set[str] = set()  # what a step without a member waits for
+        last_of: dict[str | None, str] = {}
+        barrier: str | None = None
+        for step in self.plan.steps:
+            member_id = step.of_member
+            if step.after is not None:
+                before: Iterable[str] = step.after
+            elif member_id is None:
+                before = behind
+            else:
+                before = [each for each in (last_of.get(member_id), barrier) if each is not None]
+            if self.failure is None:
+                self.states[step.step] = self._state(step, all(self.states.get(each) in PAST for each in before))
+            behind.add(step.step)
+            last_of[member_id] = step.step
+            if member_id is None:
+                barrier, behind = step.step, {step.step}
+                last_of = {}
+        if self.failure is not None:
+            self._fail(self.failure)
+        return self.actions
+
+    def _state(self, step: Step, may_begin: bool) -> StepState:
+        if isinstance(step, RunTask):
+            return self._task_state(step, may_begin)
+        if self.recorded.get(step.step) in ("done", "skipped") or self._is_so(step):
+            return StepState.DONE
+        if step.of_member in self.failed_members:
+            return StepState.LEFT_OUT
+        if not may_begin or self.actions.blocked is not None:
+            return StepState.PENDING
+        return self._begin(step)
+
+    def _task_state(self, step: RunTask, may_begin: bool) -> StepState:
+        number, name, task = self._attempt(step)
+        member = self.members.get(step.member_id)
+        if task is not None and task.succeeded:
+            return self._shown(step, StepState.DONE)
+        if step.member_id in self.failed_members:
+            return StepState.LEFT_OUT
+        if task is not None and not task.is_over and not failures.is_lost(member):
+            return self._shown(step, StepState.RUNNING)
+        if task is None and not failures.is_lost(member):
+            if not may_begin or self.actions.blocked is not None:
+                return StepState.PENDING
+            self.actions.tasks.append(TaskRequest(name, step))
+            return self._shown(step, StepState.RUNNING)
+        failure = self._task_failure(step, task, member)
+        if task is not None and number < step.attempts and failures.may_try_again(task) and failure.code != "node_lost":
+            self.actions.tasks.append(TaskRequest(f"{step.step}/{number + 1}", step))
+            return self._shown(step, StepState.RUNNING)
+        return self._failed(step, failure, member)
+
+    def _attempt(self, step: RunTask) -> tuple[int, str, Task | None]:
+        """The newest attempt: its number, its name, and the task where it was made."""
+        number = 1
+        while f"{step.step}/{number + 1}" in self.tasks and number < step.attempts:
+            number += 1
+        name = step.step if number == 1 else f"{step.step}/{number}"
+        return number, name, self.tasks.get(name)
+
+    def _task_failure(self, step: RunTask, task: Task | None, member: Member | None) -> Failure:
+        if task is not None:
+            return failures.of_task(task, member)
+        name = step.member_id if member is None else member.name or member.id
+        return Failure("node_lost", f"{step.step}: the node of {name} is lost")
+
+    def _failed(self, step: RunTask, failure: Failure, member: Member | None) -> StepState:
+        if step.on_failure is OnFailure.GO_ON:
+            return self._shown(step, StepState.DONE)
+        self._shown(step, StepState.FAILED, failure.detail)
+        if member is not None and member.status in ("joining", "requested") and member.id not in self.actions.members:
+            self.actions.members[member.id] = {"id": member.id, "status": "failed", "failure": failure.plain()}
+        if step.on_failure is OnFailure.FAIL_MEMBER:
+            self.failed_members.add(step.member_id)
+            return StepState.LEFT_OUT
+        self.failure = failure
+        return StepState.FAILED
+
+    def _begin(self, step: Step) -> StepState:
+        match step:
+            case ReportMember():
+                return self._member(step)
+            case ReportEndpoint():
+                self._endpoint(step)
+            case ReportInstance():
+                told = {
+                    "health": step.health,
+                    "health_detail": step.health_detail,
+                    "detail": step.detail,
+                    "topology_mode": step.topology_mode,
+                    "endpoints": None if step.endpoints is None else list(step.endpoints),
+                }
+                self.actions.instance.update({name: value for name, value in told.items() if value is not None})
+            case MakeSecret():
+                self.actions.secrets.append(step)
+            case ReportUsage():
+                self.actions.usage.append(step)
+            case Wait():
+                return self._wait(step)
+            case Blocked():
+                self.actions.blocked = step
+                return StepState.PENDING
+            case Finish():
+                self.actions.finish = self._end(step)
+                return StepState.RUNNING
+            case Barrier():
+                pass
+        return self._recorded(step)
+
+    def _is_so(self, step: Step) -> bool:
+        """Whether a member's own state says that a step is done: then nothing has to be noted."""
+        member = self.members.get(step.of_member or "")
+        if not isinstance(step, ReportMember) or member is None:
+            return False
+        if step.version is not None:
+            return member.version == step.version and step.status in (None, member.status)
+        return self.operation.kind in ("deploy", "add") and member.status in REACHED.get(step.status or "", ())
+
+    def _recorded(self, step: Step) -> StepState:
+        if isinstance(step, ReportMember) and not self.shows_tasks and self._is_told_by_state(step):
+            return StepState.DONE
+        self.actions.steps[step.step] = {"name": step.step, "status": "done"}
+        return StepState.DONE
+
+    def _end(self, step: Finish) -> Finish:
+        """The end as it was planned, unless members failed on the way that the plan does not speak of."""
+        if step.outcome != "succeeded" or step.tolerates_failures or self.operation.kind in MAY_LOSE_MEMBERS:
+            return step
+        for member_id in sorted(self.failed_members):
+            member = self.members.get(member_id)
+            told = self.actions.members.get(member_id, {}).get("failure")
+            if told is not None:
+                failure = Failure(told["code"], told["detail"], tuple(told["last_lines"]))
+            else:
+                failure = (
+                    Failure("runtime_error", f"{member_id} failed") if member is None else failures.of_member(member)
+                )
+            return Finish(step=step.step, outcome="failed", failure=failure, evidence=step.evidence)
+        return step
+
+    def _is_told_by_state(self, step: ReportMember) -> bool:
+        return step.version is not None or (self.operation.kind in ("deploy", "add") and step.status in REACHED)
+
+    def _member(self, step: ReportMember) -> StepState:
+        if failures.is_lost(self.members.get(step.member_id)):
+            self.failed_members.add(step.member_id)
+            return StepState.LEFT_OUT  # of a node that is gone there is nothing to tell
+        if step.member_id in self.actions.members:
+            return StepState.PENDING  # one thing at a time is told of a member
+        told = {
+            "status": step.status,
+            "health": step.health,
+            "health_detail": step.health_detail,
+            "detail": step.detail,
+            "version": step.version,
+            "holds": None if step.holds is None else list(step.holds),
+            "failure": None if step.failure is None else step.failure.plain(),
+        }
+        self.actions.members[step.member_id] = {
+            "id": step.member_id,
+            **{name: value for name, value in told.items() if value is not None},
+        }
+        return self._recorded(step)
+
+    def _endpoint(self, step: ReportEndpoint) -> None:
+        opened = self.tasks.get(step.task) if step.task is not None else None
+        told = {
+            "name": step.name,
+            "member_id": step.member_id,
+            "protocol": step.protocol,
+            "port": step.port,
+            "path": step.path,
+            "title": step.title,
+            "task_id": None if opened is None else opened.id,
+            "user": step.user,
+            "directory": step.directory,
+            "environment": None if step.environment is None else dict(step.environment),
+        }
+        known = self.actions.instance.get("endpoints", [_plain_endpoint(each) for each in self.view.instance.endpoints])
+        others = [each for each in known if each.get("name") != step.name]
+        self.actions.instance["endpoints"] = [
+            *others,
+            {name: value for name, value in told.items() if value is not None},
+        ]
+
+    def _wait(self, step: Wait) -> StepState:
+        if self.view.now is not None and self.view.now >= step.until:
+            return StepState.DONE  # time does not go back, so there is nothing to record
+        self.actions.wake_at = step.until if self.actions.wake_at is None else min(self.actions.wake_at, step.until)
+        return StepState.PENDING
+
+    def _shown(self, step: RunTask, state: StepState, detail: str | None = None) -> StepState:
+        """Among the operation's steps, for people; only what is new."""
+        if self.shows_tasks and self.recorded.get(step.step) != state.value:
+            told = {"name": step.step, "status": state.value}
+            self.actions.steps[step.step] = told if detail is None else {**told, "detail": detail[:1_000]}
+            self.actions.shown.add(step.step)
+        return state
+
+    def _fail(self, failure: Failure) -> None:
+        """The operation ends here: nothing new is begun, and what was not done is not told as done."""
+        for each in (*self.actions.secrets, *self.actions.usage):
+            self.actions.steps.pop(each.step, None)
+        self.actions.tasks, self.actions.secrets, self.actions.blocked, self.actions.wake_at = [], [], None, None
+        self.actions.usage = []
+        done = sorted(name for name, task in self.tasks.items() if task.succeeded)
+        evidence = {"steps_done": done[:100]}
+        self.actions.finish = Finish(outcome="failed", failure=failure, evidence=evidence)
+
+
+def _plain_endpoint(known: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: known[name] for name in ENDPOINT_FIELDS if known.get(name) is not None}
+
+
+def cancelling(view: InstanceView, operation: Operation) -> Plan:
+    """What the kit does where an adapter has no plan of its own for an early end: let end what is under way."""
+    under_way = [each for each in view.tasks_of(operation).values() if not each.is_over]
+    if under_way:
+        return Plan(())
+    done = sorted(each.step for each in view.tasks_of(operation).values() if each.succeeded)
+    return Plan((Finish(step="cancelled", outcome="cancelled", evidence={"steps_done": done[:100]}),))

@@ -1,0 +1,220 @@
+"""The keeper of an instance: what it makes of answers that come late."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from adapters.kit.tests.sample_views import NOW, member, operation, task, view
+from mooring_adapter import (
+    Adapter,
+    Barrier,
+    Finish,
+    InstanceView,
+    MakeSecret,
+    Operation,
+    Plan,
+    ReportUsage,
+    RunTask,
+    StepRecord,
+    Task,
+    Usage,
+)
+from mooring_adapter.instance_controller import CALM_SECONDS, OLD_VIEWS_MAX, SHOW_SECONDS, InstanceController
+from mooring_adapter.platform_client import InstanceClaim, PlatformClient
+from mooring_sdk import MooringError
+
+
+class Told:
+    """A platform that answers with these views, one after the other, and notes what it is told."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.views = [self._view(each) for each in seconds]
+        self.finished = 0
+
+    def _view(self, seconds: float) -> Mapping[str, Any]:
+        plain: dict[str, Any] = msgspec.to_builtins(view(member("a", "ready"), under=operation("restart")))
+        return plain | {"now": (NOW + timedelta(seconds=seconds)).isoformat()}
+
+    async def read(self, held: InstanceClaim) -> Mapping[str, Any]:
+        return self.views.pop(0)
+
+    async def finish(self, held: InstanceClaim, operation: Operation, told: Mapping[str, Any]) -> None:
+        self.finished += 1
+
+
+def plan(view: InstanceView, operation: Operation) -> Plan:
+    return Plan((Finish(),))
+
+
+def kept(platform: Told) -> InstanceController:
+    return InstanceController(
+        Adapter(app_slug="app", plan=plan), cast(PlatformClient, platform), InstanceClaim("instance", 1)
+    )
+
+
+@pytest.mark.anyio
+async def test_a_view_that_was_overtaken_is_read_again_soon_and_nothing_is_done_by_it() -> None:
+    platform = Told(10, 5, 20)
+    keeper = kept(platform)
+    await keeper._round()
+    assert platform.finished == 1
+    assert 0 < await keeper._round() < CALM_SECONDS / 10
+    assert platform.finished == 1
+    await keeper._round()
+    assert platform.finished == 2
+
+
+@pytest.mark.anyio
+async def test_the_very_view_that_was_seen_before_is_read_again_soon_too() -> None:
+    """It may have been kept from before what woke the keeper: who rests on it sleeps over the news."""
+    platform = Told(10, 10, 20)
+    keeper = kept(platform)
+    await keeper._round()
+    assert 0 < await keeper._round() < CALM_SECONDS / 10
+    assert platform.finished == 1
+    await keeper._round()
+    assert platform.finished == 2
+
+
+@pytest.mark.anyio
+async def test_a_platform_whose_clock_was_set_back_is_believed_after_a_few_looks() -> None:
+    platform = Told(1_000, *range(OLD_VIEWS_MAX + 2))
+    keeper = kept(platform)
+    for _ in range(OLD_VIEWS_MAX + 3):
+        await asyncio.wait_for(keeper._round(), 10)
+    assert platform.finished == 3
+
+
+class Noting(Told):
+    """A platform that notes what it is asked for, in order."""
+
+    def __init__(self, *views: InstanceView) -> None:
+        super().__init__()
+        self.views = [
+            msgspec.to_builtins(each) | {"now": (NOW + timedelta(seconds=number / 10)).isoformat()}
+            for number, each in enumerate(views)
+        ]
+        self.asked: list[str] = []
+
+    async def make_secret(self, held: InstanceClaim, operation: Operation, wish: MakeSecret) -> None:
+        self.asked.append(f"secret {wish.name}")
+
+    async def report(self, held: InstanceClaim, told: Mapping[str, Any], operation: Operation | None = None) -> None:
+        begun = ["begin"] if told.get("begin") else []
+        self.asked.append(" ".join([*begun, "steps", *(each["name"] for each in told.get("steps", ()))]))
+
+    async def create_task(self, held: InstanceClaim, operation: Operation | None, wish: Mapping[str, Any]) -> Task:
+        self.asked.append(f"task {wish['step']}")
+        return task(wish["step"], "queued")
+
+
+def secretive(view: InstanceView, operation: Operation) -> Plan:
+    run = RunTask(step="start", member_id="a", type="process.run")
+    return Plan((MakeSecret(step="key", name="key"), run, Barrier(step="all"), Finish()))
+
+
+@pytest.mark.anyio
+async def test_a_secret_is_kept_before_it_is_told_and_granted_to_a_task() -> None:
+    platform = Noting(view(member("a", "ready"), under=operation("restart")))
+    keeper = InstanceController(
+        Adapter(app_slug="app", plan=secretive), cast(PlatformClient, platform), InstanceClaim("instance", 1)
+    )
+    await keeper._round()
+    assert platform.asked == ["secret key", "steps key start", "task start"]
+
+
+class Refusing(Noting):
+    """A platform that keeps no secrets."""
+
+    async def make_secret(self, held: InstanceClaim, operation: Operation, wish: MakeSecret) -> None:
+        raise MooringError("there is a secret of this name", code="name_taken", status=409)
+
+    async def finish(self, held: InstanceClaim, operation: Operation, told: Mapping[str, Any]) -> None:
+        self.asked.append(f"finish {told['outcome']}")
+
+
+@pytest.mark.anyio
+async def test_an_operation_is_begun_before_its_first_secret_so_that_a_refusal_of_it_can_end_it() -> None:
+    platform = Refusing(view(member("a", "ready"), under=operation("restart", status="accepted")))
+    keeper = InstanceController(
+        Adapter(app_slug="app", plan=secretive), cast(PlatformClient, platform), InstanceClaim("instance", 1)
+    )
+    await keeper._round()
+    assert platform.asked == ["begin steps", "finish failed"]
+
+
+@pytest.mark.anyio
+async def test_how_far_tasks_are_is_told_a_little_later_or_with_what_comes_next() -> None:
+    def two(view: InstanceView, operation: Operation) -> Plan:
+        both = [RunTask(step=each, member_id=each, type="process.run") for each in ("a", "b")]
+        return Plan((*both, Barrier(step="all"), Finish()))
+
+    begun = operation("restart", steps=[StepRecord(name=each, status="running") for each in ("a", "b")])
+    members = (member("a", "ready"), member("b", "ready"))
+    half = view(*members, tasks=(task("a"), task("b", "claimed")), under=begun)
+    platform = Noting(half, half, half, half, half)
+    keeper = InstanceController(
+        Adapter(app_slug="app", plan=two), cast(PlatformClient, platform), InstanceClaim("instance", 1), lambda: NOW
+    )
+    assert await keeper._round() == pytest.approx(SHOW_SECONDS)
+    await keeper._round()
+    await keeper._round()
+    assert platform.asked == []  # 0.2 s after the first
+    await keeper._round()
+    assert platform.asked == ["steps a"]
+    fresh = view(*members, tasks=(task("a"),), under=operation("restart"))
+    platform = Noting(fresh, half)
+    keeper = InstanceController(
+        Adapter(app_slug="app", plan=two), cast(PlatformClient, platform), InstanceClaim("instance", 1), lambda: NOW
+    )
+    await keeper._round()
+    assert platform.asked == ["task b"]  # it is asked for at once, and told as under way later
+    over = view(*members, tasks=(task("a"), task("b")), under=begun)
+    platform = Noting(half, over)
+    keeper = InstanceController(
+        Adapter(app_slug="app", plan=two), cast(PlatformClient, platform), InstanceClaim("instance", 1)
+    )
+    await keeper._round()
+    await keeper._round()
+    assert (platform.asked, platform.finished) == (["steps a b all"], 1)
+
+
+class Conflicting(Told):
+    """A platform that has one of the records with another content, and stores nothing of a request with it."""
+
+    def __init__(self) -> None:
+        super().__init__(10)
+        self.stored: list[str] = []
+
+    async def report_usage(self, held: InstanceClaim, usage: Sequence[Usage]) -> None:
+        if any(each.record_id == "odd" for each in usage):
+            raise MooringError("the record odd is stored with another content", code="conflict", retryable=True)
+        self.stored += [each.record_id for each in usage]
+
+
+@pytest.mark.anyio
+async def test_a_record_that_is_stored_otherwise_holds_up_neither_the_others_nor_the_operation() -> None:
+    def metered(view: InstanceView, operation: Operation) -> Plan:
+        records = [
+            Usage(record_id=name, unit="hours", started_at=NOW, ended_at=NOW, quantity=1) for name in ("a", "odd", "b")
+        ]
+        done = operation.is_done("usage")
+        return Plan((Finish(),)) if done else Plan((ReportUsage(step="usage", usage=tuple(records)), Finish()))
+
+    platform = Conflicting()
+    reported: list[Mapping[str, Any]] = []
+
+    async def report(held: InstanceClaim, told: Mapping[str, Any], operation: Operation | None = None) -> None:
+        reported.append(told)
+
+    platform.report = report  # type: ignore[attr-defined]
+    keeper = InstanceController(
+        Adapter(app_slug="app", plan=metered), cast(PlatformClient, platform), InstanceClaim("instance", 1)
+    )
+    await keeper._round()
+    assert platform.stored == ["a", "b"]
+    assert reported[-1] == {"steps": [{"name": "usage", "status": "done"}]}

@@ -1,0 +1,120 @@
+"""A platform in memory for tests of plans: it keeps what is reported, and tasks end as a test says.
+
+It knows no rule of the real one; those are the conformance suite's. Here it is asked which steps a plan takes, and
+what it makes of what came of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from mooring_adapter.instance_view import Allocation, Instance, InstanceView, Member, Operation, StepRecord, Task
+from mooring_adapter.next_actions import NextActions, next_actions
+from mooring_adapter.steps import RunTask
+from mooring_workload.catalog import manifest_of
+from mooring_workload.plans import plan
+
+ROUNDS_MAX = 200
+Outcome = dict[str, Any]
+Node = Callable[[str, RunTask], Outcome]
+
+
+def well(step: str, task: RunTask) -> Outcome:
+    """A node on which everything goes well."""
+    state = "exited" if "stop" in step or (step.startswith("inspect") and "drain" in step) else "running"
+    return {"status": "succeeded", "result": {"state": state}}
+
+
+def member(number: int, *, host: str = "namespace", status: str = "requested", **more: Any) -> Member:
+    """A member in an allocation of its own."""
+    facts = {"architecture": "x86_64", **({"podman": "4.3.1"} if host == "namespace" else {})}
+    place = Allocation(id=f"alc_{number}", host=host, facts=facts, node_id=f"nod_{number}")
+    fields: dict[str, Any] = {"component_key": "web", "name": f"web-{number}", "ordinal": number, "version": "1.0.0"}
+    return Member(id=f"mem_{number}", status=status, **{**fields, "allocation": place, **more})
+
+
+class PlanDriver:
+    """One instance, one operation, and what has been told so far."""
+
+    def __init__(self, kind: str, members: list[Member], app: str = "hello", **more: Any) -> None:
+        self.manifest = more.pop("manifest", None) or manifest_of(app)
+        self.target = more.pop("target", None)
+        self.config = more.pop("config", {})
+        endpoints = more.pop("endpoints", [])
+        self.members = {each.id: each for each in members}
+        fields = {"id": "opr_1", "kind": kind, "member_ids": list(self.members), **more}
+        self.operation = Operation(**fields)
+        self.tasks: dict[str, Task] = {}
+        self.arguments: dict[str, RunTask] = {}
+        self.told: list[dict[str, Any]] = []
+        self.endpoints: list[dict[str, Any]] = endpoints
+        self.secrets: dict[str, str] = {}
+        self.finished: Any = None
+        self.crashed = False
+
+    @property
+    def view(self) -> InstanceView:
+        instance = Instance(id="ins_1", app_slug=self.manifest["app"], config=self.config, endpoints=self.endpoints)
+        return InstanceView(
+            instance=instance,
+            manifest=self.manifest,
+            target_manifest=self.target,
+            members=list(self.members.values()),
+            operations=[self.operation],
+            tasks=list(self.tasks.values()),
+        )
+
+    def run(self, node: Node = well, crash: tuple[int, str] | None = None) -> "PlanDriver":
+        """Until the operation is finished, or nothing is due; in one round all but one part may be lost."""
+        for number in range(ROUNDS_MAX):
+            view = self.view
+            found = next_actions(plan(view, self.operation), view, self.operation)
+            if found.is_empty or self.finished is not None:
+                break
+            if crash is not None and crash[0] == number:
+                self.crashed = True
+                if crash[1] == "report":
+                    found.tasks, found.finish = [], None
+                else:
+                    found = replace(found, steps={}, members={}, instance={}, secrets=[], finish=None)
+            self.take(found)
+            for step, task in self.tasks.items():
+                if not task.is_over:
+                    self.tasks[step] = msgspec.structs.replace(task, **node(step, self.arguments[step]))
+        return self
+
+    def take(self, found: NextActions) -> None:
+        """Keep what is reported, and make what is asked for."""
+        recorded = {each.name: each for each in self.operation.steps}
+        for each in found.steps.values():
+            recorded[each["name"]] = StepRecord(name=each["name"], status=each["status"])
+        for secret in found.secrets:
+            self.secrets[secret.name] = secret.purpose
+            recorded[secret.step] = StepRecord(name=secret.step, status="done")
+        self.operation = msgspec.structs.replace(self.operation, status="running", steps=list(recorded.values()))
+        for told in found.members.values():
+            self.told.append(told)
+            known = self.members[told["id"]]
+            changes: dict[str, Any] = {name: told[name] for name in ("status", "health", "version") if name in told}
+            if "failure" in told:
+                changes["failure_code"] = told["failure"]["code"]
+            self.members[told["id"]] = msgspec.structs.replace(known, **changes)
+        self.endpoints = found.instance.get("endpoints", self.endpoints)
+        for wanted in found.tasks:
+            self.arguments[wanted.name] = wanted.task
+            self.tasks[wanted.name] = Task(
+                id=f"tsk_{len(self.tasks)}",
+                operation_id=self.operation.id,
+                step=wanted.name,
+                type=wanted.task.type,
+                member_id=wanted.task.member_id,
+            )
+        if found.finish is not None:
+            self.finished = found.finish
+
+    @property
+    def steps(self) -> list[str]:
+        """The tasks that were made, in order."""
+        return list(self.tasks)
