@@ -55,7 +55,7 @@ class Hand:
         """Something is started under a name."""
         running = self.running.setdefault(member_id, set())
         if name in running:
-            self.started_twice.append(f"{step}: {name} of {member_id} runs already")
+            self.started_twice.append(f"{step}: {name} of {member_id} is already running")
         running.add(name)
         self.ever.add(member_id)
 

@@ -21,8 +21,8 @@ import httpx
 
 from mooring.embedded.cluster import Layout
 from mooring_adapter.conformance.adapter_process import AdapterProcess
-from mooring_adapter.conformance.fake_api import ApiRequest
-from mooring_adapter.conformance.fault_proxy import Answer, FaultProxy, ForwardingBackend, ProxyFaults, RecordedExchange
+from mooring_adapter.conformance.fake_api import ApiRequest, ApiResponse
+from mooring_adapter.conformance.fault_proxy import FaultProxy, ForwardingBackend, ProxyFaults, RecordedExchange
 from mooring_adapter.conformance.platform_protocol import (
     ConditionNotReached,
     Footprint,
@@ -84,12 +84,13 @@ class Way(ForwardingBackend):
         old, self.client = self.client, httpx.Client(timeout=120.0, trust_env=False)
         old.close()
 
-    def answer(self, request: ApiRequest) -> Answer:
+    def answer(self, request: ApiRequest) -> ApiResponse:
         """What the platform answers, or nothing where the way was cut."""
         try:
             return super(Way, self).answer(request)
         except (httpx.HTTPError, RuntimeError) as error:
-            return 503, {"code": "unavailable", "title": "cut off", "status": 503, "detail": type(error).__name__}
+            body = {"code": "unavailable", "title": "cut off", "status": 503, "detail": type(error).__name__}
+            return ApiResponse(503, body)
 
 
 @dataclass
@@ -113,15 +114,15 @@ class Watcher:
         """Wait until more has happened than was seen, or for so long; the turn is held."""
         self.turn.wait_for(lambda: self.changes > seen, seconds)
 
-    def saw(self, request: ApiRequest, answer: Answer) -> None:
+    def saw(self, request: ApiRequest, answer: ApiResponse) -> None:
         """One exchange."""
-        status, body = answer
+        status, body = answer.status, answer.body
         if (
             request.path.endswith("/finish")
             and request.body.get("outcome") == "succeeded"
             and body.get("code") == "conflict"
         ):
-            self.observations.append(f"a success was told that is none: {body.get('detail')}")
+            self.observations.append(f"a false success was reported: {body.get('detail')}")
         if request.path.endswith("/tasks") and status == 200:
             self.looked_at.add((str(request.body.get("operation_id")), str(request.body.get("member_id"))))
         if request.path.endswith("/reports"):
@@ -134,9 +135,9 @@ class Watcher:
 
     def _drained(self, operation_id: str, member_id: str) -> None:
         if (operation_id, member_id) not in self.looked_at:
-            self.observations.append(f"{member_id} was called drained, and nothing on its node was asked")
+            self.observations.append(f"{member_id} was reported as drained without any observation on its node")
         if self.never_quiet:
-            self.observations.append(f"{member_id} was called drained while it had work")
+            self.observations.append(f"{member_id} was reported as drained while it had work")
 
 
 class Watched(Way):
@@ -144,7 +145,7 @@ class Watched(Way):
 
     watcher: Watcher
 
-    def answer(self, request: ApiRequest) -> Answer:
+    def answer(self, request: ApiRequest) -> ApiResponse:
         """What the platform answers."""
         answer = Way.answer(self, request)
         self.watcher.saw(request, answer)
@@ -357,7 +358,7 @@ class RealPlatform:
             if value := condition():
                 return value
             if time.monotonic() > until:
-                raise ConditionNotReached(f"{what} did not come about within {self.profile.patience_seconds:g} s")
+                raise ConditionNotReached(f"{what} did not happen within {self.profile.patience_seconds:g} s")
             with watcher.turn:
                 watcher.news(seen + 1, APART_SECONDS)
                 watcher.news(seen, LOOK_SECONDS)
@@ -368,7 +369,7 @@ class RealPlatform:
         while (left := until - time.monotonic()) > 0:
             if (seen := read(wait=min(left, WAIT_SECONDS), until=states)).status in states.split(","):
                 return seen
-        raise ConditionNotReached(f"{what} did not come about within {self.profile.patience_seconds:g} s")
+        raise ConditionNotReached(f"{what} did not happen within {self.profile.patience_seconds:g} s")
 
     def traffic(self) -> list[RecordedExchange]:
         with self.proxy.lock:

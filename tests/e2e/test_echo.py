@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from mooring_adapter.conformance.fake_api import ApiRequest
+from mooring_adapter.conformance.fake_api import ApiRequest, ApiResponse
 from mooring_adapter.conformance.fault_proxy import (
-    Answer,
     ConnectionDropped,
     FaultProxy,
     ForwardingBackend,
@@ -66,11 +65,11 @@ def place(harbour: Harbour) -> Iterator[Harbour]:
         proxy.stop()
 
 
-def every_fifth_answer_is_lost() -> Callable[[ApiRequest, int, Answer], Answer]:
+def every_fifth_answer_is_lost() -> Callable[[ApiRequest, int, ApiResponse], ApiResponse]:
     """A way to the platform on which answers get lost when what was asked for is done."""
     numbers = count(1)
 
-    def lose(request: ApiRequest, number: int, answer: Answer) -> Answer:
+    def lose(request: ApiRequest, number: int, answer: ApiResponse) -> ApiResponse:
         if "/instances/" in request.path and request.method == "POST" and next(numbers) % 5 == 0:
             raise ConnectionDropped
         return answer

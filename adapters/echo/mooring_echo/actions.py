@@ -1,12 +1,12 @@
-"""The verbs of the echo app: `echo.say` only reads, `echo.remember` writes to every seed."""
+"""The actions of the echo app: `echo.say` only reads, `echo.remember` writes to every seed."""
 
 from mooring_adapter import Failure, Finish, InstanceView, OnFailure, Operation, Plan, RunTask
-from mooring_echo.members import place_of
+from mooring_echo.members import directory_of
 from mooring_echo.plans import reachable, refused
 
 
 def say(view: InstanceView, operation: Operation) -> Plan:
-    """A gate says the text."""
+    """Let a gate print the text."""
     gates = [each for each in view.of("gate", "ready", "degraded") if reachable(each)]
     if not gates:
         return refused("unhealthy", "no gate is ready")
@@ -14,7 +14,7 @@ def say(view: InstanceView, operation: Operation) -> Plan:
     member_id = gates[0].id if spoken is None or spoken.member_id is None else spoken.member_id
     arguments = {
         "argv": ["python3", "echo_node.py", "say", text_of(operation)],
-        "directory": place_of(view.member(member_id) or gates[0]),
+        "directory": directory_of(view.member(member_id) or gates[0]),
         "timeout_seconds": 20,
     }
     task = RunTask(step="say", member_id=member_id, type="process.run", arguments=arguments)
@@ -23,7 +23,7 @@ def say(view: InstanceView, operation: Operation) -> Plan:
 
 
 def remember(view: InstanceView, operation: Operation) -> Plan:
-    """Every seed keeps the text; a majority of them has to."""
+    """Store the text on every seed; a majority of them has to succeed."""
     asked = [each for each in view.of("seed") if view.task(operation, f"remember/{each.id}") is not None]
     seeds = asked or [each for each in view.of("seed", "ready", "degraded") if reachable(each)]
     if not seeds:
@@ -36,7 +36,7 @@ def remember(view: InstanceView, operation: Operation) -> Plan:
             on_failure=OnFailure.GO_ON,
             arguments={
                 "argv": ["python3", "echo_node.py", "remember", text_of(operation)],
-                "directory": place_of(each),
+                "directory": directory_of(each),
                 "timeout_seconds": 20,
             },
         )
@@ -46,7 +46,7 @@ def remember(view: InstanceView, operation: Operation) -> Plan:
     kept = sum(1 for each in made if each is not None and each.succeeded)
     everyone = len(view.of("seed", "ready", "degraded", "draining", "drained", "failed"))
     if all(each is not None and each.is_over for each in made) and kept <= everyone // 2:
-        failure = Failure("unhealthy", f"{kept} of {everyone} seeds kept it, and that is no majority")
+        failure = Failure("unhealthy", f"{kept} of {everyone} seeds stored it, which is not a majority")
         return Plan((*tasks, Finish(outcome="failed", failure=failure)))
     return Plan((*tasks, Finish(output={"seeds": kept})))
 

@@ -1,7 +1,7 @@
-"""The plans of the echo app: one function for each kind of operation, all of them pure.
+"""The plans of the echo app: one pure function for each kind of operation.
 
-Three roles, so that "a controller and its workers" is not baked into anything: `seed` is quorum-like (an odd number, of
-which a majority has to stand while one of them is changed), `worker` does the echoing, `gate` is where people come in.
+It has three roles, to show that the kit assumes no "controller and workers": `seed` needs a quorum (an odd number, of
+which a majority has to work while one is changed), `worker` does the echoing, `gate` is the entry for people.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,24 +30,23 @@ from mooring_echo.members import (
     port_of,
     start,
     stop,
-    tell_peers,
+    update_peers,
 )
 
 ROLES: Final = ("seed", "worker", "gate")
 
 
 def plan(view: InstanceView, operation: Operation) -> Plan:
-    """The steps of any operation."""
     return PLANS[operation.kind](view, operation)
 
 
 def deploy(view: InstanceView, operation: Operation) -> Plan:
-    """The seeds first; the others when they stand."""
+    """The seeds first, then the others."""
     members = alive(view)
     seeds = [each for each in members if each.component_key == "seed"]
     if len(seeds) % 2 == 0:
         return refused(
-            "config_refused", f"seeds come in odd numbers, so that a majority is one; {len(seeds)} are wanted"
+            "config_refused", f"the number of seeds must be odd, so that there is always a majority; it is {len(seeds)}"
         )
     steps = [step for each in seeds for step in bring_up(view, each, members)]
     steps.append(Barrier(step="seeds"))
@@ -57,22 +56,22 @@ def deploy(view: InstanceView, operation: Operation) -> Plan:
 
 
 def add(view: InstanceView, operation: Operation) -> Plan:
-    """The new ones side by side; then the old ones learn of them."""
+    """The new members in parallel; then the old ones get the new list of peers."""
     members = alive(view)
     new = view.concerned(operation)
     steps = [step for each in new for step in bring_up(view, each, members)]
-    return Plan((*steps, *news(members, new), *endpoints(view, members), Finish(evidence=evidence(new))))
+    return Plan((*steps, *peer_updates(members, new), *endpoints(view, members), Finish(evidence=evidence(new))))
 
 
 def drain(view: InstanceView, operation: Operation) -> Plan:
-    """Drained is what was seen to be quiet."""
+    """A member is drained when a probe found it quiet."""
     steps: list[Step] = []
     for member in view.concerned(operation):
         if blocker := quorum_blocker(view, member):
             return Plan((blocker, Finish()))
         quietness = MemberDrain(view, operation, member)
         if quietness.is_given_up:
-            return refused("not_quiet", f"{member.name} still had work when the time was over")
+            return refused("not_quiet", f"{member.name} still had work when the time ran out")
         steps += quietness.steps()
         if quietness.is_quiet:
             steps.append(
@@ -84,17 +83,17 @@ def drain(view: InstanceView, operation: Operation) -> Plan:
                 )
             )
         else:
-            return Plan(tuple(steps))  # without an end: it is planned anew when the look is over
+            return Plan(tuple(steps))  # without an end: the kit plans again when the probe is over
     return Plan((*steps, Finish(evidence={"quiet": operation.member_ids})))
 
 
 def remove(view: InstanceView, operation: Operation) -> Plan:
-    """Quiet where there is time for it; then the process ends, and the platform tears down."""
+    """Drain it while there is time, then stop the process; the platform tears down the rest."""
     steps: list[Step] = []
     leaving = view.concerned(operation)
     for member in leaving:
         if member.status not in STANDING or not reachable(member):
-            continue  # a failed one has nothing to finish
+            continue  # a failed member has nothing to finish
         if blocker := quorum_blocker(view, member):
             return Plan((blocker, Finish()))
         quietness = MemberDrain(view, operation, member)
@@ -105,11 +104,11 @@ def remove(view: InstanceView, operation: Operation) -> Plan:
             steps.append(ReportMember(step=f"drained/{member.id}", member_id=member.id, status="drained"))
         steps.append(stop(member, f"stop/{member.id}"))
     staying = [each for each in alive(view) if each.id not in operation.member_ids]
-    return Plan((*steps, *news(staying, leaving), Finish(evidence={"left": operation.member_ids})))
+    return Plan((*steps, *peer_updates(staying, leaving), Finish(evidence={"left": operation.member_ids})))
 
 
 def replace(view: InstanceView, operation: Operation) -> Plan:
-    """With a surge the new one stands before the old one goes; without, it takes the old one's place."""
+    """With a surge the new member is ready before the old one stops; without, the old one stops first."""
     concerned = view.concerned(operation)
     replaced = {each.replaces_id for each in concerned}
     new = [each for each in concerned if each.id not in replaced]
@@ -131,11 +130,11 @@ def replace(view: InstanceView, operation: Operation) -> Plan:
     steps = [*order[0], Barrier(step="first"), *order[1], Barrier(step="second")]
     if operation.request.get("surge", True):
         steps = [*arriving, Barrier(step="arrived"), *leaving, Barrier(step="left")]
-    return Plan((*steps, *news(staying, new), *endpoints(view, staying), Finish(evidence=evidence(new))))
+    return Plan((*steps, *peer_updates(staying, new), *endpoints(view, staying), Finish(evidence=evidence(new))))
 
 
 def change_version(view: InstanceView, operation: Operation) -> Plan:
-    """Upgrade and rollback: role after role, in lanes that leave a majority up."""
+    """Upgrade and rollback: role by role, in lanes that leave a majority running."""
     target = operation.target_pin.version if operation.target_pin else view.instance.pin.version
     members = [each for each in alive(view) if each.status in STANDING]
     steps: list[Step] = []
@@ -157,7 +156,7 @@ def change_version(view: InstanceView, operation: Operation) -> Plan:
 
 
 def restart(view: InstanceView, operation: Operation) -> Plan:
-    """The same processes anew, in lanes."""
+    """Restart the processes, in lanes that leave a majority running."""
     members = [each for each in alive(view) if each.status in STANDING]
     steps: list[Step] = []
 
@@ -176,7 +175,7 @@ def restart(view: InstanceView, operation: Operation) -> Plan:
 
 
 def repair(view: InstanceView, operation: Operation) -> Plan:
-    """What failed is built once more, where its node is there; everybody learns of everybody."""
+    """Build failed members again if their node is reachable, and update everybody's peers."""
     members = alive(view)
     wanted = operation.request.get("member_id")
     begun = [each for each in members if operation.is_done(f"join/{each.id}")]
@@ -190,11 +189,11 @@ def repair(view: InstanceView, operation: Operation) -> Plan:
         first, *rest = bring_up(view, member, members)
         steps += [first, stop(member, f"stop/{member.id}"), *rest]
     standing = [each for each in members if each.status in STANDING and each not in broken]
-    return Plan((*steps, *news(standing, broken), *endpoints(view, members), Finish(evidence=evidence(broken))))
+    return Plan((*steps, *peer_updates(standing, broken), *endpoints(view, members), Finish(evidence=evidence(broken))))
 
 
 def decommission(view: InstanceView, operation: Operation) -> Plan:
-    """Every process gets the time to end by itself; what is not reached is the platform's."""
+    """Stop every process gracefully; the platform handles unreachable nodes."""
     leaving = [each for each in view.members if each.status in STANDING and reachable(each)]
     steps = [stop(each, f"stop/{each.id}") for each in leaving]
     return Plan((*steps, Finish(evidence={"ended": len(leaving)})))
@@ -216,7 +215,7 @@ PLANS: Final[Mapping[str, Callable[[InstanceView, Operation], Plan]]] = {
 
 
 def in_lanes(members: Sequence[Member], steps_of: Callable[[Member], list[Step]]) -> list[Step]:
-    """One member after the other, in as many lanes as leave a majority up."""
+    """One member after the other, in as many lanes as leave a majority running."""
     lanes = max((len(members) - 1) // 2, 1)
     last: list[str | None] = [None] * lanes
     found: list[Step] = []
@@ -231,7 +230,7 @@ def in_lanes(members: Sequence[Member], steps_of: Callable[[Member], list[Step]]
 
 
 def after(task: RunTask, step: str) -> RunTask:
-    """The task, when another step is done."""
+    """The task, to run after another step."""
     return RunTask(
         step=task.step,
         member_id=task.member_id,
@@ -244,43 +243,45 @@ def after(task: RunTask, step: str) -> RunTask:
 
 
 def alive(view: InstanceView) -> list[Member]:
-    """The members that are not on their way out, role by role."""
+    """The members that are not being removed, role by role."""
     gone = ("removing", "removed")
     return [each for role in ROLES for each in view.of(role) if each.status not in gone]
 
 
 def reachable(member: Member) -> bool:
-    """Whether its node can be asked for anything."""
+    """Whether tasks can run on its node."""
     return member.failure_code != "node_lost" and (member.allocation is None or member.allocation.node_reachable)
 
 
 def quorum_blocker(view: InstanceView, member: Member) -> Blocked | None:
-    """Why a seed cannot be taken out now: a majority of the seeds has to stand without it."""
+    """Why a seed cannot be taken out now: a majority of the seeds has to work without it."""
     if member.component_key != "seed":
         return None
     seeds = [each for each in alive(view) if each.component_key == "seed"]
     others = [each for each in seeds if each.id != member.id and each.stands and reachable(each)]
     if len(others) > len(seeds) // 2 or len(seeds) == 1:
-        return None  # the last one goes only with the platform's leave, which keeps the minimum
-    detail = f"{len(others)} of {len(seeds)} seeds would be left, which is no majority; wait for the others, or repair"
+        return None  # the platform enforces the minimum, so it has allowed the last one to go
+    detail = (
+        f"{len(others)} of {len(seeds)} seeds would be left, which is not a majority; wait for the others, or repair"
+    )
     return Blocked(step="quorum", code="quorum", detail=detail)
 
 
-def news(members: Sequence[Member], changed: Sequence[Member]) -> list[Step]:
-    """Those that stand learn of the others: everybody of seeds, the gates of workers."""
+def peer_updates(members: Sequence[Member], changed: Sequence[Member]) -> list[Step]:
+    """Update the working members' peers: everybody's if seeds changed, the gates' if workers changed."""
     roles = {each.component_key for each in changed}
     known = {each.id for each in changed}
-    told = [
+    concerned = [
         each
         for each in members
         if "seed" in roles or ("worker" in roles and each.component_key == "gate")
         if each.id not in known and each.status in STANDING and reachable(each)
     ]
-    return [tell_peers(each, members) for each in told]
+    return [update_peers(each, members) for each in concerned]
 
 
 def endpoints(view: InstanceView, members: Sequence[Member]) -> list[Step]:
-    """Where people come in: the first gate that is not on its way out."""
+    """The web endpoint: the first gate that is not going away."""
     gates = [each for each in members if each.component_key == "gate" and each.status not in ("failed", "draining")]
     if not gates:
         return []
@@ -302,10 +303,10 @@ def endpoints(view: InstanceView, members: Sequence[Member]) -> list[Step]:
 
 
 def evidence(members: Sequence[Member]) -> dict[str, object]:
-    """What a person can check."""
+    """What a person can verify."""
     return {"members": {each.name: port_of(each) for each in members[:50]}}
 
 
 def refused(code: str, detail: str) -> Plan:
-    """An end without a success."""
+    """Fail the operation."""
     return Plan((Finish(outcome="failed", failure=Failure(code, detail)),))

@@ -1,4 +1,4 @@
-"""The look at a running echo app: its health, the members that are wanted back, and what is metered."""
+"""Observes a running echo app: its health, members whose drain was taken back, and usage."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -12,7 +12,7 @@ UNIT: Final = "ready_members"
 
 
 def watch(view: InstanceView) -> Observation:
-    """What is to be told of an instance that runs; nothing where all is as it was told before."""
+    """Observe a running instance; the kit reports only what is new."""
     health, why = health_of(view)
     usage, meter = metered(view)
     detail: dict[str, Any] = {**view.instance.adapter_detail, **meter}
@@ -20,7 +20,7 @@ def watch(view: InstanceView) -> Observation:
     looks = {each.step: each for each in view.looks}
     asked: list[RunTask] = []
     seen: list[MemberObservation] = []
-    for member in back:  # a drain was taken back: the node is told that work is wanted again
+    for member in back:  # a drain was taken back: let the node accept work again
         step = f"wanted/{member.id}/{member.adapter_detail['cordoned_by']}"
         look = looks.get(step)
         if look is None:
@@ -35,24 +35,24 @@ def watch(view: InstanceView) -> Observation:
 
 
 def health_of(view: InstanceView) -> tuple[str, str]:
-    """How the whole does, and why."""
+    """The health of the whole, and why."""
     members = alive(view)
     seeds = [each for each in members if each.component_key == "seed"]
     standing = [each for each in seeds if each.stands]
     if len(standing) <= len(seeds) // 2:
-        return "degraded", f"{len(standing)} of {len(seeds)} seeds stand: no majority"
+        return "degraded", f"{len(standing)} of {len(seeds)} seeds work, which is not a majority"
     if len(seeds) % 2 == 0:
-        return "degraded", f"{len(seeds)} seeds: add or remove one, so that a majority is one"
+        return "degraded", f"{len(seeds)} seeds; add or remove one to make the number odd"
     failed = [each.name for each in members if each.status in ("failed", "degraded")]
     if failed:
-        return "degraded", f"not well: {', '.join(failed[:5])}"
+        return "degraded", f"failed or degraded: {', '.join(failed[:5])}"
     return "healthy", f"{len(members)} members"
 
 
 def metered(view: InstanceView) -> tuple[tuple[Usage, ...], dict[str, Any]]:
-    """The next interval that is over, if one is, and where the meter then stands.
+    """The usage of the last full interval, if one has ended, and the new position of the meter.
 
-    What an interval counts is recorded when it begins: so whoever tells it, and however often, tells the same.
+    The count of an interval is recorded when it begins, so that every replica reports the same record.
     """
     now = view.now or datetime.now(UTC)
     ready = sum(1 for each in view.members if each.stands)

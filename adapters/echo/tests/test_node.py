@@ -1,4 +1,4 @@
-"""What runs on a node, run here: it echoes, and is quiet only when it takes no work and has none."""
+"""The program on the node, run here: it echoes, and is quiet only when it takes no new work and has none."""
 
 import json
 import subprocess
@@ -42,7 +42,7 @@ def get(address: str) -> tuple[int, str]:
 
 
 def becomes_quiet(address: str) -> tuple[int, str]:
-    """What it says once it is quiet: an answer is heard a moment before it is no longer owed."""
+    """Its answer once it is quiet: the client has the response a moment before the request counts as done."""
     until = time.monotonic() + WAIT_SECONDS
     while (said := get(f"{address}/quiet"))[0] != 200 and time.monotonic() < until:
         pass
@@ -61,7 +61,7 @@ def test_it_echoes_until_it_is_cordoned_and_again_when_it_is_wanted(place: Path)
 
 
 class Worker(BaseHTTPRequestHandler):
-    """A worker behind a gate, which answers when the test lets it."""
+    """A worker behind a gate, which answers when the test allows it."""
 
     asked, may_answer = threading.Event(), threading.Event()
 
@@ -74,7 +74,7 @@ class Worker(BaseHTTPRequestHandler):
         self.wfile.write(b"slow")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 @pytest.fixture

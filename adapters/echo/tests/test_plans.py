@@ -138,7 +138,7 @@ def test_what_no_majority_of_the_seeds_kept_is_not_remembered() -> None:
     assert end.outcome == "failed"
 
 
-def test_usage_is_told_once_for_each_interval_whoever_watches() -> None:
+def test_usage_is_reported_once_per_interval_by_any_replica() -> None:
     first = watch(view(members()))
     assert first.usage == ()
     assert first.detail == {"metered_until": int(NOW.timestamp()), "metered_members": 6}
@@ -149,7 +149,7 @@ def test_usage_is_told_once_for_each_interval_whoever_watches() -> None:
     assert again.detail == {"metered_until": begun_at + 300, "metered_members": 6}
 
 
-def test_a_member_whose_drain_was_taken_back_is_told_that_work_is_wanted() -> None:
+def test_a_member_whose_drain_was_taken_back_accepts_work_again() -> None:
     standing = members()
     standing[3] = Member(
         id="worker0", name="w", component_key="worker", status="ready", adapter_detail={"cordoned_by": "op"}
@@ -166,7 +166,7 @@ def test_health_speaks_of_the_majority() -> None:
     seen = watch(view(standing))
     assert seen.health == "degraded"
     assert seen.health_detail is not None
-    assert "no majority" in seen.health_detail
+    assert "not a majority" in seen.health_detail
 
 
 def test_ports_are_the_same_in_every_language() -> None:

@@ -1,8 +1,8 @@
-"""The keeper of one claimed instance: it reads the view, plans, does what is due, and waits for news.
+"""The controller of one claimed instance: it reads the view, plans, does what is due, and waits for news.
 
-It works by level: whatever woke it, it reads everything and plans anew; so a message that was lost, doubled or late
-changes nothing. It holds no state that matters. When its fence is refused it ends at once, and whoever holds the
-instance then goes on from what is recorded.
+It reconciles by level: after every wake-up it reads everything and plans again, so a lost, repeated or late
+notification changes nothing. It keeps no state that matters. When the platform refuses its fence it stops at once, and
+the next holder of the claim continues from what is recorded.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from mooring_adapter import failures
 from mooring_adapter.adapter import Adapter, Planner
+from mooring_adapter.backoff import RetryBackoff
 from mooring_adapter.instance_view import InstanceView, Operation, read_view
 from mooring_adapter.logs import labels_of, log_labels
 from mooring_adapter.next_actions import NextActions, TaskRequest, cancelling, next_actions
@@ -25,16 +26,14 @@ SIDE_BY_SIDE: Final = 16
 GATHER_SECONDS_MIN: Final = 0.003
 GATHER_SECONDS_PER_MEMBER: Final = 0.001
 GATHER_SECONDS_MAX: Final = 0.25
-"""Reading a wide instance takes its time: a moment passes between two looks, and one answers for all of the news."""
+"""Reading a wide instance is expensive: the controller pauses between two reads, so that one read covers more news."""
 SHOW_SECONDS: Final = 0.3
-"""How late people may see how far a task is, where nothing else is to be told."""
+"""How late people may see the progress of a task when there is nothing else to report."""
 CALM_SECONDS: Final = 60.0
 LISTED_MAX: Final = 200
 MISTAKES_MAX: Final = 3
 OLD_VIEWS_MAX: Final = 3
-"""So many old views in a row are read again; then the platform's clock was set back, and its time is taken."""
-FIRST_PAUSE_SECONDS: Final = 0.2
-LONGEST_PAUSE_SECONDS: Final = 15.0
+"""After this many outdated views in a row the platform's clock must have been set back, and its time is accepted."""
 
 Result = TypeVar("Result")
 
@@ -46,43 +45,43 @@ class ClaimLost(Exception):
 
 
 class InstanceController:
-    """Keeps one instance, for as long as its claim lasts."""
+    """Works on one instance for as long as its claim lasts."""
 
     def __init__(
         self,
         adapter: Adapter,
         platform: PlatformClient,
-        held: InstanceClaim,
+        claim: InstanceClaim,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.clock = clock
         self.adapter = adapter
         self.platform = platform
-        self.held = held
+        self.claim = claim
         self.wake = asyncio.Event()
         self._side_by_side = asyncio.Semaphore(SIDE_BY_SIDE)
         self._mistakes: dict[str, int] = {}
-        self._shown_at: dict[str, datetime] = {}  # operations of whose tasks something is told later, and when
-        self._failures = 0
+        self._show_later: dict[str, datetime] = {}  # by operation: when to report the progress of its tasks
+        self._backoff = RetryBackoff()
         self._seen_at: datetime | None = None  # the platform's time of the newest view
         self._old_views = 0
         self._gather_seconds = 0.0
-        self.is_busy = True  # whether something is open that it works on
+        self.is_busy = True  # whether an operation is open
 
     async def run(self) -> None:
-        """Work until the claim is lost or given back."""
-        with log_labels(app_instance_id=self.held.instance_id):
+        """Work until the claim is lost or released."""
+        with log_labels(app_instance_id=self.claim.instance_id):
             while True:
                 self.wake.clear()
                 try:
                     wait_seconds = await self._round()
-                    self._failures = 0
+                    self._backoff.reset()
                 except ClaimLost:
-                    log.info("the instance is no longer ours", extra={"fence": self.held.fence})
+                    log.info("the claim is lost; stopping", extra={"fence": self.claim.fence})
                     return
                 except MooringError as error:
-                    wait_seconds = self._pause()
-                    log.warning("the platform could not be asked: %s", error, extra={"code": error.code})
+                    wait_seconds = self._backoff.next_pause()
+                    log.warning("a request to the platform failed; retrying: %s", error, extra={"code": error.code})
                 await self._rest(wait_seconds)
 
     async def _rest(self, seconds: float) -> None:
@@ -95,20 +94,16 @@ class InstanceController:
         except TimeoutError:
             return
 
-    def _pause(self) -> float:
-        self._failures += 1
-        longest = min(FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures - 1, 10), LONGEST_PAUSE_SECONDS)
-        return random.uniform(longest / 2, longest)
-
     async def _round(self) -> float:
-        """Look once and do what is due; how long to rest then."""
+        """Read once and do what is due; returns the seconds to rest."""
         asked_at = self.clock()
         view = read_view(await self._read(), asked_at)
         if self._is_old(view):
-            return self._pause()
+            return self._backoff.next_pause()
         offset = (view.now or asked_at) - asked_at
         self.is_busy = bool(view.operations)
-        self._shown_at = {each.id: self._shown_at[each.id] for each in view.operations if each.id in self._shown_at}
+        open_ids = {each.id for each in view.operations}
+        self._show_later = {name: at for name, at in self._show_later.items() if name in open_ids}
         wide = min(GATHER_SECONDS_PER_MEMBER * len(view.members), GATHER_SECONDS_MAX)
         self._gather_seconds = max(GATHER_SECONDS_MIN, wide)
         rests = [await self._advance(view, operation) for operation in view.operations]
@@ -120,9 +115,9 @@ class InstanceController:
         return min((max((each - now).total_seconds(), 0.0) for each in sooner), default=CALM_SECONDS)
 
     def _is_old(self, view: InstanceView) -> bool:
-        """Whether an answer overtook this one: what woke us may not be in it, so that it is read again at once.
+        """Whether a newer response overtook this one: it may lack what woke us, so it is read again at once.
 
-        A view of the very moment that was seen before is that view once more, and just as old.
+        A view of exactly the same moment is the same view again, and just as old.
         """
         if view.now is None or self._seen_at is None or view.now > self._seen_at:
             self._seen_at, self._old_views = view.now, 0
@@ -134,37 +129,37 @@ class InstanceController:
         return False
 
     async def _advance(self, view: InstanceView, operation: Operation) -> datetime | None:
-        """Do what is due of one operation; when to look again without being woken, None for no time at all."""
+        """Do what is due of one operation; returns when to look again unless woken earlier, None for never."""
         with log_labels(**labels_of(view, operation)):
-            wanted = self._due(view, operation)
-            if wanted.is_empty:
-                return wanted.wake_at
-            show_at = self._show_at(operation, view.now or self.clock()) if wanted.report_may_wait else None
-            if show_at is not None and wanted.does_nothing:
-                return show_at if wanted.wake_at is None else min(show_at, wanted.wake_at)
+            actions = self._next_actions(view, operation)
+            if actions.is_empty:
+                return actions.wake_at
+            show_at = self._show_at(operation, view.now or self.clock()) if actions.report_may_wait else None
+            if show_at is not None and actions.does_nothing:
+                return show_at if actions.wake_at is None else min(show_at, actions.wake_at)
             try:
-                await self._perform(wanted, tells=show_at is None)
+                await self._perform(actions, reports=show_at is None)
             except MooringError as error:
                 if error.retryable or error.status == 401:
                     raise  # nothing is wrong with the operation
                 await self._refused(operation, error)
-            return view.now or self.clock()  # something was done, so that the view has changed
+            return view.now or self.clock()  # something was done, so the instance has changed
 
     def _show_at(self, operation: Operation, now: datetime) -> datetime | None:
-        """When to tell how far tasks are, where that is all there is to tell; none for now.
+        """When to report the progress of tasks if there is nothing else to report; None for now.
 
-        Most tasks take less time than it takes to tell of them, and what is told shortly after tells it as well.
+        Most tasks end sooner than a report about them would take, and the next report covers them as well.
         """
         latest = now + timedelta(seconds=SHOW_SECONDS)
-        show_at = self._shown_at.setdefault(operation.id, latest)
+        show_at = self._show_later.setdefault(operation.id, latest)
         return show_at if now < show_at <= latest else None
 
-    def _due(self, view: InstanceView, operation: Operation) -> NextActions:
+    def _next_actions(self, view: InstanceView, operation: Operation) -> NextActions:
         try:
             return next_actions(self._planner(operation)(view, operation), view, operation)
         except Exception as error:  # a mistake in one plan must not end the work on the others
-            log.exception("the plan of %s %s came to an error", operation.kind, operation.id)
-            detail = f"the adapter's plan came to an error: {type(error).__name__}: {error}"
+            log.exception("the plan of %s %s raised an error; failing the operation", operation.kind, operation.id)
+            detail = f"the adapter's plan raised an error: {type(error).__name__}: {error}"
             return NextActions(operation, finish=Finish(outcome="failed", failure=Failure("adapter_error", detail)))
 
     def _planner(self, operation: Operation) -> Planner:
@@ -175,116 +170,118 @@ class InstanceController:
         name = action_name(operation)
         return self.adapter.actions.get(name) or _unknown_action(name)
 
-    async def _perform(self, wanted: NextActions, *, tells: bool) -> None:
-        operation = wanted.operation
-        if wanted.begins and (
-            wanted.secrets or wanted.usage
-        ):  # whoever is refused one of them has begun, and can end it
-            await self._ours(self.platform.report(self.held, {"begin": True}, operation))
-        for secret in wanted.secrets:
-            await self._ours(self.platform.make_secret(self.held, operation, secret))
-        for metered in wanted.usage:
-            await self._tell_usage(metered.usage)
-        for told in report_parts(wanted.report()) if tells else ():  # it says of those that they are done
-            await self._ours(self.platform.report(self.held, told, operation))
-            self._shown_at.pop(operation.id, None)
-        await self._make_tasks(operation, wanted.tasks)
-        if wanted.finish is not None:
-            await self._finish(operation, wanted.finish)
+    async def _perform(self, actions: NextActions, *, reports: bool) -> None:
+        operation = actions.operation
+        if actions.begins and (actions.secrets or actions.usage):
+            # An operation has to be begun before it can be failed, in case one of these is refused.
+            await self._ours(self.platform.report(self.claim, {"begin": True}, operation))
+        for secret in actions.secrets:
+            await self._ours(self.platform.make_secret(self.claim, operation, secret))
+        for metered in actions.usage:
+            await self._report_usage(metered.usage)
+        for report in report_parts(actions.report()) if reports else ():  # after the secrets: it says they are done
+            await self._ours(self.platform.report(self.claim, report, operation))
+            self._show_later.pop(operation.id, None)
+        await self._create_tasks(operation, actions.tasks)
+        if actions.finish is not None:
+            await self._finish(operation, actions.finish)
         self._mistakes.pop(operation.id, None)
 
-    async def _tell_usage(self, usage: Sequence[Usage]) -> None:
-        """What was metered; a record that is stored with another content stays as it is, and holds up nothing."""
+    async def _report_usage(self, usage: Sequence[Usage]) -> None:
+        """Report usage; a record that is already stored with other content stays as it is and blocks nothing."""
         try:
-            await self._ours(self.platform.report_usage(self.held, usage))
+            await self._ours(self.platform.report_usage(self.claim, usage))
         except MooringError as error:
             if error.code != "conflict":
                 raise
             if len(usage) == 1:
-                log.error("what was metered is stored otherwise: %s", error, extra={"record_id": usage[0].record_id})
+                extra = {"record_id": usage[0].record_id}
+                log.error("a usage record is stored with other content; skipping it: %s", error, extra=extra)
                 return
             for each in usage:
-                await self._tell_usage((each,))
+                await self._report_usage((each,))
 
-    async def _make_tasks(self, operation: Operation | None, tasks: Sequence[TaskRequest]) -> None:
-        """Many at once, within bounds; the first refusal is told when all have been tried."""
+    async def _create_tasks(self, operation: Operation | None, tasks: Sequence[TaskRequest]) -> None:
+        """Create many at once, within bounds; the first refusal is raised when all have been tried."""
         outcomes = await asyncio.gather(
-            *(self._make_part(operation, each) for each in task_batches(tasks)), return_exceptions=True
+            *(self._create_batch(operation, each) for each in task_batches(tasks)), return_exceptions=True
         )
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _make_part(self, operation: Operation | None, tasks: Sequence[TaskRequest]) -> None:
-        wishes = [task_body(each) for each in tasks]
+    async def _create_batch(self, operation: Operation | None, tasks: Sequence[TaskRequest]) -> None:
+        bodies = [task_body(each) for each in tasks]
         async with self._side_by_side:
-            if len(wishes) == 1:
-                made = await self._ours(self.platform.create_task(self.held, operation, wishes[0]))
-                log.debug("task %s for %s", made.id, made.step, extra={"task_id": made.id, "step": made.step})
+            if len(bodies) == 1:
+                created = await self._ours(self.platform.create_task(self.claim, operation, bodies[0]))
+                _log_created(created.id, created.step)
                 return
-            outcomes = await self._ours(self.platform.create_tasks(self.held, operation, wishes))
+            outcomes = await self._ours(self.platform.create_tasks(self.claim, operation, bodies))
         for each in outcomes:
             if each.refusal is not None:
                 raise each.refusal.error()
             if each.task is not None:
-                log.debug("task %s for %s", each.task.id, each.step, extra={"task_id": each.task.id, "step": each.step})
+                _log_created(each.task.id, each.step)
 
     async def _finish(self, operation: Operation, end: Finish) -> None:
-        told: dict[str, Any] = {"outcome": end.outcome, "evidence": dict(end.evidence)}
+        body: dict[str, Any] = {"outcome": end.outcome, "evidence": dict(end.evidence)}
         if end.output is not None:
-            told["output"] = dict(end.output)
+            body["output"] = dict(end.output)
         if end.failure is not None:
-            told["failure"] = end.failure.plain()
-        await self._ours(self.platform.finish(self.held, operation, told))
+            body["failure"] = end.failure.plain()
+        await self._ours(self.platform.finish(self.claim, operation, body))
         failure = {} if end.failure is None else {"code": end.failure.code, "detail": end.failure.detail}
         log.info("%s %s %s", operation.kind, operation.id, end.outcome, extra=failure)
 
     async def _refused(self, operation: Operation, error: MooringError) -> None:
-        """What the platform does not take: an old view is read again a few times, anything else ends the operation."""
+        """Handle a refusal: an outdated view is read again a few times, anything else fails the operation."""
         mistakes = self._mistakes[operation.id] = self._mistakes.get(operation.id, 0) + 1
-        log.warning("refused: %s", error, extra={"code": error.code, "mistakes": mistakes})
+        extra = {"code": error.code, "mistakes": mistakes}
         if error.code in failures.STALE and mistakes < MISTAKES_MAX:
-            await asyncio.sleep(self._pause())
+            log.warning("the platform refused an outdated request; reading again: %s", error, extra=extra)
+            await asyncio.sleep(self._backoff.next_pause())
             return
+        log.warning("the platform refused a request; failing the operation: %s", error, extra=extra)
         try:
             await self._finish(operation, Finish(outcome="failed", failure=failures.of_refusal(error)))
         except MooringError as again:
-            log.warning("the failure was not taken either: %s", again, extra={"code": again.code})
-            await asyncio.sleep(self._pause())
+            log.warning("the platform refused the failure too; retrying: %s", again, extra={"code": again.code})
+            await asyncio.sleep(self._backoff.next_pause())
 
     async def _watch(self, view: InstanceView, watch: Callable[[InstanceView], Observation]) -> datetime | None:
-        """Look at a running instance, and tell what is new."""
+        """Observe a running instance, and report what is new."""
         try:
-            seen = watch(view)
+            observation = watch(view)
         except Exception:  # a mistake in the watch must not end the claim
-            log.exception("the watch came to an error")
+            log.exception("the watch raised an error; trying again at the next change")
             return None
-        if seen.usage:
-            await self._tell_usage(seen.usage)
+        if observation.usage:
+            await self._report_usage(observation.usage)
         known = {each.step for each in view.looks}
-        looks = [TaskRequest(each.step, each) for each in seen.looks if each.step not in known]
+        looks = [TaskRequest(each.step, each) for each in observation.looks if each.step not in known]
         try:
-            if told := unrecorded_changes(view, seen):
-                await self._ours(self.platform.report(self.held, told))
-            await self._make_tasks(None, looks)
+            if report := unrecorded_changes(view, observation):
+                await self._ours(self.platform.report(self.claim, report))
+            await self._create_tasks(None, looks)
         except MooringError as error:
             if error.retryable or error.status == 401:
                 raise
-            log.warning("what was seen is refused: %s", error, extra={"code": error.code})
+            log.warning("the platform refused an observation; dropping it: %s", error, extra={"code": error.code})
         # Not all at once: many instances may have been claimed in one moment.
         pause = self.adapter.watch_seconds * random.uniform(0.8, 1.2)
         return (view.now or self.clock()) + timedelta(seconds=pause)
 
     async def _read(self) -> Mapping[str, Any]:
         try:
-            return await self._ours(self.platform.read(self.held))
+            return await self._ours(self.platform.read(self.claim))
         except MooringError as error:
-            if error.code == "not_found":  # of another project, or gone: nothing that we may touch
+            if error.code == "not_found":  # it is gone, or belongs to another project
                 raise ClaimLost from error
             raise
 
     async def _ours(self, call: Awaitable[Result]) -> Result:
-        """A call under our fence; a refusal of the fence ends the work on this instance."""
+        """Make a call under our fence; a refused fence ends the work on this instance."""
         try:
             return await call
         except MooringError as error:
@@ -293,99 +290,102 @@ class InstanceController:
             raise
 
 
-def task_batches(tasks: Sequence[TaskRequest]) -> list[list[TaskRequest]]:
-    """The tasks of each request: a member's stay together and in order, since a node does them in that order.
+def _log_created(task_id: str, step: str) -> None:
+    log.debug("created task %s for %s", task_id, step, extra={"task_id": task_id, "step": step})
 
-    What of one member is too much for a request is due in the next round.
+
+def task_batches(tasks: Sequence[TaskRequest]) -> list[list[TaskRequest]]:
+    """The tasks of each request: one member's stay together and in order, because its node does them in that order.
+
+    Tasks of one member that do not fit into a request are created in the next round.
     """
     of_member: dict[str, list[TaskRequest]] = {}
     for each in tasks:
         of_member.setdefault(each.task.member_id, []).append(each)
-    parts: list[list[TaskRequest]] = []
+    batches: list[list[TaskRequest]] = []
     for mine in of_member.values():
-        if parts and len(parts[-1]) + len(mine) <= TASKS_MAX:
-            parts[-1] += mine
+        if batches and len(batches[-1]) + len(mine) <= TASKS_MAX:
+            batches[-1] += mine
         else:
-            parts.append(mine[:TASKS_MAX])
-    return parts
+            batches.append(mine[:TASKS_MAX])
+    return batches
 
 
-def task_body(wanted: TaskRequest) -> dict[str, Any]:
-    """A task as the platform is asked for it."""
-    task = wanted.task
-    wish: dict[str, Any] = {
-        "step": wanted.name,
+def task_body(request: TaskRequest) -> dict[str, Any]:
+    """The JSON body that asks for a task."""
+    task = request.task
+    body: dict[str, Any] = {
+        "step": request.name,
         "member_id": task.member_id,
         "type": task.type,
         "arguments": dict(task.arguments),
     }
     if task.grants:
-        wish["grants"] = [dict(each) for each in task.grants]
+        body["grants"] = [dict(each) for each in task.grants]
     if task.lifetime_seconds is not None:
-        wish["lifetime_seconds"] = task.lifetime_seconds
-    return wish
+        body["lifetime_seconds"] = task.lifetime_seconds
+    return body
 
 
 def action_name(operation: Operation) -> str:
-    """The action that an operation asks for."""
     return str(operation.request.get("action") or operation.request.get("name") or "")
 
 
 def _unknown_action(name: str) -> Planner:
     def plan(view: InstanceView, operation: Operation) -> Plan:
-        failure = Failure("adapter_error", f"this adapter knows no action {name!r}")
+        failure = Failure("adapter_error", f"this adapter has no action {name!r}")
         return Plan((Finish(outcome="failed", failure=failure),))
 
     return plan
 
 
-def report_parts(told: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A long report in several, the steps behind the members: what is noted as done has been told then."""
-    if not told:
+def report_parts(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Split a long report; steps come after members, so that a step is recorded as done after its effect."""
+    if not report:
         return []
-    if all(len(told.get(name, ())) <= LISTED_MAX for name in ("members", "steps")):
-        return [dict(told)]
-    first = {name: value for name, value in told.items() if name not in ("members", "steps")}
+    if all(len(report.get(name, ())) <= LISTED_MAX for name in ("members", "steps")):
+        return [dict(report)]
+    first = {name: value for name, value in report.items() if name not in ("members", "steps")}
     lists = [
-        {name: told[name][start : start + LISTED_MAX]}
+        {name: report[name][start : start + LISTED_MAX]}
         for name in ("members", "steps")
-        for start in range(0, len(told.get(name, ())), LISTED_MAX)
+        for start in range(0, len(report.get(name, ())), LISTED_MAX)
     ]
     return [*([first] if first else []), *lists]
 
 
-def unrecorded_changes(view: InstanceView, seen: Observation) -> dict[str, Any]:
-    """What a look found that is not recorded so already."""
-    told: dict[str, Any] = {}
-    members = [each for each in (_member_changes(view, seen_member) for seen_member in seen.members) if each]
+def unrecorded_changes(view: InstanceView, observation: Observation) -> dict[str, Any]:
+    """The report of what was observed and differs from the records; empty if nothing does."""
+    report: dict[str, Any] = {}
+    members = [each for each in (_member_changes(view, observed) for observed in observation.members) if each]
     if members:
-        told["members"] = members
+        report["members"] = members
     instance = view.instance
     whole: dict[str, Any] = {}
-    if seen.health is not None and seen.health != instance.health:
-        whole["health"] = seen.health
-        if seen.health_detail is not None:
-            whole["health_detail"] = seen.health_detail
-    if seen.detail is not None and dict(seen.detail) != instance.adapter_detail:
-        whole["detail"] = dict(seen.detail)
+    if observation.health is not None and observation.health != instance.health:
+        whole["health"] = observation.health
+        if observation.health_detail is not None:
+            whole["health_detail"] = observation.health_detail
+    if observation.detail is not None and dict(observation.detail) != instance.adapter_detail:
+        whole["detail"] = dict(observation.detail)
     if whole:
-        told["instance"] = whole
-    return told
+        report["instance"] = whole
+    return report
 
 
-def _member_changes(view: InstanceView, seen: MemberObservation) -> dict[str, Any] | None:
-    member = view.member(seen.member_id)
+def _member_changes(view: InstanceView, observed: MemberObservation) -> dict[str, Any] | None:
+    member = view.member(observed.member_id)
     if member is None:
         return None
-    told: dict[str, Any] = {}
-    if seen.status is not None and seen.status != member.status:
-        told["status"] = seen.status
-    if seen.health is not None and seen.health != member.health:
-        told["health"] = seen.health
-        if seen.health_detail is not None:
-            told["health_detail"] = seen.health_detail
-    if seen.detail is not None and dict(seen.detail) != member.adapter_detail:
-        told["detail"] = dict(seen.detail)
-    if seen.failure is not None and "status" in told:
-        told["failure"] = seen.failure.plain()
-    return {"id": member.id, **told} if told else None
+    changes: dict[str, Any] = {}
+    if observed.status is not None and observed.status != member.status:
+        changes["status"] = observed.status
+    if observed.health is not None and observed.health != member.health:
+        changes["health"] = observed.health
+        if observed.health_detail is not None:
+            changes["health_detail"] = observed.health_detail
+    if observed.detail is not None and dict(observed.detail) != member.adapter_detail:
+        changes["detail"] = dict(observed.detail)
+    if observed.failure is not None and "status" in changes:
+        changes["failure"] = observed.failure.plain()
+    return {"id": member.id, **changes} if changes else None

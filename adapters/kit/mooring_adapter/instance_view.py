@@ -1,7 +1,7 @@
-"""The view of one instance, as the platform tells it: all that a plan is made from.
+"""The view of one instance as the platform returns it: everything that a plan is made from.
 
-`GET /api/v1/runtime/instances/{id}` answers with these values. They are frozen, so that a plan is a pure function of
-them; a field that the platform adds later is passed over, and one that it leaves out has its default.
+`GET /api/v1/runtime/instances/{id}` returns these values. They are frozen, so that a plan is a pure function of them.
+Unknown fields are ignored, missing ones have their defaults.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,17 +11,17 @@ from typing import Any, Final
 import msgspec
 
 OVER: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
-"""The states in which nothing more comes of a task."""
+"""The final states of a task."""
 
 STANDING: Final = frozenset({"ready", "degraded"})
-"""The states in which a member does its part."""
+"""The states in which a member works."""
 
 GRACEFUL_SECONDS: Final = 60
-"""What an app has for its end where the manifest says nothing."""
+"""How long an app may take to end if the manifest does not say."""
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
-    """What a version was when it was chosen, by digests."""
+    """The digests of a version at the moment it was chosen."""
 
     version_id: str = ""
     version: str = ""
@@ -30,8 +30,6 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """One launched app."""
-
     id: str
     name: str = ""
     app_slug: str = ""
@@ -52,7 +50,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a member stands; the platform has bound it, and the adapter never asks for another."""
+    """Where a member runs; the platform chose it, and the adapter never asks for another."""
 
     id: str
     name: str = ""
@@ -69,8 +67,6 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of the instance."""
-
     id: str
     component_key: str
     name: str = ""
@@ -89,12 +85,12 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stands(self) -> bool:
-        """Whether it does its part."""
+        """Whether it works: ready, or degraded."""
         return self.status in STANDING
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
-    """Another project's use of the instance, under an account name of its own; no more of that project is told."""
+    """Another project's use of the instance, under an account name of its own."""
 
     id: str
     project_id: str = ""
@@ -103,7 +99,7 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of an operation, as it was reported last."""
+    """A step of an operation, as it was last reported."""
 
     name: str
     status: str
@@ -111,7 +107,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One change that the adapter is asked for."""
+    """One change that the adapter has to make."""
 
     id: str
     kind: str
@@ -131,30 +127,30 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def until(self) -> datetime | None:
-        """The end of the adapter's time: that of its phase, or of the whole operation."""
+        """The adapter's deadline: that of its phase, or of the whole operation."""
         return self.phase_deadline_at or self.deadline_at
 
     @property
     def is_begun(self) -> bool:
-        """Whether an adapter has begun with it; the status alone does not say so, after a wait for capacity."""
+        """Whether an adapter has begun it; after a wait for capacity the status alone does not say so."""
         return self.status != "accepted" and self.begun is not False
 
     def is_done(self, step: str) -> bool:
-        """Whether a step was reported as done."""
+        """Whether the step was reported as done."""
         return any(each.name == step and each.status in ("done", "skipped") for each in self.steps)
 
     @property
     def attachment(self) -> Attachment | None:
-        """Who asks for it, where that is an attached project, or which attachment it makes or ends."""
-        told = self.request.get("attachment")
-        return None if told is None else msgspec.convert(told, Attachment, strict=False)
+        """The attachment whose project asks for it, or that it creates or ends."""
+        attachment = self.request.get("attachment")
+        return None if attachment is None else msgspec.convert(attachment, Attachment, strict=False)
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One piece of work on a node, and what came of it."""
+    """One piece of work on a node, and its result."""
 
     id: str
-    operation_id: str | None = None  # none: a look, which belongs to no operation
+    operation_id: str | None = None  # None for a look, which belongs to no operation
     step: str
     type: str = ""
     member_id: str | None = None
@@ -170,22 +166,19 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes of it."""
         return self.status in OVER
 
     @property
     def succeeded(self) -> bool:
-        """Whether it did what it was asked for."""
         return self.status == "succeeded"
 
     @property
     def failed(self) -> bool:
-        """Whether it is over without that."""
         return self.is_over and not self.succeeded
 
 
 class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is recorded of an instance, at one moment; `now` is the platform's clock, not ours."""
+    """Everything that is recorded about an instance at one moment; `now` is the platform's clock, not ours."""
 
     instance: Instance
     manifest: dict[str, Any] = {}
@@ -198,22 +191,21 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
     etag: str = ""
 
     def member(self, member_id: str) -> Member | None:
-        """One member, by its id."""
         return next((each for each in self.members if each.id == member_id), None)
 
     def of(self, component_key: str, *statuses: str) -> list[Member]:
-        """The members of a component, in order; of some states where any are named."""
+        """The members of a component, in order; only those in one of `statuses` if any are given."""
         found = [each for each in self.members if each.component_key == component_key]
         chosen = [each for each in found if not statuses or each.status in statuses]
         return sorted(chosen, key=lambda each: (each.ordinal, each.id))
 
     def concerned(self, operation: Operation) -> list[Member]:
-        """The members that an operation names, in its order."""
+        """The members that an operation names, in the operation's order."""
         by_id = {each.id: each for each in self.members}
         return [by_id[each] for each in operation.member_ids if each in by_id]
 
     def quiet_until(self, operation: Operation) -> datetime | None:
-        """Until when work has to be finished: the time of a teardown, or of a detach, has the app's end behind it."""
+        """When work has to be finished: a teardown or a detach reserves time for the app's own end."""
         until = operation.until
         if until is None or operation.kind not in ("remove", "replace", "detach"):
             return until
@@ -221,29 +213,28 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
         return until - timedelta(seconds=ending)
 
     def tasks_of(self, operation: Operation) -> Mapping[str, Task]:
-        """The tasks of an operation, by their step."""
         return {each.step: each for each in self.tasks if each.operation_id == operation.id}
 
     def task(self, operation: Operation, step: str) -> Task | None:
-        """The task under this step, if it was made."""
+        """The task of this step, if it was created."""
         return next((each for each in self.tasks if each.operation_id == operation.id and each.step == step), None)
 
     def series(self, operation: Operation, prefix: str) -> list[Task]:
-        """The tasks `<prefix>/1`, `<prefix>/2` …, in that order: what is looked at again and again."""
+        """The tasks `<prefix>/1`, `<prefix>/2` … in that order, for repeated observations."""
         tasks = self.tasks_of(operation)
-        return list(_while_there(tasks, prefix))
+        return list(_numbered(tasks, prefix))
 
     @property
     def looks(self) -> list[Task]:
-        """The tasks of no operation: what was looked at while the instance runs."""
+        """The tasks of no operation, which observe the running instance."""
         return [each for each in self.tasks if not each.operation_id]
 
     def component(self, key: str) -> Mapping[str, Any]:
-        """What the manifest says of a component."""
+        """The manifest's entry of a component."""
         return next((each for each in self.manifest.get("components", ()) if each["key"] == key), {})
 
 
-def _while_there(tasks: Mapping[str, Task], prefix: str) -> Iterator[Task]:
+def _numbered(tasks: Mapping[str, Task], prefix: str) -> Iterator[Task]:
     number = 1
     while (task := tasks.get(f"{prefix}/{number}")) is not None:
         yield task
@@ -251,11 +242,11 @@ def _while_there(tasks: Mapping[str, Task], prefix: str) -> Iterator[Task]:
 
 
 def read_view(plain: Mapping[str, Any], now: datetime) -> InstanceView:
-    """The view out of an answer; `now` stands in where the platform does not say what time it is."""
+    """Read a response; `now` is used if the platform does not send its time."""
     view = msgspec.convert(plain, InstanceView, strict=False)
     return view if view.now is not None else msgspec.structs.replace(view, now=now)
 
 
 def failed_members(members: Sequence[Member]) -> list[Member]:
-    """Those that came to an error."""
+    """The members with the status `failed`."""
     return [each for each in members if each.status == "failed"]

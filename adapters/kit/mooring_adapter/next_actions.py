@@ -1,9 +1,9 @@
-"""What is due of a plan: purely, from what is recorded.
+"""The next actions of a plan: a pure function of the plan and the records.
 
-Each step is pending, running, done, failed or left out. A task's state is the recorded task's; every other step is
-done when the operation's own list says so, which is written in one report with its effect. What is due now is
-collected into the secrets to keep and what was metered, one report, the tasks to be made, and the end, in this order:
-so a step that is in the report of this round counts as done for those behind it.
+Each step is pending, running, done, failed or skipped. A task's step has the state of the recorded task. Every other
+step is done when the operation's step list says so, which is written in one report together with its effect. What is
+due now is collected into the secrets and the usage, one report, the tasks, and the end, and performed in this order: a
+step in the report of this round counts as done for the steps behind it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ from mooring_adapter.steps import (
 )
 
 SHOWN_MAX: Final = 64
-"""Up to so many steps a plan's tasks are shown among the operation's steps; beyond, only what must be recorded."""
+"""Plans up to this size show their tasks among the operation's steps; larger ones only what must be recorded."""
 ENDPOINT_FIELDS: Final = (
     "name",
     "member_id",
@@ -48,8 +48,6 @@ ENDPOINT_FIELDS: Final = (
 
 
 class StepState(StrEnum):
-    """How far a step is."""
-
     PENDING = "pending"
     RUNNING = "running"
     DONE = "done"
@@ -58,18 +56,18 @@ class StepState(StrEnum):
 
 
 MAY_LOSE_MEMBERS: Final = frozenset({"drain", "remove", "decommission", "action"})
-"""Operations that succeed also where a member failed on the way."""
+"""Operations that can succeed although a member failed."""
 REACHED: Final[Mapping[str, frozenset[str]]] = {
     "joining": frozenset({"joining", "ready", "degraded", "draining", "drained", "removing", "removed"}),
     "ready": frozenset({"ready", "degraded", "draining", "drained", "removing", "removed"}),
 }
-"""The states of a new member in which it has been joining, or ready, already."""
+"""The states of a new member that it can only have after it was joining, or ready."""
 PAST: Final = frozenset({StepState.DONE, StepState.LEFT_OUT})
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
-    """A task to be made, under the name of its attempt."""
+    """A task to create, under the name of its attempt."""
 
     name: str
     task: RunTask
@@ -77,11 +75,11 @@ class TaskRequest:
 
 @dataclass(slots=True)
 class NextActions:
-    """What is to be done now for one operation."""
+    """What to do now for one operation."""
 
     operation: Operation
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)
-    shown: set[str] = field(default_factory=set)  # those of the steps that are tasks, which are recorded elsewhere
+    shown: set[str] = field(default_factory=set)  # the steps that are tasks, whose state is recorded with the task
     members: dict[str, dict[str, Any]] = field(default_factory=dict)
     instance: dict[str, Any] = field(default_factory=dict)
     secrets: list[MakeSecret] = field(default_factory=list)
@@ -93,7 +91,7 @@ class NextActions:
 
     @property
     def begins(self) -> bool:
-        """Whether nobody has begun yet."""
+        """Whether the operation has not been begun yet."""
         return self.operation.status != "cancelling" and not self.operation.is_begun
 
     @property
@@ -103,38 +101,38 @@ class NextActions:
 
     @property
     def report_may_wait(self) -> bool:
-        """Whether all there is to tell is how far its tasks are: for people, and recorded with the tasks already."""
+        """Whether the report has only the progress of tasks: it is for people, and recorded with the tasks already."""
         return self.finish is None and self.shown >= self.steps.keys() and self.report().keys() == {"steps"}
 
     @property
     def does_nothing(self) -> bool:
-        """Whether there is nothing to do but to tell."""
+        """Whether there is nothing to do except to report."""
         return not (self.secrets or self.usage or self.tasks or self.finish)
 
     def report(self) -> dict[str, Any]:
-        """The body of the report, without its fence; empty where there is nothing to tell."""
-        told: dict[str, Any] = {}
+        """The body of the report, without its fence; empty if there is nothing to report."""
+        body: dict[str, Any] = {}
         if self.begins:
-            told["begin"] = True
+            body["begin"] = True
         if self.blocked is not None:
             if self.operation.status != "blocked" or self.operation.blocker_code not in (None, self.blocked.code):
-                told["blocked"] = {"code": self.blocked.code, "detail": self.blocked.detail[:1_000]}
+                body["blocked"] = {"code": self.blocked.code, "detail": self.blocked.detail[:1_000]}
         elif self.operation.status == "blocked":
-            told["blocked"] = None
+            body["blocked"] = None
         for name, values in (("steps", self.steps), ("members", self.members)):
             if values:
-                told[name] = list(values.values())
+                body[name] = list(values.values())
         if self.instance:
-            told["instance"] = self.instance
-        return told
+            body["instance"] = self.instance
+        return body
 
 
 def next_actions(plan: Plan, view: InstanceView, operation: Operation) -> NextActions:
-    """What is due of this plan now."""
-    return _Reading(plan, view, operation).read()
+    """What to do now for an operation with this plan."""
+    return _PlanWalk(plan, view, operation).read()
 
 
-class _Reading:
+class _PlanWalk:
     """One walk through a plan."""
 
     def __init__(self, plan: Plan, view: InstanceView, operation: Operation) -> None:
@@ -149,7 +147,7 @@ class _Reading:
         self.shows_tasks = len(plan.steps) <= SHOWN_MAX
 
     def read(self) -> NextActions:
-        behind: set[str] = set()  # what a step without a member waits for
+        behind: set[str] = set()  # the steps that a step without a member waits for
         last_of: dict[str | None, str] = {}
         barrier: str | None = None
         for step in self.plan.steps:
@@ -174,7 +172,7 @@ class _Reading:
     def _state(self, step: Step, may_begin: bool) -> StepState:
         if isinstance(step, RunTask):
             return self._task_state(step, may_begin)
-        if self.recorded.get(step.step) in ("done", "skipped") or self._is_so(step):
+        if self.recorded.get(step.step) in ("done", "skipped") or self._is_reached(step):
             return StepState.DONE
         if step.of_member in self.failed_members:
             return StepState.LEFT_OUT
@@ -203,7 +201,7 @@ class _Reading:
         return self._failed(step, failure, member)
 
     def _attempt(self, step: RunTask) -> tuple[int, str, Task | None]:
-        """The newest attempt: its number, its name, and the task where it was made."""
+        """The newest attempt: its number, its name, and its task if it was created."""
         number = 1
         while f"{step.step}/{number + 1}" in self.tasks and number < step.attempts:
             number += 1
@@ -235,14 +233,14 @@ class _Reading:
             case ReportEndpoint():
                 self._endpoint(step)
             case ReportInstance():
-                told = {
+                body = {
                     "health": step.health,
                     "health_detail": step.health_detail,
                     "detail": step.detail,
                     "topology_mode": step.topology_mode,
                     "endpoints": None if step.endpoints is None else list(step.endpoints),
                 }
-                self.actions.instance.update({name: value for name, value in told.items() if value is not None})
+                self.actions.instance.update({name: value for name, value in body.items() if value is not None})
             case MakeSecret():
                 self.actions.secrets.append(step)
             case ReportUsage():
@@ -259,8 +257,8 @@ class _Reading:
                 pass
         return self._recorded(step)
 
-    def _is_so(self, step: Step) -> bool:
-        """Whether a member's own state says that a step is done: then nothing has to be noted."""
+    def _is_reached(self, step: Step) -> bool:
+        """Whether the member's own state shows that the step is done, so that nothing has to be recorded."""
         member = self.members.get(step.of_member or "")
         if not isinstance(step, ReportMember) or member is None:
             return False
@@ -269,20 +267,20 @@ class _Reading:
         return self.operation.kind in ("deploy", "add") and member.status in REACHED.get(step.status or "", ())
 
     def _recorded(self, step: Step) -> StepState:
-        if isinstance(step, ReportMember) and not self.shows_tasks and self._is_told_by_state(step):
+        if isinstance(step, ReportMember) and not self.shows_tasks and self._is_shown_by_state(step):
             return StepState.DONE
         self.actions.steps[step.step] = {"name": step.step, "status": "done"}
         return StepState.DONE
 
     def _end(self, step: Finish) -> Finish:
-        """The end as it was planned, unless members failed on the way that the plan does not speak of."""
+        """The planned end, or a failure if a member failed and the plan does not tolerate that."""
         if step.outcome != "succeeded" or step.tolerates_failures or self.operation.kind in MAY_LOSE_MEMBERS:
             return step
         for member_id in sorted(self.failed_members):
             member = self.members.get(member_id)
-            told = self.actions.members.get(member_id, {}).get("failure")
-            if told is not None:
-                failure = Failure(told["code"], told["detail"], tuple(told["last_lines"]))
+            reported = self.actions.members.get(member_id, {}).get("failure")
+            if reported is not None:
+                failure = Failure(reported["code"], reported["detail"], tuple(reported["last_lines"]))
             else:
                 failure = (
                     Failure("runtime_error", f"{member_id} failed") if member is None else failures.of_member(member)
@@ -290,16 +288,16 @@ class _Reading:
             return Finish(step=step.step, outcome="failed", failure=failure, evidence=step.evidence)
         return step
 
-    def _is_told_by_state(self, step: ReportMember) -> bool:
+    def _is_shown_by_state(self, step: ReportMember) -> bool:
         return step.version is not None or (self.operation.kind in ("deploy", "add") and step.status in REACHED)
 
     def _member(self, step: ReportMember) -> StepState:
         if failures.is_lost(self.members.get(step.member_id)):
             self.failed_members.add(step.member_id)
-            return StepState.LEFT_OUT  # of a node that is gone there is nothing to tell
+            return StepState.LEFT_OUT  # there is nothing to report about a lost node
         if step.member_id in self.actions.members:
-            return StepState.PENDING  # one thing at a time is told of a member
-        told = {
+            return StepState.PENDING  # a report has one state per member
+        body = {
             "status": step.status,
             "health": step.health,
             "health_detail": step.health_detail,
@@ -310,13 +308,13 @@ class _Reading:
         }
         self.actions.members[step.member_id] = {
             "id": step.member_id,
-            **{name: value for name, value in told.items() if value is not None},
+            **{name: value for name, value in body.items() if value is not None},
         }
         return self._recorded(step)
 
     def _endpoint(self, step: ReportEndpoint) -> None:
         opened = self.tasks.get(step.task) if step.task is not None else None
-        told = {
+        endpoint = {
             "name": step.name,
             "member_id": step.member_id,
             "protocol": step.protocol,
@@ -332,25 +330,25 @@ class _Reading:
         others = [each for each in known if each.get("name") != step.name]
         self.actions.instance["endpoints"] = [
             *others,
-            {name: value for name, value in told.items() if value is not None},
+            {name: value for name, value in endpoint.items() if value is not None},
         ]
 
     def _wait(self, step: Wait) -> StepState:
         if self.view.now is not None and self.view.now >= step.until:
-            return StepState.DONE  # time does not go back, so there is nothing to record
+            return StepState.DONE  # time never goes back, so there is nothing to record
         self.actions.wake_at = step.until if self.actions.wake_at is None else min(self.actions.wake_at, step.until)
         return StepState.PENDING
 
     def _shown(self, step: RunTask, state: StepState, detail: str | None = None) -> StepState:
-        """Among the operation's steps, for people; only what is new."""
+        """Show a task among the operation's steps, for people; only if its state is new."""
         if self.shows_tasks and self.recorded.get(step.step) != state.value:
-            told = {"name": step.step, "status": state.value}
-            self.actions.steps[step.step] = told if detail is None else {**told, "detail": detail[:1_000]}
+            shown = {"name": step.step, "status": state.value}
+            self.actions.steps[step.step] = shown if detail is None else {**shown, "detail": detail[:1_000]}
             self.actions.shown.add(step.step)
         return state
 
     def _fail(self, failure: Failure) -> None:
-        """The operation ends here: nothing new is begun, and what was not done is not told as done."""
+        """Fail the operation: nothing new begins, and steps that were not done are not reported as done."""
         for each in (*self.actions.secrets, *self.actions.usage):
             self.actions.steps.pop(each.step, None)
         self.actions.tasks, self.actions.secrets, self.actions.blocked, self.actions.wake_at = [], [], None, None
@@ -365,9 +363,9 @@ def _plain_endpoint(known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cancelling(view: InstanceView, operation: Operation) -> Plan:
-    """What the kit does where an adapter has no plan of its own for an early end: let end what is under way."""
-    under_way = [each for each in view.tasks_of(operation).values() if not each.is_over]
-    if under_way:
+    """The kit's plan for an early end if the adapter has none: wait for running tasks, then end as cancelled."""
+    running = [each for each in view.tasks_of(operation).values() if not each.is_over]
+    if running:
         return Plan(())
     done = sorted(each.step for each in view.tasks_of(operation).values() if each.succeeded)
     return Plan((Finish(step="cancelled", outcome="cancelled", evidence={"steps_done": done[:100]}),))

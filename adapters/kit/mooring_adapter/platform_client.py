@@ -1,6 +1,6 @@
-"""The calls of the adapter contract, over the SDK: one method for each, and nothing decided here.
+"""The calls of the adapter contract, over the SDK: one method for each, without any decision.
 
-Each request carries the correlation id and the trace of the operation that it is for. The routes take no
+Each request carries the correlation id and the trace of its operation. The routes take no
 Idempotency-AdapterKey: fences and names make them safe to repeat.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from mooring_adapter.instance_view import Operation as WorldOperation
+from mooring_adapter.instance_view import Operation as ViewedOperation
 from mooring_adapter.instance_view import Task
 from mooring_adapter.steps import MakeSecret, Usage
 from mooring_sdk import (
@@ -53,15 +53,13 @@ class AdapterAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstanceClaim(msgspec.Struct, frozen=True):
-    """A claim on an instance: whoever has a higher fence is the holder."""
+    """A claim on an instance; the claim with the highest fence is the valid one."""
 
     instance_id: str
     fence: int
 
 
 class ClaimResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a poll."""
-
     claims: list[InstanceClaim] = []
     changed: list[str] = []
     lost: list[InstanceClaim] = []
@@ -78,19 +76,19 @@ class CreationRefusal(msgspec.Struct, frozen=True, kw_only=True):
     details: dict[str, Any] = {}
 
     def error(self) -> MooringError:
-        """The same as the error of a request of its own."""
+        """The error that a request for this task alone would have raised."""
         return MooringError(self.detail, code=self.code, retryable=self.retryable, details=self.details)
 
 
 class TaskCreation(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one of several tasks."""
+    """The result for one of several tasks."""
 
     step: str
     task: Task | None = None
     refusal: CreationRefusal | None = None
 
 
-class _AllMade(msgspec.Struct):
+class _TaskCreations(msgspec.Struct):
     tasks: list[TaskCreation] = []
 
 
@@ -101,7 +99,7 @@ class _Accounts(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class AdapterKey:
-    """The adapter's Ed25519 key: what is in the file, and the name that its public half is known by."""
+    """The adapter's Ed25519 key: the content of its file, and its public half as the platform names it."""
 
     private: bytes
     public: str
@@ -111,7 +109,6 @@ class AdapterKey:
 
 
 def read_key(content: bytes) -> AdapterKey:
-    """A key out of a PEM file."""
     raw = private_key_from(content).public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     return AdapterKey(content, base64.urlsafe_b64encode(raw).rstrip(b"=").decode())
 
@@ -137,7 +134,7 @@ async def accounts_of(
 
 
 class PlatformClient:
-    """The platform, as one account sees it."""
+    """The adapter contract under one account."""
 
     def __init__(self, client: AsyncClient, holder: str) -> None:
         self.client = client
@@ -146,7 +143,7 @@ class PlatformClient:
     async def claim(
         self, held: Sequence[InstanceClaim], free: int, wait_seconds: float, after: str | None
     ) -> ClaimResponse:
-        """Heartbeat of all that is held, claim of what is offered, and the news: one long poll."""
+        """One long poll: it renews what is held, claims what is offered, and returns the news."""
         body: dict[str, Any] = {
             "holder": self.holder,
             "free": free,
@@ -159,70 +156,74 @@ class PlatformClient:
         return await self.client.call(Call(CLAIMS, body=body, options=patience), ClaimResponse)
 
     async def release(self, held: Sequence[InstanceClaim]) -> None:
-        """Give claims back, so that another replica has them at once."""
+        """Release claims, so that another replica can have them at once."""
         await self.client.execute(Call(RELEASES, body={"holder": self.holder, "held": list(held)}))
 
-    async def read(self, held: InstanceClaim) -> Mapping[str, Any]:
-        """The view of an instance."""
-        path = {"instance_id": held.instance_id}
-        answer: Mapping[str, Any] = await self.client.call(Call(READ, path, {"fence": held.fence}), dict[str, Any])
+    async def read(self, claim: InstanceClaim) -> Mapping[str, Any]:
+        """Read an instance."""
+        path = {"instance_id": claim.instance_id}
+        answer: Mapping[str, Any] = await self.client.call(Call(READ, path, {"fence": claim.fence}), dict[str, Any])
         return answer
 
     async def report(
-        self, held: InstanceClaim, told: Mapping[str, Any], operation: WorldOperation | None = None
+        self, claim: InstanceClaim, report: Mapping[str, Any], operation: ViewedOperation | None = None
     ) -> None:
-        """Tell what was observed, all or nothing."""
-        body = {"fence": held.fence, **told}
+        """Report what was observed, all or nothing."""
+        body = {"fence": claim.fence, **report}
         if operation is not None:
             body["operation_id"] = operation.id
-        await self.client.execute(self._call(REPORTS, held, body, operation))
+        await self.client.execute(self._call(REPORTS, claim, body, operation))
 
-    async def finish(self, held: InstanceClaim, operation: WorldOperation, told: Mapping[str, Any]) -> None:
-        """Tell how an operation ended."""
-        body = {"fence": held.fence, **told}
-        path = {"instance_id": held.instance_id, "operation_id": operation.id}
+    async def finish(self, claim: InstanceClaim, operation: ViewedOperation, end: Mapping[str, Any]) -> None:
+        """Report how an operation ended."""
+        body = {"fence": claim.fence, **end}
+        path = {"instance_id": claim.instance_id, "operation_id": operation.id}
         await self.client.execute(Call(FINISH, path, body=body, options=traced(operation)))
 
-    async def create_task(self, held: InstanceClaim, operation: WorldOperation | None, wish: Mapping[str, Any]) -> Task:
-        """Have a task made, or find the one that was made under this step before; without an operation, a look."""
-        body = {"fence": held.fence, **wish}
+    async def create_task(
+        self, claim: InstanceClaim, operation: ViewedOperation | None, task: Mapping[str, Any]
+    ) -> Task:
+        """Create a task, or find the one that this step already has; without an operation it is a look."""
+        body = {"fence": claim.fence, **task}
         if operation is not None:
             body["operation_id"] = operation.id
-        answer = await self.client.call(self._call(TASKS, held, body, operation), dict[str, Any])
+        answer = await self.client.call(self._call(TASKS, claim, body, operation), dict[str, Any])
         return msgspec.convert(answer, Task, strict=False)
 
     async def create_tasks(
-        self, held: InstanceClaim, operation: WorldOperation | None, wishes: Sequence[Mapping[str, Any]]
+        self, claim: InstanceClaim, operation: ViewedOperation | None, tasks: Sequence[Mapping[str, Any]]
     ) -> list[TaskCreation]:
-        """Have several tasks made at once, at most `TASKS_MAX`; each has its own outcome."""
-        body: dict[str, Any] = {"fence": held.fence, "tasks": list(wishes)}
+        """Create several tasks at once, at most `TASKS_MAX`; each has its own outcome."""
+        body: dict[str, Any] = {"fence": claim.fence, "tasks": list(tasks)}
         if operation is not None:
             body["operation_id"] = operation.id
-        answer = await self.client.call(self._call(MANY_TASKS, held, body, operation), dict[str, Any])
-        return msgspec.convert(answer, _AllMade, strict=False).tasks
+        answer = await self.client.call(self._call(MANY_TASKS, claim, body, operation), dict[str, Any])
+        return msgspec.convert(answer, _TaskCreations, strict=False).tasks
 
-    async def make_secret(self, held: InstanceClaim, operation: WorldOperation, wish: MakeSecret) -> None:
-        """Have a secret kept; its value is never told."""
-        body: dict[str, Any] = {"fence": held.fence, "name": wish.name, "purpose": wish.purpose}
-        if wish.value is not None:
-            body["value"] = wish.value
+    async def make_secret(self, claim: InstanceClaim, operation: ViewedOperation, secret: MakeSecret) -> None:
+        """Have a secret stored; its value is never returned."""
+        body: dict[str, Any] = {"fence": claim.fence, "name": secret.name, "purpose": secret.purpose}
+        if secret.value is not None:
+            body["value"] = secret.value
         else:
-            body["generate_bytes"] = wish.generate_bytes
-        await self.client.execute(self._call(SECRETS, held, body, operation))
+            body["generate_bytes"] = secret.generate_bytes
+        await self.client.execute(self._call(SECRETS, claim, body, operation))
 
-    async def report_usage(self, held: InstanceClaim, usage: Sequence[Usage]) -> None:
-        """Tell what was metered; a record that was told before is not counted again."""
+    async def report_usage(self, claim: InstanceClaim, usage: Sequence[Usage]) -> None:
+        """Report usage; a record that was reported before is not counted again."""
         for start in range(0, len(usage), USAGE_MAX):
             records = [_usage(each) for each in usage[start : start + USAGE_MAX]]
-            await self.client.execute(self._call(USAGE, held, {"fence": held.fence, "records": records}, None))
+            await self.client.execute(self._call(USAGE, claim, {"fence": claim.fence, "records": records}, None))
 
     @staticmethod
-    def _call(operation: Operation, held: InstanceClaim, body: Mapping[str, Any], under: WorldOperation | None) -> Call:
-        return Call(operation, {"instance_id": held.instance_id}, body=body, options=traced(under))
+    def _call(
+        operation: Operation, claim: InstanceClaim, body: Mapping[str, Any], under: ViewedOperation | None
+    ) -> Call:
+        return Call(operation, {"instance_id": claim.instance_id}, body=body, options=traced(under))
 
 
-def traced(operation: WorldOperation | None) -> CallOptions:
-    """The labels of the operation that a call is for."""
+def traced(operation: ViewedOperation | None) -> CallOptions:
+    """Call options with the correlation id and the trace of an operation."""
     if operation is None:
         return CallOptions()
     span = secrets.token_hex(8)
@@ -231,7 +232,7 @@ def traced(operation: WorldOperation | None) -> CallOptions:
 
 
 def _usage(each: Usage) -> dict[str, Any]:
-    told = {
+    record = {
         "record_id": each.record_id,
         "unit": each.unit,
         "started_at": each.started_at.isoformat(),
@@ -239,4 +240,4 @@ def _usage(each: Usage) -> dict[str, Any]:
         "quantity": each.quantity,
         "attached_project_id": each.attached_project_id,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in record.items() if value is not None}

@@ -1,7 +1,6 @@
-"""Adapters that break one promise each, to see that the suite notices: they speak the contract by hand.
+"""Adapters that break one promise each, to test that the suite notices; they use the contract without the kit.
 
-`python broken.py <how>`; `how` says what is wrong with it. `nothing` is a poor adapter that keeps its promises as far
-as the test plays them.
+`python broken_adapter.py <how>`; `how` names the defect. `nothing` is a minimal adapter without a defect.
 """
 
 import os
@@ -19,7 +18,7 @@ KEY = read_key(Path(os.environ["MOORING_KEY_FILE"]).read_bytes())
 INSTANCES = "/api/v1/runtime/instances/{id}"
 
 
-class Adapter:
+class BrokenAdapter:
     """One account, one instance at a time."""
 
     def __init__(self) -> None:
@@ -47,12 +46,12 @@ class Adapter:
             }
             if self.cursor is not None:
                 body["after"] = self.cursor
-            unrecorded_changes = self.post("/api/v1/runtime/claims", body)
-            self.cursor = unrecorded_changes["cursor"]
-            for each in unrecorded_changes["claims"]:
+            news = self.post("/api/v1/runtime/claims", body)
+            self.cursor = news["cursor"]
+            for each in news["claims"]:
                 self.held.setdefault(each["instance_id"], each["fence"])
             if HOW != "ignores_fences":
-                for each in unrecorded_changes["lost"]:
+                for each in news["lost"]:
                     self.held.pop(each["instance_id"], None)
             for instance_id in list(self.held):
                 try:
@@ -63,7 +62,7 @@ class Adapter:
                         self.held.pop(instance_id, None)
 
     def step(self, instance_id: str, fence: int) -> bool:
-        """One round; whether something was done."""
+        """One round; returns whether something was done."""
         read = Call(Operation("read", "GET", INSTANCES), {"id": instance_id}, {"fence": fence})
         view = self.client.call(read, dict[str, Any])
         done = False
@@ -73,14 +72,14 @@ class Adapter:
             done = self.advance(instance_id, fence, view, operation) or done
         return done
 
-    def report(self, instance_id: str, fence: int, told: dict[str, Any]) -> None:
-        self.post(INSTANCES + "/reports", {"fence": fence, **told}, id=instance_id)
+    def report(self, instance_id: str, fence: int, report: dict[str, Any]) -> None:
+        self.post(INSTANCES + "/reports", {"fence": fence, **report}, id=instance_id)
 
     def advance(self, instance_id: str, fence: int, view: dict[str, Any], operation: dict[str, Any]) -> bool:
         members = [each for each in view["members"] if each["id"] in operation["member_ids"]]
         tasks = {each["step"]: each for each in view["tasks"] if each["operation_id"] == operation["id"]}
         for member in members:
-            moved = self.move(instance_id, fence, (operation, member, tasks))
+            moved = self.move(instance_id, fence, operation=operation, member=member, tasks=tasks)
             if moved is not None:
                 return moved
         end = {"fence": fence, "outcome": "succeeded"}
@@ -88,18 +87,23 @@ class Adapter:
         return True
 
     def move(
-        self, instance_id: str, fence: int, about: tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
+        self,
+        instance_id: str,
+        fence: int,
+        *,
+        operation: dict[str, Any],
+        member: dict[str, Any],
+        tasks: dict[str, Any],
     ) -> bool | None:
-        """Bring one member on; None when it is where it should be, False while it has to be waited for."""
-        operation, member, tasks = about
-        told: dict[str, Any] = {"id": member["id"]}
+        """Advance one member; None if it is in its target state, False if it has to be waited for."""
+        report: dict[str, Any] = {"id": member["id"]}
         if operation["kind"] in ("deploy", "add") and member["status"] in ("requested", "joining"):
             step = f"start/{member['id']}"
             if member["status"] == "requested":
-                told["status"] = "joining"
+                report["status"] = "joining"
             elif step not in tasks or (HOW == "starts_twice" and f"{step}/again" not in tasks):
                 name = step if step not in tasks else f"{step}/again"
-                wish = {
+                body = {
                     "fence": fence,
                     "operation_id": operation["id"],
                     "step": name,
@@ -107,21 +111,21 @@ class Adapter:
                     "type": "service.start",
                     "arguments": {"name": "broken", "argv": ["true"]},
                 }
-                self.post(INSTANCES + "/tasks", wish, id=instance_id)
+                self.post(INSTANCES + "/tasks", body, id=instance_id)
                 return True
             elif tasks[step]["status"] == "queued":
                 return False
             else:
-                told["status"] = "ready"
+                report["status"] = "ready"
         elif operation["kind"] == "drain" and member["status"] == "draining":
             if HOW != "drains_too_early":
                 return False
-            told["status"] = "drained"
+            report["status"] = "drained"
         else:
             return None
-        self.report(instance_id, fence, {"operation_id": operation["id"], "members": [told]})
+        self.report(instance_id, fence, {"operation_id": operation["id"], "members": [report]})
         return True
 
 
 if __name__ == "__main__":
-    Adapter().run()
+    BrokenAdapter().run()

@@ -1,4 +1,4 @@
-"""Worlds for tests: an instance with members, an operation and tasks, in a few words."""
+"""Views for tests: an instance with members, an operation and tasks, in a few words."""
 
 from datetime import UTC, datetime
 from typing import Any

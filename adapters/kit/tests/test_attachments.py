@@ -20,8 +20,8 @@ MANIFEST: dict[str, Any] = {
 
 
 def test_an_operation_says_for_which_attachment_it_is() -> None:
-    told = {"id": "att_1", "project_id": "prj_2", "account_name": "p-research"}
-    asked = operation("action", request={"attachment": told, "action": "queue.submit", "input": {}})
+    attachment = {"id": "att_1", "project_id": "prj_2", "account_name": "p-research"}
+    asked = operation("action", request={"attachment": attachment, "action": "queue.submit", "input": {}})
     assert asked.attachment == Attachment(id="att_1", project_id="prj_2", account_name="p-research")
     assert operation("action", request={"action": "queue.submit"}).attachment is None
 

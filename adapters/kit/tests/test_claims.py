@@ -1,11 +1,11 @@
-"""The claims of the simulated platform: nothing is claimed for whoever is gone, however late his poll comes in."""
+"""The claims of the simulated platform: a process that is gone claims nothing, however late its poll arrives."""
 
 import sys
 import threading
 from typing import Any
 
 from adapters.kit.tests.test_suite_can_fail import BROKEN_ADAPTER, MANIFEST, PATIENCE_SECONDS
-from mooring_adapter.conformance.fake_api import ApiRequest, FakeApi
+from mooring_adapter.conformance.fake_api import ApiRequest, ApiResponse, FakeApi
 from mooring_adapter.conformance.fake_records import FakeAccount
 from mooring_adapter.conformance.fake_store import FakeStore
 from mooring_adapter.conformance.simulated_platform import SimulatedPlatform
@@ -23,10 +23,10 @@ def test_a_poll_that_comes_in_behind_the_kill_of_its_sender_claims_nothing() -> 
             late.set()
             is_killed.wait(PATIENCE_SECONDS)
 
-    def over(asked: ApiRequest, number: int, answer: tuple[int, dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+    def over(asked: ApiRequest, number: int, answer: ApiResponse) -> ApiResponse:
         if asked.path.endswith("/claims") and asked.body["held"]:
             with platform.store.changing():
-                answered.append(answer[0])
+                answered.append(answer.status)
         return answer
 
     try:
@@ -51,11 +51,11 @@ def test_a_poll_that_was_sent_before_its_holder_let_go_takes_nothing_back() -> N
 
     def asked(what: str, **body: object) -> dict[str, Any]:
         given = {"holder": "first", "free": 10, **body}
-        return contract.answer(ApiRequest("POST", f"/api/v1/runtime/{what}", {}, given, "", "token"))[1]
+        return contract.answer(ApiRequest("POST", f"/api/v1/runtime/{what}", {}, given, "", "token")).body
 
     (claim,) = asked("claims")["claims"]
     asked("releases", held=[claim])
     late = asked("claims", held=[claim])
     assert (late["claims"], late["lost"], instance.claim.holder) == ([], [claim], None)
-    (again,) = asked("claims")["claims"]  # one that goes on after all is heard
+    (again,) = asked("claims")["claims"]  # a process that continues is answered
     assert again["fence"] > claim["fence"]

@@ -1,4 +1,4 @@
-"""A stand-in answers for the app's programs on the simulated nodes; one that fails is told as what it is."""
+"""A fake program answers for the app's programs on the simulated nodes; its failure is reported as such."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -77,17 +77,17 @@ def test_what_is_started_is_noted_whatever_the_stand_in_says_but_not_what_it_let
     assert nodes.running[MEMBER.id] == {"web"}
 
 
-def test_one_that_ends_is_told_with_its_last_words_and_a_new_one_is_asked_after_a_restart(nodes: FakeNodes) -> None:
+def test_a_program_that_ends_is_reported_with_its_last_output_and_restarted(nodes: FakeNodes) -> None:
     died = nodes.do(task("process.run", argv=["die"]), MEMBER, "ins_1")
     assert died.failure_code == "host_error"
-    assert "the stand-in ended with 1: it went out, asked about process.run (a/step)" in str(died.failure_detail)
+    assert "the stand-in ended with 1: it went out, on process.run (a/step)" in str(died.failure_detail)
     assert nodes.do(task("process.run", argv=["look"]), MEMBER, "ins_1").failure_code == "host_error"
     assert nodes.fake_program is not None
     nodes.fake_program.restart()
     assert '"asked": 1' in nodes.do(task("process.run", argv=["look"]), MEMBER, "ins_1").result["output"]
 
 
-def test_one_that_is_silent_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+def test_a_silent_program_is_waited_for_within_a_bound(tmp_path: Path) -> None:
     fake_program = FakeProgram(program(tmp_path, "import sys\nfor line in sys.stdin: pass"), seconds=0.05)
     with pytest.raises(FakeProgramFailed, match="did not answer within"):
         fake_program.ask(task("process.run", argv=["look"]), MEMBER, "ins_1")
@@ -95,7 +95,7 @@ def test_one_that_is_silent_is_not_waited_for_for_ever(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [b"nothing", b"[]", b'{"results": {}}', b'{"result": []}', b'{"exit_code": "1"}'])
-def test_what_is_no_answer_is_said_to_be_none(line: bytes) -> None:
+def test_an_invalid_answer_is_refused(line: bytes) -> None:
     with pytest.raises(FakeProgramFailed):
         read_answer(line)
 
@@ -104,9 +104,9 @@ def test_a_promise_that_is_broken_by_the_stand_in_alone_says_so(tmp_path: Path) 
     fake_program = program(tmp_path, "import sys; sys.exit('no recorded answers')")
     profile = read_profile(MANIFEST, {"patience_seconds": PATIENCE_SECONDS, "stand_in": list(fake_program)})
     command = (sys.executable, str(BROKEN_ADAPTER), "nothing")
-    (verdict,) = play(command, profile, chosen(promises(), ["deploy"]), lambda verdict: None)
-    assert verdict.verdict == BROKEN
-    assert "the stand-in ended with 1: no recorded answers" in verdict.reason
+    (result,) = play(command, profile, chosen(promises(), ["deploy"]), lambda result: None)
+    assert result.verdict == BROKEN
+    assert "the stand-in ended with 1: no recorded answers" in result.reason
 
 
 @pytest.mark.parametrize("given", ["program", [""], [1], ["there-is-no-such-program"]])

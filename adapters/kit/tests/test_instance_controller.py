@@ -1,4 +1,4 @@
-"""The keeper of an instance: what it makes of answers that come late."""
+"""The controller of an instance: late responses, the order of its requests, and what it reports when."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from mooring_sdk import MooringError
 
 
 class Told:
-    """A platform that answers with these views, one after the other, and notes what it is told."""
+    """A platform that returns these views, one after the other, and records how operations end."""
 
     def __init__(self, *seconds: float) -> None:
         self.views = [self._view(each) for each in seconds]
@@ -42,7 +42,7 @@ class Told:
     async def read(self, held: InstanceClaim) -> Mapping[str, Any]:
         return self.views.pop(0)
 
-    async def finish(self, held: InstanceClaim, operation: Operation, told: Mapping[str, Any]) -> None:
+    async def finish(self, held: InstanceClaim, operation: Operation, report: Mapping[str, Any]) -> None:
         self.finished += 1
 
 
@@ -50,7 +50,7 @@ def plan(view: InstanceView, operation: Operation) -> Plan:
     return Plan((Finish(),))
 
 
-def kept(platform: Told) -> InstanceController:
+def controller_for(platform: Told) -> InstanceController:
     return InstanceController(
         Adapter(app_slug="app", plan=plan), cast(PlatformClient, platform), InstanceClaim("instance", 1)
     )
@@ -59,38 +59,38 @@ def kept(platform: Told) -> InstanceController:
 @pytest.mark.anyio
 async def test_a_view_that_was_overtaken_is_read_again_soon_and_nothing_is_done_by_it() -> None:
     platform = Told(10, 5, 20)
-    keeper = kept(platform)
-    await keeper._round()
+    controller = controller_for(platform)
+    await controller._round()
     assert platform.finished == 1
-    assert 0 < await keeper._round() < CALM_SECONDS / 10
+    assert 0 < await controller._round() < CALM_SECONDS / 10
     assert platform.finished == 1
-    await keeper._round()
+    await controller._round()
     assert platform.finished == 2
 
 
 @pytest.mark.anyio
 async def test_the_very_view_that_was_seen_before_is_read_again_soon_too() -> None:
-    """It may have been kept from before what woke the keeper: who rests on it sleeps over the news."""
+    """It may be older than the event that woke the controller, which would miss the news if it rested on it."""
     platform = Told(10, 10, 20)
-    keeper = kept(platform)
-    await keeper._round()
-    assert 0 < await keeper._round() < CALM_SECONDS / 10
+    controller = controller_for(platform)
+    await controller._round()
+    assert 0 < await controller._round() < CALM_SECONDS / 10
     assert platform.finished == 1
-    await keeper._round()
+    await controller._round()
     assert platform.finished == 2
 
 
 @pytest.mark.anyio
 async def test_a_platform_whose_clock_was_set_back_is_believed_after_a_few_looks() -> None:
     platform = Told(1_000, *range(OLD_VIEWS_MAX + 2))
-    keeper = kept(platform)
+    controller = controller_for(platform)
     for _ in range(OLD_VIEWS_MAX + 3):
-        await asyncio.wait_for(keeper._round(), 10)
+        await asyncio.wait_for(controller._round(), 10)
     assert platform.finished == 3
 
 
 class Noting(Told):
-    """A platform that notes what it is asked for, in order."""
+    """A platform that records its requests, in order."""
 
     def __init__(self, *views: InstanceView) -> None:
         super().__init__()
@@ -100,16 +100,16 @@ class Noting(Told):
         ]
         self.asked: list[str] = []
 
-    async def make_secret(self, held: InstanceClaim, operation: Operation, wish: MakeSecret) -> None:
-        self.asked.append(f"secret {wish.name}")
+    async def make_secret(self, held: InstanceClaim, operation: Operation, body: MakeSecret) -> None:
+        self.asked.append(f"secret {body.name}")
 
-    async def report(self, held: InstanceClaim, told: Mapping[str, Any], operation: Operation | None = None) -> None:
-        begun = ["begin"] if told.get("begin") else []
-        self.asked.append(" ".join([*begun, "steps", *(each["name"] for each in told.get("steps", ()))]))
+    async def report(self, held: InstanceClaim, report: Mapping[str, Any], operation: Operation | None = None) -> None:
+        begun = ["begin"] if report.get("begin") else []
+        self.asked.append(" ".join([*begun, "steps", *(each["name"] for each in report.get("steps", ()))]))
 
-    async def create_task(self, held: InstanceClaim, operation: Operation | None, wish: Mapping[str, Any]) -> Task:
-        self.asked.append(f"task {wish['step']}")
-        return task(wish["step"], "queued")
+    async def create_task(self, held: InstanceClaim, operation: Operation | None, body: Mapping[str, Any]) -> Task:
+        self.asked.append(f"task {body['step']}")
+        return task(body["step"], "queued")
 
 
 def secretive(view: InstanceView, operation: Operation) -> Plan:
@@ -118,37 +118,37 @@ def secretive(view: InstanceView, operation: Operation) -> Plan:
 
 
 @pytest.mark.anyio
-async def test_a_secret_is_kept_before_it_is_told_and_granted_to_a_task() -> None:
+async def test_a_secret_is_stored_before_it_is_reported_and_granted_to_a_task() -> None:
     platform = Noting(view(member("a", "ready"), under=operation("restart")))
-    keeper = InstanceController(
+    controller = InstanceController(
         Adapter(app_slug="app", plan=secretive), cast(PlatformClient, platform), InstanceClaim("instance", 1)
     )
-    await keeper._round()
+    await controller._round()
     assert platform.asked == ["secret key", "steps key start", "task start"]
 
 
 class Refusing(Noting):
-    """A platform that keeps no secrets."""
+    """A platform that refuses secrets."""
 
-    async def make_secret(self, held: InstanceClaim, operation: Operation, wish: MakeSecret) -> None:
+    async def make_secret(self, held: InstanceClaim, operation: Operation, body: MakeSecret) -> None:
         raise MooringError("there is a secret of this name", code="name_taken", status=409)
 
-    async def finish(self, held: InstanceClaim, operation: Operation, told: Mapping[str, Any]) -> None:
-        self.asked.append(f"finish {told['outcome']}")
+    async def finish(self, held: InstanceClaim, operation: Operation, report: Mapping[str, Any]) -> None:
+        self.asked.append(f"finish {report['outcome']}")
 
 
 @pytest.mark.anyio
 async def test_an_operation_is_begun_before_its_first_secret_so_that_a_refusal_of_it_can_end_it() -> None:
     platform = Refusing(view(member("a", "ready"), under=operation("restart", status="accepted")))
-    keeper = InstanceController(
+    controller = InstanceController(
         Adapter(app_slug="app", plan=secretive), cast(PlatformClient, platform), InstanceClaim("instance", 1)
     )
-    await keeper._round()
+    await controller._round()
     assert platform.asked == ["begin steps", "finish failed"]
 
 
 @pytest.mark.anyio
-async def test_how_far_tasks_are_is_told_a_little_later_or_with_what_comes_next() -> None:
+async def test_the_progress_of_tasks_is_reported_a_little_later_or_with_the_next_report() -> None:
     def two(view: InstanceView, operation: Operation) -> Plan:
         both = [RunTask(step=each, member_id=each, type="process.run") for each in ("a", "b")]
         return Plan((*both, Barrier(step="all"), Finish()))
@@ -157,34 +157,34 @@ async def test_how_far_tasks_are_is_told_a_little_later_or_with_what_comes_next(
     members = (member("a", "ready"), member("b", "ready"))
     half = view(*members, tasks=(task("a"), task("b", "claimed")), under=begun)
     platform = Noting(half, half, half, half, half)
-    keeper = InstanceController(
+    controller = InstanceController(
         Adapter(app_slug="app", plan=two), cast(PlatformClient, platform), InstanceClaim("instance", 1), lambda: NOW
     )
-    assert await keeper._round() == pytest.approx(SHOW_SECONDS)
-    await keeper._round()
-    await keeper._round()
+    assert await controller._round() == pytest.approx(SHOW_SECONDS)
+    await controller._round()
+    await controller._round()
     assert platform.asked == []  # 0.2 s after the first
-    await keeper._round()
+    await controller._round()
     assert platform.asked == ["steps a"]
     fresh = view(*members, tasks=(task("a"),), under=operation("restart"))
     platform = Noting(fresh, half)
-    keeper = InstanceController(
+    controller = InstanceController(
         Adapter(app_slug="app", plan=two), cast(PlatformClient, platform), InstanceClaim("instance", 1), lambda: NOW
     )
-    await keeper._round()
-    assert platform.asked == ["task b"]  # it is asked for at once, and told as under way later
+    await controller._round()
+    assert platform.asked == ["task b"]  # it is created at once, and shown as running later
     over = view(*members, tasks=(task("a"), task("b")), under=begun)
     platform = Noting(half, over)
-    keeper = InstanceController(
+    controller = InstanceController(
         Adapter(app_slug="app", plan=two), cast(PlatformClient, platform), InstanceClaim("instance", 1)
     )
-    await keeper._round()
-    await keeper._round()
+    await controller._round()
+    await controller._round()
     assert (platform.asked, platform.finished) == (["steps a b all"], 1)
 
 
 class Conflicting(Told):
-    """A platform that has one of the records with another content, and stores nothing of a request with it."""
+    """A platform that has one record with other content, and refuses every request that contains it."""
 
     def __init__(self) -> None:
         super().__init__(10)
@@ -197,7 +197,7 @@ class Conflicting(Told):
 
 
 @pytest.mark.anyio
-async def test_a_record_that_is_stored_otherwise_holds_up_neither_the_others_nor_the_operation() -> None:
+async def test_a_record_stored_with_other_content_blocks_neither_the_others_nor_the_operation() -> None:
     def metered(view: InstanceView, operation: Operation) -> Plan:
         records = [
             Usage(record_id=name, unit="hours", started_at=NOW, ended_at=NOW, quantity=1) for name in ("a", "odd", "b")
@@ -208,13 +208,13 @@ async def test_a_record_that_is_stored_otherwise_holds_up_neither_the_others_nor
     platform = Conflicting()
     reported: list[Mapping[str, Any]] = []
 
-    async def report(held: InstanceClaim, told: Mapping[str, Any], operation: Operation | None = None) -> None:
-        reported.append(told)
+    async def report(held: InstanceClaim, report: Mapping[str, Any], operation: Operation | None = None) -> None:
+        reported.append(report)
 
     platform.report = report  # type: ignore[attr-defined]
-    keeper = InstanceController(
+    controller = InstanceController(
         Adapter(app_slug="app", plan=metered), cast(PlatformClient, platform), InstanceClaim("instance", 1)
     )
-    await keeper._round()
+    await controller._round()
     assert platform.stored == ["a", "b"]
     assert reported[-1] == {"steps": [{"name": "usage", "status": "done"}]}

@@ -1,4 +1,4 @@
-"""What is due of a plan: state in, calls out."""
+"""The next actions of a plan: state in, actions out."""
 
 from datetime import timedelta
 
@@ -67,7 +67,7 @@ def test_a_report_and_what_follows_it_go_in_one_round() -> None:
     assert made(found) == ["a1"]
 
 
-def test_what_the_members_state_says_is_not_told_again() -> None:
+def test_what_the_members_state_shows_is_not_reported_again() -> None:
     plan = Plan((ReportMember(step="join", member_id="a", status="joining"), run("a1", "a"), Finish()))
     found = next_actions(plan, view(member("a", "ready"), tasks=(task("a1"),)), operation())
     assert found.members == {}
@@ -82,7 +82,7 @@ def test_a_step_that_is_noted_as_done_is_not_done_again() -> None:
     assert found.finish is not None
 
 
-def test_one_state_at_a_time_is_told_of_a_member() -> None:
+def test_a_report_has_one_state_per_member() -> None:
     steps = (
         ReportMember(step="down", member_id="a", status="degraded"),
         ReportMember(step="up", member_id="a", status="ready"),
@@ -151,10 +151,10 @@ def test_a_lost_node_fails_what_is_under_way_on_it() -> None:
     assert end.failure.code == "node_lost"
 
 
-def test_a_blocker_is_told_once_and_taken_back_when_it_is_gone() -> None:
+def test_a_blocker_is_reported_once_and_cleared_when_it_is_gone() -> None:
     blocked = Plan((Blocked(step="wait", code="quorum", detail="too few"), Finish()))
-    told = next_actions(blocked, view(), operation()).report()
-    assert told == {"blocked": {"code": "quorum", "detail": "too few"}}
+    report = next_actions(blocked, view(), operation()).report()
+    assert report == {"blocked": {"code": "quorum", "detail": "too few"}}
     assert next_actions(blocked, view(), operation(status="blocked", blocker_code="quorum")).is_empty
     gone = next_actions(
         Plan((run("a1", "a"), Finish())), view(), operation(status="blocked", blocker_code="quorum")
@@ -185,7 +185,7 @@ def test_a_secret_is_made_before_what_follows_it() -> None:
     plan = Plan((MakeSecret(step="token", name="token"), run("a1", "a"), Finish()))
     found = next_actions(plan, view(), operation())
     assert [each.name for each in found.secrets] == ["token"]
-    assert found.steps["token"] == {"name": "token", "status": "done"}  # it is kept before that is told
+    assert found.steps["token"] == {"name": "token", "status": "done"}  # it is stored before that is reported
     assert made(found) == ["a1"]
     again = next_actions(plan, view(), operation(steps=[StepRecord(name="token", status="done")]))
     assert (again.secrets, made(again)) == ([], ["a1"])
@@ -196,7 +196,7 @@ def test_a_report_that_only_says_how_far_tasks_are_may_wait_and_no_other_does() 
     both = view(member("a", "joining"), member("b", "joining"))
     asked = next_actions(plan, both, operation())
     assert (made(asked), asked.report_may_wait, asked.does_nothing) == (["a1", "b1"], True, False)
-    assert not next_actions(plan, both, operation(status="accepted")).report_may_wait  # it says that somebody has begun
+    assert not next_actions(plan, both, operation(status="accepted")).report_may_wait  # it reports the begin
     begun = [StepRecord(name=name, status="running") for name in ("a1", "b1")]
     half = view(*both.members, tasks=(task("a1"), task("b1", "claimed")))
     shown = next_actions(plan, half, operation(steps=begun))
@@ -206,7 +206,7 @@ def test_a_report_that_only_says_how_far_tasks_are_may_wait_and_no_other_does() 
     assert not next_actions(plan, over, operation(steps=begun)).report_may_wait
 
 
-def test_what_is_not_done_since_the_operation_fails_is_not_told_as_done() -> None:
+def test_steps_skipped_by_a_failure_are_not_reported_as_done() -> None:
     plan = Plan((MakeSecret(step="token", name="token"), run("a1", "a", after=()), Finish()))
     failed = next_actions(plan, view(member("a"), tasks=(task("a1", "failed", failure_code="exited"),)), operation())
     assert failed.finish is not None
@@ -226,7 +226,7 @@ def test_a_large_plan_notes_nothing_that_the_members_say_themselves() -> None:
 
 
 def test_the_tasks_of_a_member_are_asked_for_in_one_request_and_in_order() -> None:
-    """A node does them in that order, so that none of them may come before the one that stands before it."""
+    """A node does them in the order of their creation."""
     names = [f"m{number}" for number in range(30)]
     steps = [run(f"{verb}/{name}", name, after=()) for verb in ("write", "start", "prove", "look") for name in names]
     found = next_actions(Plan((*steps, Finish())), view(*(member(name) for name in names)), operation("add"))
@@ -255,5 +255,5 @@ def test_what_is_cancelled_waits_for_what_is_under_way_and_begins_nothing() -> N
 def test_a_plan_with_one_name_for_two_steps_is_refused() -> None:
     with pytest.raises(PlanRefused, match="twice: a1"):
         Plan((run("a1", "a"), run("a1", "b")))
-    with pytest.raises(PlanRefused, match="which is no step of this plan"):
+    with pytest.raises(PlanRefused, match="which is not a step of this plan"):
         Plan((run("a1", "a", after=("a0",)),))

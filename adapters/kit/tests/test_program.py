@@ -72,12 +72,12 @@ def test_once_does_not_end_before_the_platform_has_answered(platform: SimulatedP
 
     def plan(view: InstanceView, operation: Operation) -> Plan:
         members = view.concerned(operation)
-        told = [
+        reports = [
             ReportMember(step=f"{status}/{each.id}", member_id=each.id, status=status)
             for each in members
             for status in ("joining", "ready")
         ]
-        return Plan((*told, Finish()))
+        return Plan((*reports, Finish()))
 
     async def pause(seconds: float) -> None:
         nonlocal paused
@@ -124,13 +124,13 @@ def test_a_task_that_is_refused_for_good_fails_the_operation_with_the_reason(pla
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([], "say --url"),
-        (["--url", "http://127.0.0.1:1"], "say --key-file"),
+        ([], "--url is missing"),
+        (["--url", "http://127.0.0.1:1"], "--key-file is missing"),
         (["--url", "http://127.0.0.1:1", "--key-file", "k", "--most", "0"], "between 1 and"),
-        (["--url", "http://127.0.0.1:1", "--key-file", "k", "--key-id", "x"], "go together"),
+        (["--url", "http://127.0.0.1:1", "--key-file", "k", "--key-id", "x"], "given together"),
     ],
 )
-def test_what_is_missing_at_the_start_is_told(
+def test_a_missing_option_is_reported_at_the_start(
     words: list[str], why: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("MOORING_URL", "MOORING_KEY_FILE", "MOORING_KEY_ID", "MOORING_SERVICE_ACCOUNT_ID"):
@@ -140,7 +140,7 @@ def test_what_is_missing_at_the_start_is_told(
     assert why in capsys.readouterr().err
 
 
-async def test_once_ends_with_the_error_that_ended_its_holder() -> None:
+async def test_once_ends_with_the_error_that_ended_its_claim_loop() -> None:
     class Falling(ClaimLoop):
         async def run(self) -> None:
             raise OSError("no room for a log line")

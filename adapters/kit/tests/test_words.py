@@ -1,4 +1,4 @@
-"""What the kit says: failures in the words of operations, log lines with the labels of the work."""
+"""What the kit reports: failures with the codes of operations, log lines with the labels of the work."""
 
 import io
 import json
@@ -15,7 +15,7 @@ from mooring_adapter.program import read_options
 from mooring_sdk import MooringError
 
 
-def test_every_failure_of_a_task_has_a_word_among_those_of_operations() -> None:
+def test_every_failure_of_a_task_has_a_code_of_operations() -> None:
     assert set(failures.OF_TASK.values()) <= FAILURES
     assert set(failures.OF_REFUSAL.values()) <= FAILURES
 
@@ -26,7 +26,7 @@ def test_an_expired_task_on_an_unreachable_node_is_a_lost_node() -> None:
     assert failures.of_task(task("a1", "expired"), member("a", "joining")).code == "step_timeout"
 
 
-def test_a_refusal_for_good_is_told_in_the_same_words() -> None:
+def test_a_non_retryable_refusal_has_a_code_of_operations() -> None:
     assert failures.of_refusal(MooringError("no", code="artifact_revoked")).code == "artifact_refused"
     assert failures.of_refusal(MooringError("no", code="validation_failed")).code == "adapter_error"
 
@@ -52,7 +52,7 @@ def test_each_request_for_an_operation_carries_its_correlation_and_its_trace() -
     assert options.traceparent.startswith(f"00-{'a' * 32}-")
 
 
-def test_a_field_that_is_new_to_the_kit_is_passed_over() -> None:
+def test_an_unknown_field_is_ignored() -> None:
     plain = {"instance": {"id": "i", "colour": "blue"}, "now": "2026-03-01T12:00:00Z", "members": []}
     assert read_view(plain, view().now or plain).instance.id == "i"  # type: ignore[arg-type]
 

@@ -1,7 +1,7 @@
-"""Projects that are attached to a cluster: each has an account in Slurm and a user of its own on every member.
+"""Projects that are attached to a cluster: each has its own account in Slurm and its own user on every member.
 
-To detach, the account takes no new jobs; its jobs end by themselves, or are cancelled where that was asked for; then
-what its user still runs is ended, and the account is removed. Jobs that are left when the time is over are named.
+A detach closes the account for new jobs, waits for its jobs or cancels them if requested, kills the remaining processes
+of its user, and removes the account. If the time runs out, the failure names the remaining jobs.
 """
 
 from typing import Any, Final
@@ -14,11 +14,11 @@ from mooring_slurm.responses import answer_of, answered, ended, failure_of, job_
 from mooring_slurm.usage import accounts_of
 
 CLOSING_PAUSES: Final = 10
-"""The pause between two looks grows to this many times the first one."""
+"""The pause between two looks grows up to this many times the first one."""
 
 
 def attach(view: InstanceView, operation: Operation) -> Plan:
-    """Its user on every member, then its account."""
+    """Create its user on every member, then its account."""
     cluster = attachable_cluster(view)
     account = account_of(operation)
     project_id = "" if operation.attachment is None else operation.attachment.project_id
@@ -37,7 +37,7 @@ def attach(view: InstanceView, operation: Operation) -> Plan:
 
 
 def detach(view: InstanceView, operation: Operation) -> Plan:
-    """No new jobs; those that are there end; then the account goes."""
+    """Close the account, wait for its jobs to end, then remove it."""
     cluster = attachable_cluster(view)
     account = account_of(operation)
     given = {"account": account, "user": account}
@@ -80,30 +80,28 @@ def detach(view: InstanceView, operation: Operation) -> Plan:
     evidence: dict[str, Any] = {"account": account, "removed": bool(removed and removed.succeeded)}
     asked = {each.name: ended(view, operation, f"end/{each.id}") for each in cluster.workers}
     if unasked := [name for name, task in asked.items() if task is None or task.failed]:
-        evidence["not_asked_to_end"] = unasked[:50]  # what its user runs there beside jobs, if anything, goes on
+        evidence["not_asked_to_end"] = unasked[:50]  # processes of its user outside jobs may still run there
     return Plan(
         (*steps, Barrier(step="detached"), Finish(evidence={**evidence, **answered(view, operation, "account")}))
     )
 
 
 def attachable_cluster(view: InstanceView) -> ClusterMembers:
-    """The cluster, where accounts can be kept and the controller can be asked."""
+    """The cluster, if it has accounting and its controller answers."""
     cluster = cluster_of(view)
     if not cluster.config.accounting:
-        raise OperationRefused(
-            "config_refused", "without `accounting` a cluster has no accounts: projects cannot be attached"
-        )
+        raise OperationRefused("config_refused", "projects cannot be attached to a cluster without `accounting`")
     need_controller(cluster)
     return cluster
 
 
 def account_of(operation: Operation) -> str:
-    """The account of the project that an operation is about."""
+    """The account of the operation's attached project, or an empty string."""
     return "" if operation.attachment is None else operation.attachment.account_name
 
 
 def attachment_id(operation: Operation) -> str:
-    """The attachment that an operation is about."""
+    """The id of the operation's attachment, or an empty string."""
     return "" if operation.attachment is None else operation.attachment.id
 
 
@@ -113,5 +111,5 @@ def _refuse_late(view: InstanceView, operation: Operation, account: str, left: l
         ids = job_ids(left)
         listed = ", ".join(ids[:20])
         raise OperationRefused(
-            "not_quiet", f"jobs of {account} still run: {listed}; it takes no new ones", jobs=ids[:200]
+            "not_quiet", f"jobs of {account} still run: {listed}; the account is closed for new jobs", jobs=ids[:200]
         )

@@ -1,8 +1,8 @@
-"""How members come up: the controller beside its workers, each in as few rounds as there can be.
+"""How members start: the controller in parallel with its workers, each in as few rounds as possible.
 
-A worker is ready when a job ran on it from its submission to its end, as the tenant's user; the job is in the member's
-detail. A controller without workers is ready when it answers. What fails is told in the words of the program on the
-node; `broken` says so, and the plan leaves out the rest of that member.
+A worker is ready when a job of the tenant's user has run on it from submission to end; the member's detail names the
+job. A controller without workers is ready when it answers. Failures are reported with the node program's own message:
+`start_failure` finds them, and the plan skips the remaining steps of that member.
 """
 
 import zlib
@@ -41,7 +41,7 @@ GATE_SECONDS: Final = 120
 PROOF_SECONDS: Final = 120
 NODE_SECONDS: Final = 120
 KNOWN: Final = "known"
-"""The look at the controller before members are added: nodes that bear their names already."""
+"""The step that looks for nodes with the names of new members before they are added."""
 VERBS: Final = (
     "files",
     "munge",
@@ -53,20 +53,20 @@ VERBS: Final = (
     "node",
     "prove",
 )
-"""The steps by which a member comes up, in the order in which their failures tell most."""
+"""The steps that start a member, in the order in which their failures are most informative."""
 PROVED: Final = ("job", "how", "nodes", "accounted")
 ATTACHED_UID: Final = 20_000
 ATTACHED_UIDS: Final = 40_000
-SEEN_TO: Final[Mapping[str, Any]] = {"on_failure": OnFailure.GO_ON}
-"""What a failure of these tasks means is said by the plan, which sees it."""
+EXAMINED: Final[Mapping[str, Any]] = {"on_failure": OnFailure.GO_ON}
+"""The plan examines the failures of these tasks itself."""
 
 
-def controller_up(cluster: ClusterMembers, member: Member, *, anew: bool = False, join: bool = True) -> list[Step]:
-    """From nothing to a controller that takes jobs; `anew` ends what is there first."""
+def controller_up(cluster: ClusterMembers, member: Member, *, rebuild: bool = False, join: bool = True) -> list[Step]:
+    """Start a controller until it takes jobs; `rebuild` stops an existing one first."""
     key = member.id
     steps: list[Step] = [ReportMember(step=f"join/{key}", member_id=key, status="joining")] if join else []
     begun: tuple[str, ...] = (f"join/{key}",) if join else ()
-    if anew:
+    if rebuild:
         steps += [
             stop(member, f"stop/{key}", SLURMCTLD),
             stop(member, f"quit/{key}", MUNGED, kill="owner", grace_seconds=10),
@@ -87,7 +87,7 @@ def controller_up(cluster: ClusterMembers, member: Member, *, anew: bool = False
 
 
 def gate(cluster: ClusterMembers, member: Member, step: str, **more: Any) -> RunTask:
-    """The controller answers, and with accounting every account is known to it before a partition opens."""
+    """Wait until the controller answers; with accounting it has to know every account before a partition opens."""
     config = cluster.config
     given = {
         "cluster": cluster.settings.name,
@@ -101,15 +101,15 @@ def gate(cluster: ClusterMembers, member: Member, step: str, **more: Any) -> Run
 
 
 def attached(view: InstanceView) -> list[tuple[str, str]]:
-    """The accounts of the projects that are attached, with the projects' ids, the oldest attachment first."""
+    """The account names and project ids of the attached projects, the oldest attachment first."""
     found = sorted(view.attachments, key=lambda each: each.id)
     return [(each.account_name, each.project_id) for each in found if each.account_name and each.status != "requested"]
 
 
 def uids(cluster: ClusterMembers, *more: tuple[str, str]) -> list[dict[str, Any]]:
-    """The users of every sandbox, with numbers that are the same in each and stay so while others come and go.
+    """The users of every sandbox, with user ids that are the same everywhere and do not change when others come and go.
 
-    A project has its number for good: one that is attached again has the same account's name, and its user is there.
+    A project keeps its user id: if it is attached again, it has the same account name, and its user still exists.
     """
     numbered = cluster.config.uids()
     taken = {each["uid"] for each in numbered}
@@ -123,7 +123,7 @@ def uids(cluster: ClusterMembers, *more: tuple[str, str]) -> list[dict[str, Any]
 
 
 def users(cluster: ClusterMembers, member: Member, after: tuple[str, ...] | None, **more: Any) -> list[Step]:
-    """Users beside the one that every sandbox has."""
+    """Create the users other than the one that every sandbox has."""
     if not _users_step(cluster, member):
         return []
     return [ask(member, f"users/{member.id}", "users", stdin={"users": uids(cluster)}, after=after, **more)]
@@ -138,41 +138,41 @@ def worker_up(
     member: Member,
     *,
     behind: tuple[str, ...] = (),
-    anew: bool = False,
+    rebuild: bool = False,
     gated: str | None = None,
 ) -> list[Step]:
-    """From nothing to a worker on which a job ran; its daemon waits for `behind`, the proof for `gated`."""
+    """Start a worker and run a job on it; its daemon waits for `behind`, the job for `gated`."""
     key = member.id
     steps: list[Step] = [ReportMember(step=f"join/{key}", member_id=key, status="joining")]
     begun = (f"join/{key}",)
-    if anew:
+    if rebuild:
         steps.append(stop(member, f"quit/{key}", SLURMD, kill="owner", grace_seconds=10))
         begun = (f"quit/{key}",)
     waits = (f"files/{key}", f"munge/{key}", f"start/{key}")
     steps += [
-        files(cluster, member, f"files/{key}", after=begun, **SEEN_TO),
-        munged(member, f"munge/{key}", after=begun, **SEEN_TO),
-        slurmd(cluster, member, f"start/{key}", after=(*begun, *behind), **SEEN_TO),
-        *users(cluster, member, waits, **SEEN_TO),
+        files(cluster, member, f"files/{key}", after=begun, **EXAMINED),
+        munged(member, f"munge/{key}", after=begun, **EXAMINED),
+        slurmd(cluster, member, f"start/{key}", after=(*begun, *behind), **EXAMINED),
+        *users(cluster, member, waits, **EXAMINED),
     ]
     waits = (*waits, *_users_step(cluster, member), *(() if gated is None else (gated,)))
-    return [*steps, prove(cluster, member, f"prove/{key}", after=waits, **SEEN_TO)]
+    return [*steps, prove(cluster, member, f"prove/{key}", after=waits, **EXAMINED)]
 
 
 def prove(cluster: ClusterMembers, member: Member, step: str, **more: Any) -> RunTask:
-    """A job from its submission to its end on this node, as the tenant's user."""
+    """Run a job on this node from submission to end, as the tenant's user."""
     words = ("prove", "--node", member.name, "--seconds", str(PROOF_SECONDS))
     return ask(member, step, *words, user=cluster.config.user, seconds=PROOF_SECONDS, **more)
 
 
 def await_node(member: Member, step: str, **more: Any) -> RunTask:
-    """The node is there again and answers; its jobs are not touched."""
+    """Wait until the node is registered and answers; its jobs are not touched."""
     words = ("await-node", "--node", member.name, "--seconds", str(NODE_SECONDS))
     return ask(member, step, *words, seconds=NODE_SECONDS, **more)
 
 
 def worker_ready(cluster: ClusterMembers, member: Member, operation: Operation, version: str) -> ReportMember:
-    """It does its part: a job ran there."""
+    """Report the worker as ready: a job ran on it."""
     proof = answered(cluster.view, operation, f"prove/{member.id}")
     return ReportMember(
         step=f"ready/{member.id}",
@@ -180,14 +180,14 @@ def worker_ready(cluster: ClusterMembers, member: Member, operation: Operation, 
         status="ready",
         health="healthy",
         version=version,
-        health_detail="a job ran on it from end to end",
+        health_detail="a job ran on it from submission to end",
         after=(f"prove/{member.id}",),
         detail={"node": member.name, "proof": {name: proof[name] for name in PROVED if name in proof}},
     )
 
 
 def controller_ready(cluster: ClusterMembers, member: Member, operation: Operation, version: str) -> ReportMember:
-    """It takes jobs."""
+    """Report the controller as ready: it takes jobs."""
     opened = answered(cluster.view, operation, f"gate/{member.id}")
     detail = "it takes jobs" if cluster.workers else "it takes jobs; there are no workers"
     return ReportMember(
@@ -202,7 +202,7 @@ def controller_ready(cluster: ClusterMembers, member: Member, operation: Operati
 
 
 def login(cluster: ClusterMembers, member: Member) -> ReportEndpoint:
-    """Where people use the cluster natively: a shell beside the controller, as the tenant's user."""
+    """The terminal endpoint: a shell beside the controller, as the tenant's user."""
     user = cluster.config.user
     return ReportEndpoint(
         step="login",
@@ -217,12 +217,11 @@ def login(cluster: ClusterMembers, member: Member) -> ReportEndpoint:
 
 
 def failed(member: Member, failure: Failure) -> ReportMember:
-    """It does not come up."""
     return ReportMember(step=f"failed/{member.id}", member_id=member.id, status="failed", failure=failure, after=())
 
 
-def broken(view: InstanceView, operation: Operation, member: Member) -> Failure | None:
-    """Why a member does not come up in this operation, if it does not."""
+def start_failure(view: InstanceView, operation: Operation, member: Member) -> Failure | None:
+    """Why a member failed to start in this operation, if it did."""
     if failures.is_lost(member):
         return failures.of_member(member)
     for verb in VERBS:
@@ -233,12 +232,12 @@ def broken(view: InstanceView, operation: Operation, member: Member) -> Failure 
 
 
 def misses_controller(view: InstanceView, operation: Operation, member: Member) -> bool:
-    """Whether a worker could not be proven only because no controller answered it."""
+    """Whether a worker's test job failed only because the controller did not answer."""
     return code_of(ended(view, operation, f"prove/{member.id}")) == "controller_down"
 
 
 def stale_nodes(cluster: ClusterMembers, operation: Operation, new: Sequence[Member]) -> list[Step]:
-    """What Slurm still has under the names of new members, since others were torn down by force: it is deleted."""
+    """Delete nodes with the names of new members, which forced removals left in Slurm."""
     steps: list[Step] = [ask(cluster.controller, KNOWN, "look")]
     seen = answered(cluster.view, operation, KNOWN)
     names = {str(each.get("name")) for each in seen.get("nodes", ())}
@@ -250,10 +249,10 @@ def stale_nodes(cluster: ClusterMembers, operation: Operation, new: Sequence[Mem
 
 
 def behind_stale(steps: Sequence[Step], member: Member) -> tuple[str, ...]:
-    """What a new worker's daemon waits for, so that its node is its own."""
+    """The steps that a new worker's daemon waits for, so that no old node has its name."""
     return tuple(each.step for each in steps if each.step in (KNOWN, f"forget/{member.id}"))
 
 
 def is_controller(member: Member) -> bool:
-    """Whether it is the one that the others ask."""
+    """Whether the member is the controller."""
     return member.component_key == CONTROLLER

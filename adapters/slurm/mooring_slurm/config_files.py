@@ -1,8 +1,8 @@
-"""Slurm's own files, rendered: text from values, and nothing else.
+"""Renders Slurm's configuration files: values in, text out.
 
-Every member has its own slurm.conf, since paths and ports are in it; what has to be the same everywhere is the same,
-and `NO_CONF_HASH` tells Slurm not to compare the files as a whole. Workers are dynamic nodes (`slurmd -Z`): no file
-names them, so that one more worker changes nothing on the others.
+Every member has its own slurm.conf, because it contains the member's paths and ports. What has to be the same
+everywhere is the same, and `NO_CONF_HASH` makes Slurm not compare the whole files. Workers are dynamic nodes (`slurmd
+-Z`): no file names them, so that adding a worker changes nothing on the others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,9 @@ from mooring_slurm.layout import MemberHome
 NODES_MAX: Final = 1_024
 DATABASE: Final = "slurm_acct"
 PRIVATE: Final = "accounts,jobs,usage,users"
-"""What users do not see of each other in a cluster of several projects."""
+"""What users cannot see of each other in a cluster of several projects."""
 MEMORY_PART: Final = 0.9
-"""The part of an allocation's memory that jobs get; the daemons live in the rest."""
+"""The part of an allocation's memory that jobs get; the daemons use the rest."""
 MEMORY_MIB_LEAST: Final = 64
 
 JOB_COLUMNS: Final = (
@@ -29,7 +29,7 @@ JOB_COLUMNS: Final = (
     "tres-per-socket",
     "tres-per-task",
 )
-"""What is written of a job that ended, in this order: none of it has a space, and what is not known is `N/A`."""
+"""The columns that are recorded of an ended job, in this order: none contains a space, and an unknown one is `N/A`."""
 COLUMN_WIDTH: Final = 1_000
 NO_TASK: Final = 4_294_967_294
 
@@ -61,36 +61,36 @@ SAME_EVERYWHERE: Final = (
 class ClusterSettings:
     """What all members of an instance have in common."""
 
-    name: str  # the instance's id in Slurm's spelling: `cluster_name`
+    name: str  # see `cluster_name`
     controller_host: str  # the host name of the controller's sandbox
     controller_address: str
     controller_port: int
     database_port: int
-    worker_port: int  # of all workers: the controller takes its own file's for theirs
+    worker_port: int  # of all workers: the controller assumes the port of its own file
     config: LaunchConfig
-    is_shared: bool = False  # projects are attached: each sees its own jobs alone
+    is_shared: bool = False  # projects are attached, and each sees only its own jobs
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerResources:
-    """What one worker offers."""
+    """The resources that one worker offers."""
 
     name: str
     cpus: int
     memory_mib: int
-    gpus: tuple[int, ...]  # numbers of the devices /dev/nvidiaN of its sandbox
+    gpus: tuple[int, ...]  # the numbers N of the devices /dev/nvidiaN in its sandbox
 
 
 def cluster_name(instance_id: str) -> str:
-    """An instance's id as the name of a cluster: it is in the accounting database, and never changes."""
+    """The cluster's name in Slurm: the instance's id, because the accounting database requires a constant name."""
     return instance_id.lower()
 
 
 def worker_share(facts: Mapping[str, Any], gpu_count: int, whole: bool) -> tuple[int, int]:
-    """The cores and the MiB that a worker offers, by the share of its machine that the allocation is.
+    """The cores and the MiB that a worker offers, by its allocation's share of the machine.
 
-    A job takes a core at least, so that a GPU without one would lie idle: there are as many cores as GPUs, where the
-    machine has them.
+    A job takes at least one core, so a GPU without a core would be idle: there are at least as many cores as GPUs, if
+    the machine has them.
     """
     gpus, cores = int(facts.get("gpu_count") or 0), int(facts.get("cpus") or 1)
     share = 1.0 if whole or not gpus else min(1.0, gpu_count / gpus)
@@ -100,7 +100,7 @@ def worker_share(facts: Mapping[str, Any], gpu_count: int, whole: bool) -> tuple
 
 
 def slurm_conf(cluster: ClusterSettings, home: MemberHome) -> str:
-    """The slurm.conf of one member, which has its own paths."""
+    """The slurm.conf of one member, with its own paths."""
     config = cluster.config
     lines = [
         f"ClusterName={cluster.name}",
@@ -127,9 +127,10 @@ def slurm_conf(cluster: ClusterSettings, home: MemberHome) -> str:
 
 
 def job_over(home: MemberHome) -> str:
-    """What the controller runs when an attempt of a job ends: a line in a file, with what tells its GPUs.
+    """The script that the controller runs when an attempt of a job ends: it appends a line with the job's resources.
 
-    Everything comes from Slurm by the environment. What users name is not written, but an account, which is looked at.
+    All values come from Slurm's environment variables. Nothing that users name is written, except for a validated
+    account name.
     """
     columns = ",".join(f"{name}:{COLUMN_WIDTH}" for name in JOB_COLUMNS)
     return f"""#!/bin/sh
@@ -149,19 +150,19 @@ printf '%s\\n' "$JOBID $START $END $JOBSTATE $ACCOUNT $*" >> {home.below("log", 
 
 
 def gres_conf(worker: WorkerResources, gpu_type: str) -> str:
-    """The devices of one worker, each by its file: a count alone would give every job the same ones."""
+    """The devices of one worker, each by its file: with a count alone every job would get the same ones."""
     lines = ["AutoDetect=off"]
     lines += [f"NodeName={worker.name} Name=gpu Type={gpu_type} File=/dev/nvidia{number}" for number in worker.gpus]
     return _text(lines)
 
 
 def cgroup_conf() -> str:
-    """No control groups: there is no such file system in a sandbox, and its limits hold from outside."""
+    """No control groups: a sandbox has no cgroup file system, and its limits are enforced from outside."""
     return _text(["CgroupPlugin=cgroup/v1", "CgroupAutomount=no"])
 
 
 def slurmdbd_conf(cluster: ClusterSettings, home: MemberHome) -> str:
-    """The accounting daemon's file. The database is reached by its socket as root of the sandbox: no password."""
+    """The accounting daemon's file. It uses the database's socket as root of the sandbox, without a password."""
     return _text(
         [
             "AuthType=auth/munge",
@@ -181,7 +182,7 @@ def slurmdbd_conf(cluster: ClusterSettings, home: MemberHome) -> str:
 
 
 def mariadb_conf(home: MemberHome) -> str:
-    """The database's file: small, and reachable by its socket alone."""
+    """The database's file: small, and reachable only by its socket."""
     return _text(
         [
             "[mariadbd]",
@@ -195,7 +196,7 @@ def mariadb_conf(home: MemberHome) -> str:
             "innodb_buffer_pool_size=64M",
             "innodb_log_file_size=8M",
             "innodb_lock_wait_timeout=900",
-            "innodb_flush_log_at_trx_commit=2",  # what is told is with the kernel: only a machine's crash loses it
+            "innodb_flush_log_at_trx_commit=2",  # commits are in the kernel: only a crash of the machine loses them
             "max_connections=50",
             "[client]",
             f"socket={home.database_socket}",
@@ -204,7 +205,7 @@ def mariadb_conf(home: MemberHome) -> str:
 
 
 def worker_words(worker: WorkerResources, gpu_type: str) -> str:
-    """What a dynamic node says of itself when it registers."""
+    """The resources with which a dynamic node registers."""
     words = [f"CPUs={worker.cpus}", f"RealMemory={worker.memory_mib}"]
     if worker.gpus:
         words.append(f"Gres=gpu:{gpu_type}:{len(worker.gpus)}")
@@ -218,7 +219,7 @@ def _accounting(cluster: ClusterSettings, home: MemberHome) -> list[str]:
         "AccountingStorageType=accounting_storage/slurmdbd",
         f"AccountingStorageHost={cluster.controller_address}",
         f"AccountingStoragePort={cluster.database_port}",
-        f"AccountingStoragePass={home.munge_socket}",  # with munge, this is where its socket is
+        f"AccountingStoragePass={home.munge_socket}",  # with munge this is the path of its socket
         "AccountingStorageTRES=gres/gpu",
         "AccountingStorageEnforce=associations,limits",
         "AccountingStoreFlags=job_comment",

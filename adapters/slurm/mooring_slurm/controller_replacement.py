@@ -1,8 +1,8 @@
-"""The controller, replaced: the one member that holds something which no other has, the queue.
+"""Replacing the controller, the one member with state that no other has: the queue.
 
-Its state lies in its own sandbox, so that another controller begins with an empty queue. Where the old one can still be
-asked, it is replaced only when no job waits or runs; where its machine is gone, its queue is gone already, and that is
-said.
+The queue is in the controller's own sandbox, so a new controller starts with an empty one. If the old controller still
+answers, it is replaced only if no job is pending or running. If its machine is gone, the queue is already lost, and the
+evidence says so.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ OPEN_STATES: Final = ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGUR
 
 
 def replace_controller(view: InstanceView, operation: Operation, old: Sequence[Member], new: Sequence[Member]) -> Plan:
-    """The old one ends, the new one comes up, and every worker turns to it."""
+    """Stop the old controller, start the new one, and point every worker to it."""
     leaving, controller = old[0], new[0]
     cluster = cluster_of(view, controller)
     steps: list[Step] = []
@@ -44,27 +44,31 @@ def replace_controller(view: InstanceView, operation: Operation, old: Sequence[M
             steps.append(prove(cluster, member, f"prove/{key}"))
     steps += [Barrier(step="workers"), controller_ready(cluster, controller, operation, cluster.version)]
     steps.append(login(cluster, controller))
-    evidence = {"controller": controller.name, "turned": [each.name for each in turned], "queue": _queue_words(asked)}
+    evidence = {
+        "controller": controller.name,
+        "turned": [each.name for each in turned],
+        "queue": _queue_evidence(asked),
+    }
     return Plan((*steps, Barrier(step="replaced"), Finish(evidence=evidence)))
 
 
-def _queue_words(asked: bool) -> str:
+def _queue_evidence(asked: bool) -> str:
     return "it was empty" if asked else "it was lost with the machine of the old controller"
 
 
 def _refuse_queue(view: InstanceView, operation: Operation, leaving: Member) -> None:
-    """A queue that is not empty is not thrown away."""
+    """Refuse to discard a queue that is not empty."""
     step = f"queue/{leaving.id}"
     task = ended(view, operation, step)
     if task is None or operation.is_done(f"stop/{leaving.id}"):
         return
     if task.failed:
-        return  # it does not answer: there is no queue that could be asked for
+        return  # it does not answer, so the queue cannot be read
     counts = answered(view, operation, step).get("job_counts", {})
     open_jobs = sum(int(counts.get(state, 0)) for state in OPEN_STATES)
     if open_jobs:
         raise OperationRefused(
             "not_quiet",
-            f"{open_jobs} jobs wait or run, and another controller would not know them; let them end or cancel them, "
+            f"{open_jobs} jobs are pending or running and would be lost; wait for them, cancel them, "
             "or repair the instance instead",
         )

@@ -1,4 +1,4 @@
-"""How Slurm's programs are started: names, arguments and environments of the services of a member, as values."""
+"""The command lines of Slurm's daemons: names, arguments and environments of a member's services."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,12 +9,14 @@ from mooring_slurm.layout import MARIADBD, MUNGED, SLURMCTLD, SLURMD, SLURMDBD, 
 
 CONTROLLER_SECONDS: Final = 10
 BEGINS: Final = "a daemon begins"
-"""A line of a worker's log before each start of its daemon: what one said is told from what the next one says."""
+"""A line in a worker's log before each start of its daemon, to separate the output of two runs."""
 
 
 def with_controller(seconds: int = CONTROLLER_SECONDS) -> str:
-    """For a daemon that asks its controller once, and again only after a second where nobody listens: it starts as soon
-    as somebody does, or after a while all the same. Whoever looks for it by its name has to allow it that while.
+    """A shell script that starts a daemon as soon as the controller listens, or after `seconds` in any case.
+
+    The daemon itself would ask its controller once and retry only after a second. A check for the process by its name
+    has to allow for this delay.
     """
     return (
         f"end=$(($(date +%s) + {seconds})); "
@@ -25,7 +27,7 @@ def with_controller(seconds: int = CONTROLLER_SECONDS) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DaemonSpec:
-    """One supervised program."""
+    """One supervised service."""
 
     name: str
     argv: tuple[str, ...]
@@ -43,7 +45,7 @@ class DaemonSpec:
 
 
 def munged(home: MemberHome) -> DaemonSpec:
-    """Who asks whom: every member has its own, with the cluster's key."""
+    """The authentication daemon: every member has its own, with the cluster's key."""
     words = {
         "key-file": home.munge_key,
         "socket": home.munge_socket,
@@ -56,23 +58,23 @@ def munged(home: MemberHome) -> DaemonSpec:
 
 
 def slurmctld(home: MemberHome) -> DaemonSpec:
-    """The controller."""
+    """The controller's daemon."""
     return DaemonSpec(SLURMCTLD, ("slurmctld", "-D", "-f", home.slurm_conf), _environment(home))
 
 
 def slurmd(home: MemberHome, worker: WorkerResources, gpu_type: str) -> DaemonSpec:
-    """A worker, as a dynamic node: it tells the controller what it is."""
+    """A worker's daemon, as a dynamic node: it registers its resources with the controller."""
     words = ("-D", "-Z", "-N", worker.name, "-f", home.slurm_conf, "--conf", worker_words(worker, gpu_type))
     return DaemonSpec(SLURMD, ("sh", "-c", with_controller(), "slurmd", *words), _environment(home))
 
 
 def mariadbd(home: MemberHome) -> DaemonSpec:
-    """The database of the accounting; the program makes it where there is none, and then becomes the server."""
+    """The accounting database; the node program creates it if it does not exist, and then becomes the server."""
     return DaemonSpec(MARIADBD, tuple(home.argv("serve-database")))
 
 
 def slurmdbd(home: MemberHome) -> DaemonSpec:
-    """The accounting daemon; it looks for its file beside the one that `SLURM_CONF` names."""
+    """The accounting daemon; it reads its file beside the one that `SLURM_CONF` names."""
     return DaemonSpec(SLURMDBD, ("slurmdbd", "-D"), {**_environment(home), "MYSQL_UNIX_PORT": home.database_socket})
 
 

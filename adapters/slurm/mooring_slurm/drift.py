@@ -1,7 +1,7 @@
-"""Three views of one cluster, and where they differ: the platform's members, what the adapter wants, and Slurm.
+"""The drift between three views of a cluster: the platform's members, the adapter's target, and Slurm.
 
-`look` is what the controller's program answered. A difference has a name, a sentence, and whether a repair puts it
-right by itself; somebody else's drain is shown and left alone.
+`look` is the answer of the controller's node program. A difference has a name, a sentence, and whether a repair
+corrects it; drains of others are shown and left alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,33 +13,32 @@ from mooring_slurm.drains import DEAD
 from mooring_slurm.members import OPERATOR, OWNER, WORKER, workers_of
 
 LISTED_MAX: Final = 40
-"""So many nodes are listed in a view; the rest is counted."""
+"""The most nodes that a view lists; the rest is counted."""
 LEAVING_KINDS: Final = frozenset({"drain", "remove", "replace"})
 LEFT: Final = "left_node"
-"""What a node is called whose member was torn down without Slurm being told, as by a forced remove."""
+"""The difference of a node that is still in Slurm after a forced removal of its member."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not as it is wanted."""
+    """One difference from the target."""
 
     node: str
     name: str
     detail: str
-    is_mended: bool = False
+    is_repairable: bool = False
 
     def plain(self) -> dict[str, Any]:
-        """As it is shown."""
-        return {"node": self.node, "difference": self.name, "detail": self.detail, "repairable": self.is_mended}
+        """The JSON form."""
+        return {"node": self.node, "difference": self.name, "detail": self.detail, "repairable": self.is_repairable}
 
 
 def nodes_of(look: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Slurm's nodes by name."""
     return {str(each["name"]): each for each in look.get("nodes", ()) if isinstance(each, Mapping) and "name" in each}
 
 
 def wanted_of(member: Member) -> str:
-    """What the adapter wants of a member's node in Slurm."""
+    """The target state of a member's node in Slurm."""
     match member.status:
         case "ready" | "degraded":
             return "takes jobs"
@@ -50,7 +49,7 @@ def wanted_of(member: Member) -> str:
 
 
 def busy_members(view: InstanceView) -> frozenset[str]:
-    """The members that some open operation is taking out: their drains are wanted."""
+    """The members that an open operation takes out: their drains are intended."""
     return frozenset(
         identity
         for operation in view.operations
@@ -60,7 +59,7 @@ def busy_members(view: InstanceView) -> frozenset[str]:
 
 
 def differences(view: InstanceView, look: Mapping[str, Any]) -> list[Difference]:
-    """Where Slurm is not as it is wanted, in the order of names."""
+    """The differences between Slurm and the target, sorted by name."""
     nodes = nodes_of(look)
     members = {each.name: each for each in workers_of(view)}
     leaving = busy_members(view)
@@ -83,17 +82,17 @@ def differences(view: InstanceView, look: Mapping[str, Any]) -> list[Difference]
 def _of_nobody(view: InstanceView, name: str, node: Mapping[str, Any]) -> Difference:
     if not is_named_by_us(view, name):
         is_silent = is_down(node)
-        detail = "Slurm has a node that belongs to no member" + ("" if is_silent else "; it answers, and is left alone")
-        return Difference(name, "unknown_node", detail, is_mended=is_silent)
-    detail = "its member was removed, and Slurm has the node still; it is deleted as soon as Slurm does not reach it"
-    return Difference(name, LEFT, detail, is_mended=True)
+        detail = "Slurm has a node without a member" + ("" if is_silent else "; it answers and is left alone")
+        return Difference(name, "unknown_node", detail, is_repairable=is_silent)
+    detail = "its member was removed, but Slurm still has the node; it is deleted when Slurm no longer reaches it"
+    return Difference(name, LEFT, detail, is_repairable=True)
 
 
 def left_nodes(view: InstanceView, look: Mapping[str, Any]) -> list[str]:
-    """The nodes of members that were torn down without Slurm being told: they are named as ours are, and are silent.
+    """The nodes that forced removals left in Slurm: they have names of this instance's workers, and do not answer.
 
-    The platform's records do not name members that are removed. A node with a member, in whatever state, is none of
-    them, nor is one that answers, nor one that is named otherwise: an administrator may have nodes of his own.
+    The platform's records do not contain removed members. A node that has a member, answers, or has another kind of
+    name does not count: administrators may have their own nodes.
     """
     known = {each.name for each in view.members}
     return sorted(
@@ -104,7 +103,7 @@ def left_nodes(view: InstanceView, look: Mapping[str, Any]) -> list[str]:
 
 
 def is_named_by_us(view: InstanceView, name: str) -> bool:
-    """Whether the platform gives this name to a worker of the instance: its name, the component, a number."""
+    """Whether this is the name of a worker of the instance: instance name, component, number."""
     own, _, number = name.rpartition("-")
     return bool(view.instance.name) and own == f"{view.instance.name}-{WORKER}" and number.isdecimal()
 
@@ -116,28 +115,28 @@ def _of_member(member: Member, node: Mapping[str, Any] | None, look: Mapping[str
     if node is None:
         if look.get("truncated") or look.get("nodes_after"):
             return []
-        return [Difference(name, "missing_node", f"the member is {member.status}, and Slurm has no such node", True)]
+        return [Difference(name, "missing_node", f"the member is {member.status}, but Slurm has no such node", True)]
     state = frozenset(node.get("state", ()))
     found: list[Difference] = []
     drained, owner = "DRAIN" in state, drain_owner(node)
     if wanted == "drained" and not drained:
-        found.append(Difference(name, "not_drained", f"the member is {member.status}, and the node takes jobs", True))
+        found.append(Difference(name, "not_drained", f"the member is {member.status}, but the node takes jobs", True))
     if wanted == "takes jobs" and drained:
         found.append(_drained(name, node, owner))
     if is_down(node):
         found.append(
             Difference(name, "down", f"Slurm says {'+'.join(sorted(state))}: {node.get('reason') or 'no reason'}")
         )
-    version, of_head = node.get("version"), look.get("version")
-    if version and of_head and version != of_head:
-        found.append(Difference(name, "version", f"its slurmd is {version}, the controller {of_head}"))
+    version, of_controller = node.get("version"), look.get("version")
+    if version and of_controller and version != of_controller:
+        found.append(Difference(name, "version", f"its slurmd is {version}, the controller {of_controller}"))
     return found
 
 
 def _drained(name: str, node: Mapping[str, Any], owner: str | None) -> Difference:
     reason = node.get("reason") or "no reason given"
     if owner == OWNER:
-        return Difference(name, "stale_drain", f"the platform's own drain was left behind: {reason}", is_mended=True)
+        return Difference(name, "stale_drain", f"a drain of the platform is left over: {reason}", is_repairable=True)
     if owner is not None:
         return Difference(name, "operator_drain", f"drained by an action: {reason}")
     by = f" by {node['reason_by']}" if node.get("reason_by") else ""
@@ -145,23 +144,23 @@ def _drained(name: str, node: Mapping[str, Any], owner: str | None) -> Differenc
 
 
 def drain_owner(node: Mapping[str, Any]) -> str | None:
-    """Whose drain a node has, where it is one of this platform's; none for everybody else's."""
+    """The owner of a node's drain if it is one of this platform's, otherwise None."""
     words = str(node.get("reason") or "").split(":", 2)
     return words[1] if len(words) == 3 and words[0] == "mooring" and words[1] in (OWNER, OPERATOR) else None
 
 
 def is_down(node: Mapping[str, Any]) -> bool:
-    """Whether Slurm sends it no jobs because it is not well."""
+    """Whether Slurm considers the node down or unresponsive."""
     return bool(DEAD & frozenset(node.get("state", ()))) or node.get("responding") is False
 
 
 def is_merely_silent(node: Mapping[str, Any]) -> bool:
-    """Whether nothing worse is known of it than that it does not answer at this moment, if that."""
+    """Whether the node at most does not answer right now, and has no worse state."""
     return not DEAD - {"NOT_RESPONDING"} & frozenset(node.get("state", ()))
 
 
 def three_views(view: InstanceView, look: Mapping[str, Any] | None, found: Sequence[Difference]) -> dict[str, Any]:
-    """The evidence of a reconcile: what each of the three says, and where they differ."""
+    """The evidence of a reconcile: the three views and their differences."""
     members = [each for each in view.members if each.status not in ("removing", "removed")]
     workers = workers_of(view)
     slurm: dict[str, Any] | None = None

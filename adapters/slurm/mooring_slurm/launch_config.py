@@ -1,7 +1,7 @@
-"""What a launcher filled in, read into typed values.
+"""The launcher's configuration, read into typed values.
 
-The platform has checked the values against the manifest's schema; what a schema cannot say is said here, as a refusal
-with a sentence. What was not filled in has its default here: the manifest's are for whoever fills in the form.
+The platform has validated the values against the manifest's schema; what a schema cannot express is validated here. The
+defaults here are the ones that count: those of the manifest are for the launch form.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,17 +11,17 @@ from typing import Any, Final
 DEFAULT_USER: Final = "app"
 FIRST_UID: Final = 1_000
 NOT_A_PARTITION: Final = frozenset({"default"})
-"""Names that mean something else to Slurm."""
+"""Names with a special meaning in Slurm."""
 NOT_A_USER: Final = frozenset({"root", "daemon", "bin", "sys", "nobody", "slurm", "munge", "mysql"})
 
 
 class ConfigRefused(Exception):
-    """The configuration cannot be run; the message says why, for whoever filled it in."""
+    """The configuration is invalid; the message tells the launcher why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A queue of the cluster: every worker is in each of them."""
+    """A queue of the cluster; every worker is in all partitions."""
 
     name: str
     default: bool = False
@@ -41,28 +41,28 @@ class LaunchConfig:
 
     @property
     def user(self) -> str:
-        """The tenant's user: jobs are his where nobody else is named."""
+        """The tenant's user, who owns jobs that name no other user."""
         return self.users[0]
 
     @property
     def default_partition(self) -> Partition:
-        """Where a job goes that names none."""
+        """The partition of jobs that name none."""
         return next(each for each in self.partitions if each.default)
 
     def uids(self) -> list[dict[str, Any]]:
-        """The users with their numbers, which are the same on every member: by their place in the list."""
+        """The users with their user ids, which follow from their position and are the same on every member."""
         others = [each for each in self.users if each != DEFAULT_USER]
         numbered = [{"name": DEFAULT_USER, "uid": FIRST_UID}] if DEFAULT_USER in self.users else []
         return numbered + [{"name": name, "uid": FIRST_UID + 1 + place} for place, name in enumerate(others)]
 
 
 def read_config(given: Mapping[str, Any]) -> LaunchConfig:
-    """The configuration of an instance, or `ConfigRefused`."""
+    """Read the configuration of an instance; raises `ConfigRefused`."""
     users = tuple(given.get("users") or (DEFAULT_USER,))
     if len(set(users)) != len(users):
-        raise ConfigRefused("users: a name stands twice")
+        raise ConfigRefused("users: a name is given twice")
     if odd := sorted(set(users) & NOT_A_USER):
-        raise ConfigRefused(f"users: {odd[0]!r} is a name of the system")
+        raise ConfigRefused(f"users: {odd[0]!r} is a system user")
     return LaunchConfig(
         partitions=_partitions(given.get("partitions") or ()),
         accounting=bool(given.get("accounting", False)),
@@ -74,14 +74,14 @@ def read_config(given: Mapping[str, Any]) -> LaunchConfig:
 
 
 def _partitions(given: Sequence[Mapping[str, Any]]) -> tuple[Partition, ...]:
-    """The partitions; without a default one, the first is it."""
+    """Read the partitions; without an explicit default the first one is the default."""
     if not given:
         return LaunchConfig().partitions
     names = [each["name"] for each in given]
     if len(set(names)) != len(names):
-        raise ConfigRefused("partitions: a name stands twice")
+        raise ConfigRefused("partitions: a name is given twice")
     if odd := sorted(set(names) & NOT_A_PARTITION):
-        raise ConfigRefused(f"partitions: {odd[0]!r} means something else to Slurm")
+        raise ConfigRefused(f"partitions: {odd[0]!r} has a special meaning in Slurm")
     chosen = [name for name, each in zip(names, given, strict=True) if each.get("default")] or names[:1]
     if len(chosen) > 1:
         raise ConfigRefused(f"partitions: {' and '.join(chosen)} cannot both be the default")

@@ -1,7 +1,7 @@
-"""One cluster out of the view, and the tasks of one member: its files, its daemons, and what its program is asked.
+"""The members of a cluster, and the tasks of one member: its files, its daemons, and calls of its node program.
 
-Every task of a member is made from the same values whoever plans it. Daemons may be started in any order once their
-member joins: each waits for the files and the socket that it needs, so that a member comes up in one round.
+Every replica builds a member's tasks from the same values. Daemons may be started in any order: each waits for the
+files and the socket that it needs, so that a member starts in one round.
 """
 
 import json
@@ -31,28 +31,28 @@ WORKER: Final = "worker"
 SECRET: Final = "munge"
 SECRET_PURPOSE: Final = "cluster_key"
 OWNER: Final = "member"
-"""Whose drains these are in Slurm: the platform's own, made for a member's operation."""
+"""The owner of drains in Slurm that the platform itself makes for a member's operation."""
 OPERATOR: Final = "operator"
-"""Whose drains those are that a person asked for by `node.operate`."""
+"""The owner of drains that a person requested by `node.operate`."""
 GONE: Final = frozenset({"removing", "removed"})
 UP: Final = frozenset({"ready", "degraded", "draining", "drained"})
 OUTPUT_BYTES: Final = 65_536
 ANSWER_SECONDS: Final = 60
-"""What a question to the program may take, beside the time that it is told to wait."""
+"""How long a call of the node program may take, in addition to the time that it waits on purpose."""
 SAVE_SECONDS: Final = 30
-"""What slurmctld gets to save its state."""
+"""How long slurmctld may take to save its state."""
 WAIT_FOR: Final = (
     'k=$0; while [ "$k" -gt 0 ]; do n=0; until [ -e "$1" ]; do n=$((n+1)); '
-    '[ "$n" -lt 6000 ] || { echo "it waited for $1 in vain" >&2; exit 1; }; sleep 0.02; done; '
+    '[ "$n" -lt 6000 ] || { echo "timed out waiting for $1" >&2; exit 1; }; sleep 0.02; done; '
     'shift; k=$((k-1)); done; exec "$@"'
 )
-"""A daemon behind what it needs: `sh -c WAIT_FOR <how many files> <file>… <program> <argument>…`."""
+"""Starts a daemon when its files exist: `sh -c WAIT_FOR <number of files> <file>… <program> <argument>…`."""
 NATIVE: Final = "/etc/slurm"
-"""Where Slurm's own commands look: people and jobs of a sandbox find the cluster without being told."""
+"""Where Slurm's own commands look for their configuration, so that people and jobs need no setting."""
 
 
 class OperationRefused(Exception):
-    """The operation cannot be done as things stand: it ends, with a code and a sentence."""
+    """The operation cannot be done in the current state; it fails with a code and a sentence."""
 
     def __init__(self, code: str, detail: str, last_lines: tuple[str, ...] = (), **evidence: Any) -> None:
         super().__init__(detail)
@@ -60,13 +60,13 @@ class OperationRefused(Exception):
         self.evidence = evidence
 
     def plan(self, *before: Step) -> Plan:
-        """The end of the operation."""
+        """The plan that fails the operation."""
         return Plan((*before, Finish(outcome="failed", failure=self.failure, evidence=self.evidence)))
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMembers:
-    """A cluster as the records have it: what all share, its controller, and its workers but those on their way out."""
+    """A cluster in the records: its settings, its controller, and its workers except those being removed."""
 
     view: InstanceView
     config: LaunchConfig
@@ -76,11 +76,11 @@ class ClusterMembers:
 
     @property
     def version(self) -> str:
-        """The version that members run where no operation leads elsewhere."""
+        """The version of the instance."""
         return self.view.instance.pin.version
 
     def worker(self, member: Member) -> config_files.WorkerResources:
-        """What a worker offers."""
+        """The resources that a worker offers."""
         allocation = member.allocation
         facts: Mapping[str, Any] = {} if allocation is None else allocation.facts
         slots = [] if allocation is None else [each for each in allocation.slots if isinstance(each, Mapping)]
@@ -96,13 +96,13 @@ class ClusterMembers:
 
     @property
     def topology_mode(self) -> str:
-        """Whether everything stands in one allocation."""
+        """Whether all members run in one allocation."""
         places = {place_of(each) for each in (self.controller, *self.workers)}
         return "single_node" if len(places) == 1 and self.workers else "multi_allocation"
 
 
 def cluster_of(view: InstanceView, controller: Member | None = None) -> ClusterMembers:
-    """The cluster; `OperationRefused` where its configuration or its places cannot be run."""
+    """The cluster; raises `OperationRefused` if its configuration is invalid or it has no controller."""
     try:
         config = read_config(view.instance.config)
     except ConfigRefused as refused:
@@ -124,29 +124,29 @@ def cluster_of(view: InstanceView, controller: Member | None = None) -> ClusterM
 
 
 def controller_of(view: InstanceView) -> Member | None:
-    """The controller: where one is being replaced, the one that does its part."""
+    """The controller; during a replacement, the one that works."""
     found = [each for each in view.of(CONTROLLER) if each.status not in GONE]
     return next((each for each in found if each.status in UP), found[0] if found else None)
 
 
 def workers_of(view: InstanceView) -> list[Member]:
-    """The workers that are not on their way out."""
+    """The workers that are not being removed."""
     return [each for each in view.of(WORKER) if each.status not in GONE]
 
 
 def place_of(member: Member) -> str:
-    """The allocation that a member stands in."""
+    """The id of a member's allocation."""
     return "" if member.allocation is None else member.allocation.id
 
 
 def is_reached(member: Member) -> bool:
-    """Whether its node can be asked for anything."""
+    """Whether tasks can run on its node."""
     allocation = member.allocation
     return not failures.is_lost(member) and allocation is not None and allocation.node_reachable
 
 
 def refuse_crowd(workers: Sequence[Member]) -> None:
-    """Two workers of one allocation would both offer its cores and its GPUs."""
+    """Refuse two workers in one allocation: both would offer its cores and its GPUs."""
     seen: dict[str, Member] = {}
     replaced = {each.replaces_id for each in workers}
     for member in workers:
@@ -156,13 +156,13 @@ def refuse_crowd(workers: Sequence[Member]) -> None:
         if other is not member:
             raise OperationRefused(
                 "config_refused",
-                f"{other.name} and {member.name} stand in one allocation, and each would offer all of it; "
-                "give every worker an allocation of its own",
+                f"{other.name} and {member.name} are in one allocation, and each would offer all of it; "
+                "give every worker its own allocation",
             )
 
 
 def need_controller(cluster: ClusterMembers) -> None:
-    """What changes the cluster needs a controller that can be asked."""
+    """Refuse an operation that needs the controller if there is none that works."""
     controller = cluster.controller
     if failures.is_lost(controller):
         raise OperationRefused(
@@ -178,9 +178,9 @@ def need_controller(cluster: ClusterMembers) -> None:
 
 
 def ask(member: Member, step: str, *words: str, **more: Any) -> RunTask:
-    """Ask the program of a member; `seconds` is the time that it is told to wait itself.
+    """Run a verb of a member's node program; `seconds` is how long the program itself waits.
 
-    `answer_seconds`, `user`, `stdin` (a value, sent as JSON) and whatever a `RunTask` takes may be given.
+    Takes also `answer_seconds`, `user`, `stdin` (a value, sent as JSON), and all fields of a `RunTask`.
     """
     seconds = more.pop("seconds", 0)
     arguments: dict[str, Any] = {
@@ -198,24 +198,24 @@ def ask(member: Member, step: str, *words: str, **more: Any) -> RunTask:
 
 
 def files(cluster: ClusterMembers, member: Member, step: str, **more: Any) -> RunTask:
-    """Everything that a member reads. slurm.conf comes last: where it is, the others are."""
+    """Write all files of a member. slurm.conf is the last one: if it exists, the others do."""
     home, config = MemberHome(member.name), cluster.config
-    is_controller_member = member.component_key == CONTROLLER
+    is_controller = member.component_key == CONTROLLER
     written: list[dict[str, Any]] = [{"path": ROOT, "mode": "0755", "directory": True}]
-    for directory, mode in modes(config.accounting, is_controller_member):
+    for directory, mode in modes(config.accounting, is_controller):
         written.append({"path": home.below(directory) if directory else home.path, "mode": mode, "directory": True})
     written.append({"path": home.program, "mode": "0755", "artifact": PROGRAM_ROLE})
     texts = [("cgroup.conf", config_files.cgroup_conf(), "0644")]
-    if is_controller_member:
+    if is_controller:
         texts.append(("job_over", config_files.job_over(home), "0755"))
-    if is_controller_member and config.accounting:
+    if is_controller and config.accounting:
         texts.append(("slurmdbd.conf", config_files.slurmdbd_conf(cluster.settings, home), "0600"))
         texts.append(("mariadb.conf", config_files.mariadb_conf(home), "0600"))
-    worker = None if is_controller_member else cluster.worker(member)
+    worker = None if is_controller else cluster.worker(member)
     if worker is not None:
         texts.append(("gres.conf", config_files.gres_conf(worker, config.gpu_type), "0644"))
     whole = config_files.slurm_conf(cluster.settings, home)
-    if is_controller_member or place_of(member) != place_of(cluster.controller):
+    if is_controller or place_of(member) != place_of(cluster.controller):
         written.append({"path": NATIVE, "mode": "0755", "directory": True})
         written.append({"path": f"{NATIVE}/slurm.conf", "mode": "0644", "content": whole})
     texts.append(("slurm.conf", whole, "0644"))
@@ -233,39 +233,39 @@ def files(cluster: ClusterMembers, member: Member, step: str, **more: Any) -> Ru
 
 
 def munged(member: Member, step: str, **more: Any) -> RunTask:
-    """Its munged, when the key is there."""
+    """Start its munged when the key exists."""
     home = MemberHome(member.name)
     return _start(member, step, daemons.munged(home), (home.munge_key,), more)
 
 
 def slurmctld(cluster: ClusterMembers, member: Member, step: str, **more: Any) -> RunTask:
-    """The controller's daemon, when munged answers; with accounting, when its associations are there."""
+    """Start the controller's daemon when munged answers and, with accounting, its associations exist."""
     home = MemberHome(member.name)
     needed = (home.munge_socket, home.slurm_conf, *((home.below("state", "associations"),) * cluster.config.accounting))
     return _start(member, step, daemons.slurmctld(home), needed, more)
 
 
 def slurmd(cluster: ClusterMembers, member: Member, step: str, **more: Any) -> RunTask:
-    """A worker's daemon, when munged answers."""
+    """Start a worker's daemon when munged answers."""
     home = MemberHome(member.name)
     daemon = daemons.slurmd(home, cluster.worker(member), cluster.config.gpu_type)
     return _start(member, step, daemon, (home.munge_socket, home.slurm_conf), more)
 
 
 def slurmdbd(member: Member, step: str, **more: Any) -> RunTask:
-    """The accounting daemon, when munged and the database answer."""
+    """Start the accounting daemon when munged and the database answer."""
     home = MemberHome(member.name)
     return _start(member, step, daemons.slurmdbd(home), (home.munge_socket, home.database_socket), more)
 
 
 def mariadbd(member: Member, step: str, **more: Any) -> RunTask:
-    """The accounting's database, when its file is there."""
+    """Start the accounting database when its file exists."""
     home = MemberHome(member.name)
     return _start(member, step, daemons.mariadbd(home), (home.slurm_conf,), more)
 
 
 def stop(member: Member, step: str, service: str, **more: Any) -> RunTask:
-    """The end of a daemon alone, or with `kill="owner"` of all that its member runs; nothing there is no trouble."""
+    """Stop a daemon, or with `kill="owner"` all processes of its member; no process is not an error."""
     arguments = {
         "name": service,
         "kill": more.pop("kill", "main"),
@@ -276,18 +276,18 @@ def stop(member: Member, step: str, service: str, **more: Any) -> RunTask:
 
 
 def inspect(member: Member, step: str, service: str, **more: Any) -> RunTask:
-    """How a daemon stands."""
+    """Read the state of a daemon."""
     more.setdefault("on_failure", OnFailure.GO_ON)
     return RunTask(step=step, member_id=member.id, type="service.inspect", arguments={"name": service}, **more)
 
 
 def main_service(member: Member) -> str:
-    """The daemon that a member is there for."""
+    """The main daemon of a member."""
     return SLURMCTLD if member.component_key == CONTROLLER else SLURMD
 
 
 def services(member: Member) -> tuple[str, ...]:
-    """The daemons that every member of this kind has."""
+    """The daemons of a member."""
     return (MUNGED, main_service(member))
 
 

@@ -1,8 +1,8 @@
-"""The plans of a Slurm cluster: one function for each kind of operation, all of them pure.
+"""The plans of a Slurm cluster: one pure function for each kind of operation.
 
-Nothing is remembered beside the records: whoever plans, at whatever moment, names the same steps, and what was done
-under a name is not done again. Workers come up beside their controller; what ends with an error says it in the words
-of the program on the node.
+There is no state besides the records: every replica names the same steps at any time, and what was done under a name is
+not done again. Workers start in parallel with their controller. Failures are reported with the node program's own
+message.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,6 @@ from mooring_slurm.attachments import attach, detach
 from mooring_slurm.bring_up import (
     await_node,
     behind_stale,
-    broken,
     controller_ready,
     controller_up,
     failed,
@@ -36,6 +35,7 @@ from mooring_slurm.bring_up import (
     login,
     misses_controller,
     stale_nodes,
+    start_failure,
     worker_ready,
     worker_up,
 )
@@ -66,7 +66,6 @@ KEY_BYTES: Final = 64
 
 
 def plan(view: InstanceView, operation: Operation) -> Plan:
-    """The steps of any operation."""
     try:
         found = explained(PLANS[operation.kind](view, operation), view, operation)
     except OperationRefused as refused:
@@ -75,7 +74,7 @@ def plan(view: InstanceView, operation: Operation) -> Plan:
 
 
 def explained(found: Plan, view: InstanceView, operation: Operation) -> Plan:
-    """The plan, or where a task of it failed for good, the end in the words of the program that failed."""
+    """The plan, or if one of its tasks failed finally, the end with the failed program's own message."""
     for step in found.steps:
         if not isinstance(step, RunTask) or step.on_failure is not OnFailure.FAIL_OPERATION:
             continue
@@ -83,28 +82,28 @@ def explained(found: Plan, view: InstanceView, operation: Operation) -> Plan:
         if task is not None and task.failed and answer_of(task) is not None:
             member = view.member(step.member_id)
             failure = failure_of(task, member)
-            coming = member is not None and member.status in ("requested", "joining")
-            told = [failed(member, failure)] if member is not None and coming else []
-            return Plan((*told, Finish(outcome="failed", failure=failure)))
+            is_new = member is not None and member.status in ("requested", "joining")
+            reports = [failed(member, failure)] if member is not None and is_new else []
+            return Plan((*reports, Finish(outcome="failed", failure=failure)))
     return found
 
 
 def deploy(view: InstanceView, operation: Operation) -> Plan:
-    """The controller and the workers side by side. A worker that does not come up leaves the others to work."""
+    """Start the controller and the workers in parallel; the others work on if a worker fails to start."""
     cluster = cluster_of(view)
     if view.instance.control_plane_scope == "tenant" and not cluster.config.accounting:
-        raise OperationRefused("config_refused", "a cluster that projects are attached to needs `accounting`")
+        raise OperationRefused("config_refused", "a cluster with attached projects needs `accounting`")
     refuse_crowd(cluster.workers)
     controller = cluster.controller
     gated = f"gate/{controller.id}" if cluster.config.accounting else None
     steps: list[Step] = [munge_key(), *controller_up(cluster, controller)]
     lost: dict[str, Member] = {}
-    silent = ended(view, operation, f"gate/{controller.id}") is None  # the controller has not come up, or not yet
+    silent = ended(view, operation, f"gate/{controller.id}") is None  # the controller does not answer yet
     waiting = False
     for member in cluster.workers:
-        failure = broken(view, operation, member)
+        failure = start_failure(view, operation, member)
         if failure is not None and silent and misses_controller(view, operation, member):
-            waiting = True  # why there is none is told by the controller's own steps
+            waiting = True  # the controller's own steps report why it does not answer
             steps += worker_up(cluster, member, gated=gated)
             continue
         if failure is not None:
@@ -119,7 +118,7 @@ def deploy(view: InstanceView, operation: Operation) -> Plan:
     steps += [login(cluster, controller), topology(cluster)]
     if lost and len(lost) == len(cluster.workers):
         first = next(iter(lost.values()))
-        raise MemberFailed(first, broken(view, operation, first) or failures.of_member(first))
+        raise MemberFailed(first, start_failure(view, operation, first) or failures.of_member(first))
     evidence = {
         "controller": controller.name,
         "proofs": {
@@ -131,43 +130,43 @@ def deploy(view: InstanceView, operation: Operation) -> Plan:
 
 
 def munge_key() -> MakeSecret:
-    """The key by which the members of a cluster know each other; nobody else's, and shown to nobody."""
+    """The key by which the members of a cluster authenticate to each other."""
     return MakeSecret(step="secret", name=SECRET, purpose=SECRET_PURPOSE, generate_bytes=KEY_BYTES)
 
 
 def topology(cluster: ClusterMembers) -> ReportInstance:
-    """How it stands."""
+    """Report whether the cluster runs in one allocation or in several."""
     return ReportInstance(step="topology", topology_mode=cluster.topology_mode)
 
 
 def add(view: InstanceView, operation: Operation) -> Plan:
-    """The new workers side by side; nothing that stands is touched."""
+    """Start the new workers in parallel; the existing members are not touched."""
     cluster = cluster_of(view)
     need_controller(cluster)
     refuse_crowd(cluster.workers)
     new = view.concerned(operation)
     steps = stale_nodes(cluster, operation, new)
-    unlucky: list[tuple[Member, Failure]] = []
+    failures_found: list[tuple[Member, Failure]] = []
     for member in new:
-        failure = broken(view, operation, member)
+        failure = start_failure(view, operation, member)
         if failure is not None:
-            unlucky.append((member, failure))
+            failures_found.append((member, failure))
             steps.append(failed(member, failure))
             continue
         steps += worker_up(cluster, member, behind=behind_stale(steps, member))
         steps.append(worker_ready(cluster, member, operation, cluster.version))
     steps += [Barrier(step="proved"), topology(cluster)]
     proofs = {each.name: answered(view, operation, f"prove/{each.id}").get("job") for each in new[:50]}
-    if not unlucky:
+    if not failures_found:
         return Plan((*steps, Finish(evidence={"proofs": proofs})))
-    member, failure = unlucky[0]
-    told = Failure(failure.code, f"{member.name}: {failure.detail}", failure.last_lines)
-    evidence = {"proofs": proofs, "failed": [each.name for each, _ in unlucky]}
-    return Plan((*steps, Finish(outcome="failed", failure=told, evidence=evidence)))
+    member, failure = failures_found[0]
+    named = Failure(failure.code, f"{member.name}: {failure.detail}", failure.last_lines)
+    evidence = {"proofs": proofs, "failed": [each.name for each, _ in failures_found]}
+    return Plan((*steps, Finish(outcome="failed", failure=named, evidence=evidence)))
 
 
 def change_version(view: InstanceView, operation: Operation) -> Plan:
-    """Upgrade and rollback: the controller first, then the workers one after the other; jobs go on."""
+    """Upgrade and rollback: the controller first, then the workers one after the other; jobs continue."""
     target = operation.target_pin.version if operation.target_pin else view.instance.pin.version
     cluster = cluster_of(view)
     need_controller(cluster)
@@ -184,7 +183,7 @@ def change_version(view: InstanceView, operation: Operation) -> Plan:
 
 
 def restart(view: InstanceView, operation: Operation) -> Plan:
-    """The same daemons anew: the controller, which saves its queue, then one worker after the other; jobs go on."""
+    """Restart the daemons: the controller, which saves its queue, then the workers one by one; jobs continue."""
     cluster = cluster_of(view)
     need_controller(cluster)
     controller = cluster.controller
@@ -199,7 +198,7 @@ def restart(view: InstanceView, operation: Operation) -> Plan:
 
 
 def restart_controller(cluster: ClusterMembers, operation: Operation) -> list[Step]:
-    """The controller's daemon ends, which saves its state, and begins again with the files of now."""
+    """Stop the controller's daemon, which saves its state, and start it with the current files."""
     controller = cluster.controller
     return [
         files(cluster, controller, f"files/{controller.id}"),
@@ -211,7 +210,7 @@ def restart_controller(cluster: ClusterMembers, operation: Operation) -> list[St
 
 
 def restart_worker(cluster: ClusterMembers, member: Member) -> list[Step]:
-    """A worker's daemon alone ends and begins again: what its jobs run under stays."""
+    """Restart only a worker's daemon; the processes of its jobs stay."""
     key = member.id
     return [
         files(cluster, member, f"files/{key}"),
@@ -222,12 +221,12 @@ def restart_worker(cluster: ClusterMembers, member: Member) -> list[Step]:
 
 
 def standing_workers(cluster: ClusterMembers) -> list[Member]:
-    """Those that run, wherever they are with a drain."""
+    """The workers that run, drained or not."""
     return [each for each in cluster.workers if each.status in UP]
 
 
 def jobs_kept(cluster: ClusterMembers, operation: Operation) -> dict[str, object]:
-    """The jobs that ran before and go on, or ended meanwhile: nothing of it is guessed."""
+    """The jobs that ran before, and their states afterwards."""
     controller = cluster.controller
     before, after = (answered(cluster.view, operation, f"{name}/{controller.id}") for name in ("before", "after"))
     ran = job_ids([each for each in before.get("jobs", ()) if each.get("state") == "RUNNING"])
@@ -253,13 +252,13 @@ PLANS: Final[Mapping[str, Callable[[InstanceView, Operation], Plan]]] = {
 
 
 def cancel(view: InstanceView, operation: Operation) -> Plan:
-    """An early end: what is under way ends; then what was stopped runs again, and what was drained takes jobs again."""
+    """Wait for running tasks; then start what was stopped, and resume what was drained."""
     tasks = view.tasks_of(operation)
     done = sorted(each.step for each in tasks.values() if each.succeeded)
     if any(not each.is_over and not _is_undoing(each.step) for each in tasks.values()):
         return Plan(())
     try:
-        steps = _undone(cluster_of(view), operation)
+        steps = _undo_steps(cluster_of(view), operation)
     except OperationRefused:
         steps = []
     end = Finish(step="cancelled", outcome="cancelled", evidence={"steps_done": done[:100]})
@@ -270,7 +269,7 @@ def _is_undoing(step: str) -> bool:
     return step.startswith(("uncordon/", "again/"))
 
 
-def _undone(cluster: ClusterMembers, operation: Operation) -> list[Step]:
+def _undo_steps(cluster: ClusterMembers, operation: Operation) -> list[Step]:
     view, tasks = cluster.view, cluster.view.tasks_of(operation)
     steps: list[Step] = []
     if operation.kind in ("drain", "remove", "replace") and is_reached(cluster.controller):

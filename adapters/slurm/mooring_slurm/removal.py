@@ -1,8 +1,8 @@
-"""Plans of members that go: drained, removed, replaced, or with the whole cluster.
+"""Plans that take members out: drain, remove, replace, and the end of the whole cluster.
 
-A worker leaves Slurm before it leaves the platform: it takes no new jobs, its jobs end, its node is deleted, its daemon
-stops. One whose machine is gone is deleted all the same, by the controller. Jobs are cut off only where the time that
-was given for them is over, and are named then.
+A worker leaves Slurm before it leaves the platform: it gets no new jobs, its jobs end, its node is deleted, its daemon
+stops. If its machine is gone, the controller deletes the node. Jobs are killed only when their time is over, and the
+evidence names them.
 """
 
 from typing import Any, Final
@@ -22,7 +22,15 @@ from mooring_adapter import (
     Step,
     failures,
 )
-from mooring_slurm.bring_up import behind_stale, broken, failed, is_controller, stale_nodes, worker_ready, worker_up
+from mooring_slurm.bring_up import (
+    behind_stale,
+    failed,
+    is_controller,
+    stale_nodes,
+    start_failure,
+    worker_ready,
+    worker_up,
+)
 from mooring_slurm.controller_replacement import replace_controller
 from mooring_slurm.drains import WorkerDrain
 from mooring_slurm.layout import MUNGED, SLURMCTLD, SLURMD
@@ -44,17 +52,17 @@ from mooring_slurm.responses import answer_of, ended, job_ids
 from mooring_slurm.usage import usage_until
 
 LAST_LOOK_SECONDS: Final = 15
-"""What the last look may take of the time in which a cluster has to end."""
+"""How much of the time for a cluster's end the last look may take."""
 
 
 def drain(view: InstanceView, operation: Operation) -> Plan:
-    """Drained is what was seen to have DRAIN and no job."""
+    """A worker is drained when it was observed to have DRAIN and no jobs."""
     cluster = cluster_of(view)
     steps: list[Step] = []
     waiting = False
     for member in view.concerned(operation):
         if is_controller(member):
-            raise OperationRefused("config_refused", "the controller runs no jobs: there is nothing to drain")
+            raise OperationRefused("config_refused", "the controller runs no jobs and cannot be drained")
         if blocker := unreached(cluster, member):
             return Plan((blocker, Finish()))
         quietness = WorkerDrain(cluster, operation, member)
@@ -66,22 +74,22 @@ def drain(view: InstanceView, operation: Operation) -> Plan:
         else:
             waiting = True
     if waiting:
-        return Plan(tuple(steps))  # without an end: it is planned anew when the look is over
+        return Plan(tuple(steps))  # without an end: the kit plans again when the check is over
     return Plan((*steps, Finish(evidence={"quiet": [each.name for each in view.concerned(operation)]})))
 
 
 def unreached(cluster: ClusterMembers, member: Member) -> Blocked | None:
-    """Why a drain cannot go on now: what cannot be asked cannot be seen to be quiet."""
+    """Why a drain is blocked: an unreachable machine cannot be observed to be quiet."""
     need_controller(cluster)
     for each in (cluster.controller, member):
         if not is_reached(each):
-            detail = f"the machine of {each.name} cannot be reached, so that nobody sees whether {member.name} is quiet"
+            detail = f"the machine of {each.name} is unreachable, so {member.name} cannot be checked for jobs"
             return Blocked(step="unreached", code="node_unreachable", detail=detail)
     return None
 
 
 class WorkerRemoval:
-    """One worker on its way out of Slurm."""
+    """The removal of one worker from Slurm."""
 
     def __init__(self, cluster: ClusterMembers, operation: Operation, member: Member) -> None:
         self.cluster, self.operation, self.member = cluster, operation, member
@@ -93,13 +101,13 @@ class WorkerRemoval:
 
     @property
     def waits(self) -> bool:
-        """Whether its jobs still have time, and it is not known to be quiet or gone."""
+        """Whether its jobs still have time, and it is neither quiet nor gone."""
         if self.is_lost or self.never_worked or not self.has_controller or self.quietness.is_absent:
             return False
         return not (self.quietness.is_quiet or self.quietness.is_given_up or self.quietness.is_dead)
 
     def steps(self) -> list[Step]:
-        """What is known to be due of it; without its end while it waits."""
+        """The steps that are known; without the end while it waits."""
         member, found = self.member, list[Step]()
         if not self.is_lost and not self.never_worked and self.has_controller and not self.quietness.is_absent:
             found += self.quietness.steps()
@@ -115,7 +123,7 @@ class WorkerRemoval:
         return found
 
     def _deleted(self, after: tuple[str, ...] | None) -> list[Step]:
-        """Its node in Slurm: idle it goes by itself; otherwise it is called down first, which ends its jobs there."""
+        """Delete its node in Slurm; if it is busy, it is marked down first, which ends its jobs."""
         words = ("delete", "--node", self.member.name)
         key = f"delete/{self.member.id}"
         if not self.quietness.is_quiet:
@@ -127,7 +135,7 @@ class WorkerRemoval:
         return [first, ask(self.cluster.controller, f"{key}/down", *words, "--gone", "--owner", OWNER, after=(key,))]
 
     def evidence(self) -> dict[str, Any]:
-        """What a person can check."""
+        """What a person can verify."""
         return {
             "node": self.member.name,
             "quiet": self.quietness.is_quiet,
@@ -137,7 +145,7 @@ class WorkerRemoval:
 
 
 def remove(view: InstanceView, operation: Operation) -> Plan:
-    """Drained first, as long as there is time; then its node is deleted and its daemon ends."""
+    """Drain the workers while there is time, then delete their nodes and stop their daemons."""
     cluster = cluster_of(view)
     leaving = [WorkerRemoval(cluster, operation, each) for each in view.concerned(operation) if not is_controller(each)]
     steps = [step for each in leaving for step in each.steps()]
@@ -149,7 +157,7 @@ def remove(view: InstanceView, operation: Operation) -> Plan:
 
 
 def replace(view: InstanceView, operation: Operation) -> Plan:
-    """With a surge the new one stands before the old one goes; without, it takes the old one's place."""
+    """With a surge the new member is ready before the old one stops; without, the old one stops first."""
     concerned = view.concerned(operation)
     replaced = {each.replaces_id for each in concerned}
     new = [each for each in concerned if each.id not in replaced]
@@ -174,10 +182,10 @@ def replace(view: InstanceView, operation: Operation) -> Plan:
 
 
 def arrivals(cluster: ClusterMembers, operation: Operation, new: list[Member]) -> list[Step]:
-    """The new ones side by side; the operation ends with the first that does not come up."""
+    """Start the new workers in parallel; the first one that fails to start fails the operation."""
     steps = stale_nodes(cluster, operation, new)
     for member in new:
-        if (failure := broken(cluster.view, operation, member)) is not None:
+        if (failure := start_failure(cluster.view, operation, member)) is not None:
             raise MemberFailed(member, failure)
         steps += worker_up(cluster, member, behind=behind_stale(steps, member))
         steps.append(worker_ready(cluster, member, operation, cluster.version))
@@ -185,19 +193,19 @@ def arrivals(cluster: ClusterMembers, operation: Operation, new: list[Member]) -
 
 
 class MemberFailed(OperationRefused):
-    """A member that has to come up does not: it is told, and the operation ends."""
+    """A required member failed to start: it is reported as failed, and the operation fails."""
 
     def __init__(self, member: Member, failure: Failure) -> None:
         super().__init__(failure.code, f"{member.name}: {failure.detail}", failure.last_lines)
         self.member = member
 
     def plan(self, *before: Step) -> Plan:
-        told = [failed(self.member, self.failure)] if self.member.status in ("requested", "joining") else []
-        return super().plan(*told, *before)
+        reports = [failed(self.member, self.failure)] if self.member.status in ("requested", "joining") else []
+        return super().plan(*reports, *before)
 
 
 def last_usage(view: InstanceView, operation: Operation) -> list[Step]:
-    """Nobody watches a cluster that is being stopped: the last look at its jobs is made here."""
+    """Report the last usage: a cluster that is being stopped is no longer watched."""
     controller = controller_of(view)
     if controller is None or controller.status not in UP or not is_reached(controller):
         return []
@@ -213,7 +221,7 @@ def last_usage(view: InstanceView, operation: Operation) -> list[Step]:
 
 
 def decommission(view: InstanceView, operation: Operation) -> Plan:
-    """What ran is metered; the workers end, then the controller; what is not reached is the platform's to see to."""
+    """Report the last usage, stop the workers, then the controller; the platform handles unreachable machines."""
     workers = [each for each in workers_of(view) if each.status != "requested" and is_reached(each)]
     steps = last_usage(view, operation)
     if steps and ended(view, operation, steps[0].step) is None:

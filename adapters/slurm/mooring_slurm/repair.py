@@ -1,7 +1,8 @@
-"""Reconcile and repair: what is compared, what is put right, and what is built again.
+"""Reconcile and repair.
 
-Reconcile looks, puts right what is the platform's own (a drain it left behind, a node of no member) and shows the three
-views. Repair also starts what is down, builds failed members again, and proves by a job that they work.
+Reconcile compares the three views of the cluster, corrects what is the platform's own (a stale drain, a node without a
+member), and shows the result. Repair also starts daemons that are down, rebuilds failed members, and runs a job on
+each.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,14 +22,14 @@ from mooring_adapter import (
     failures,
 )
 from mooring_slurm.bring_up import (
-    SEEN_TO,
+    EXAMINED,
     await_node,
-    broken,
     controller_ready,
     controller_up,
     failed,
     gate,
     prove,
+    start_failure,
     users,
     worker_ready,
     worker_up,
@@ -55,12 +56,12 @@ from mooring_slurm.members import (
 )
 from mooring_slurm.responses import answered, ended, failure_of
 
-MENDED_MAX = 50
-"""So many differences are put right in one operation."""
+CORRECTED_MAX = 50
+"""The most differences that one operation corrects."""
 
 
 def reconcile(view: InstanceView, operation: Operation) -> Plan:
-    """Compare, put right what is our own, compare again, and show it."""
+    """Compare, correct what is our own, compare again, and show the result."""
     cluster = cluster_of(view)
     controller = cluster.controller
     if not is_reached(controller) or controller.status not in UP:
@@ -68,7 +69,7 @@ def reconcile(view: InstanceView, operation: Operation) -> Plan:
             Difference(
                 controller.name,
                 "controller_unreachable",
-                f"the controller is {controller.status}; nobody can ask Slurm",
+                f"the controller is {controller.status}, so Slurm cannot be queried",
             )
         ]
         why = f"cannot ask the controller {controller.name}: it is {controller.status}, or its machine is unreachable"
@@ -78,43 +79,43 @@ def reconcile(view: InstanceView, operation: Operation) -> Plan:
         return Plan(tuple(steps))
     seen = answered(view, operation, f"look/{controller.id}")
     found = differences(view, seen)
-    mended = put_right(cluster, operation, found)
-    if not mended:
+    corrections = correct(cluster, operation, found)
+    if not corrections:
         return Plan((*steps, Finish(evidence=three_views(view, seen, found))))
-    steps += [*mended, Barrier(step="mended"), ask(controller, f"check/{controller.id}", "look")]
+    steps += [*corrections, Barrier(step="mended"), ask(controller, f"check/{controller.id}", "look")]
     after = answered(view, operation, f"check/{controller.id}")
     left = [each for each in differences(view, after) if not is_settling(each, seen, after)] if after else found
     evidence = {**three_views(view, after or None, left)}
-    evidence["put_right"] = [each.plain() for each in found if each.is_mended][:MENDED_MAX]
+    evidence["put_right"] = [each.plain() for each in found if each.is_repairable][:CORRECTED_MAX]
     return Plan((*steps, Barrier(step="checked"), Finish(evidence=evidence)))
 
 
 def is_settling(each: Difference, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether a node is only silent in the moment after it was put right, and answered before: that is not down."""
+    """Whether a node is only briefly silent after a correction and answered before: that is not down."""
     node, earlier = nodes_of(after).get(each.node), nodes_of(before).get(each.node)
     if each.name != "down" or node is None or earlier is None or not earlier.get("responding"):
         return False
     return is_merely_silent(node)
 
 
-def put_right(cluster: ClusterMembers, operation: Operation, found: Sequence[Difference]) -> list[Step]:
-    """What a controller alone can put right of what is the platform's own."""
+def correct(cluster: ClusterMembers, operation: Operation, found: Sequence[Difference]) -> list[Step]:
+    """The corrections of the platform's own differences that the controller can make."""
     members = {each.name: each for each in cluster.workers}
     steps: list[Step] = []
-    for each in [each for each in found if each.is_mended][:MENDED_MAX]:
+    for each in [each for each in found if each.is_repairable][:CORRECTED_MAX]:
         member = members.get(each.node)
         if each.name in ("unknown_node", LEFT):
             words = ("delete", "--node", each.node, "--gone", "--owner", OWNER)
-            steps.append(ask(cluster.controller, f"forget/{each.node}", *words, **SEEN_TO))
+            steps.append(ask(cluster.controller, f"forget/{each.node}", *words, **EXAMINED))
         elif each.name == "stale_drain" and member is not None:
-            steps.append(uncordon(cluster, member, f"uncordon/{member.id}", **SEEN_TO))
+            steps.append(uncordon(cluster, member, f"uncordon/{member.id}", **EXAMINED))
         elif each.name == "not_drained" and member is not None:
             steps.append(cordon(cluster, member, operation))
     return steps
 
 
 def repair(view: InstanceView, operation: Operation) -> Plan:
-    """The controller first, then what Slurm has of us, then the workers; each that is brought back proves itself."""
+    """Repair the controller, then the platform's own differences, then the workers; a job runs on each worker."""
     cluster = cluster_of(view)
     scope, only = operation.request.get("scope", "whole_runtime"), operation.request.get("member_id")
     controller = cluster.controller
@@ -130,40 +131,40 @@ def repair(view: InstanceView, operation: Operation) -> Plan:
         return Plan(tuple(steps))
     seen = answered(view, operation, f"look/{controller.id}")
     found = differences(view, seen)
-    steps += [*put_right(cluster, operation, found), Barrier(step="mended")]
-    mending = WorkerRepair(
-        cluster, operation, {each.node for each in found if each.name.endswith("_drain") and not each.is_mended}
+    steps += [*correct(cluster, operation, found), Barrier(step="mended")]
+    worker_repair = WorkerRepair(
+        cluster, operation, {each.node for each in found if each.name.endswith("_drain") and not each.is_repairable}
     )
     if scope != "control_plane":
         for member in cluster.workers:
             if only in (None, member.id):
-                steps += mending.worker(member)
-    if is_begun(operation, controller):
+                steps += worker_repair.worker(member)
+    if is_rebuilt(operation, controller):
         steps += [Barrier(step="proved"), controller_ready(cluster, controller, operation, cluster.version)]
     elif controller.status == "degraded":
         steps.append(
             ReportMember(step=f"ready/{controller.id}", member_id=controller.id, status="ready", health="healthy")
         )
-    if mending.waits:
+    if worker_repair.waits:
         return Plan(tuple(steps))
-    evidence = mending.evidence(found)
-    if mending.unlucky:
-        member, failure = mending.unlucky[0]
-        told = Failure(failure.code, f"{member.name}: {failure.detail}", failure.last_lines)
-        return Plan((*steps, Barrier(step="tried"), Finish(outcome="failed", failure=told, evidence=evidence)))
+    evidence = worker_repair.evidence(found)
+    if worker_repair.failed:
+        member, failure = worker_repair.failed[0]
+        named = Failure(failure.code, f"{member.name}: {failure.detail}", failure.last_lines)
+        return Plan((*steps, Barrier(step="tried"), Finish(outcome="failed", failure=named, evidence=evidence)))
     return Plan((*steps, Barrier(step="repaired"), Finish(evidence=evidence)))
 
 
-def is_begun(operation: Operation, member: Member) -> bool:
-    """Whether a member is built again: it had failed, or this operation has begun with it."""
+def is_rebuilt(operation: Operation, member: Member) -> bool:
+    """Whether a member is being rebuilt: it had failed, or this operation has begun to rebuild it."""
     return member.status in ("failed", "joining", "requested") or operation.is_done(f"join/{member.id}")
 
 
 def _head(cluster: ClusterMembers, operation: Operation) -> tuple[list[Step], bool]:
-    """The controller runs and answers; whether all is known that the rest needs."""
+    """The controller's steps, and whether everything is known that the rest needs."""
     controller = cluster.controller
-    if is_begun(operation, controller):
-        return controller_up(cluster, controller, anew=True), True
+    if is_rebuilt(operation, controller):
+        return controller_up(cluster, controller, rebuild=True), True
     kinds: dict[str, Any] = {MUNGED: munged}
     if cluster.config.accounting:
         kinds |= {MARIADBD: mariadbd, SLURMDBD: slurmdbd}
@@ -177,7 +178,7 @@ def _head(cluster: ClusterMembers, operation: Operation) -> tuple[list[Step], bo
 
 
 def down_services(view: InstanceView, operation: Operation, member: Member, names: Sequence[str]) -> list[str] | None:
-    """The daemons that do not run; none while it is not known of all."""
+    """The daemons that do not run; None until the state of all is known."""
     down = []
     for name in names:
         task = ended(view, operation, f"inspect/{name}/{member.id}")
@@ -189,36 +190,36 @@ def down_services(view: InstanceView, operation: Operation, member: Member, name
 
 
 class WorkerRepair:
-    """The workers of a repair."""
+    """The repair of the workers."""
 
     def __init__(self, cluster: ClusterMembers, operation: Operation, drained: set[str]) -> None:
         self.cluster, self.operation, self.drained = cluster, operation, drained
-        self.unlucky: list[tuple[Member, Failure]] = []
+        self.failed: list[tuple[Member, Failure]] = []
         self.left_alone: dict[str, str] = {}
         self.started: list[str] = []
         self.proved: list[Member] = []
         self.waits = False
 
     def worker(self, member: Member) -> list[Step]:
-        """One worker: built again, started again, or only proved."""
+        """The steps of one worker: it is rebuilt, its daemons are started, or only a job runs on it."""
         if not is_reached(member):
-            self.left_alone[member.name] = "its machine cannot be reached; replace it where it is gone"
+            self.left_alone[member.name] = "its machine is unreachable; replace the member if the machine is gone"
             return []
-        if is_begun(self.operation, member):
-            return self._anew(member)
+        if is_rebuilt(self.operation, member):
+            return self._rebuild(member)
         return self._standing(member)
 
-    def _anew(self, member: Member) -> list[Step]:
-        failure = broken(self.cluster.view, self.operation, member)
+    def _rebuild(self, member: Member) -> list[Step]:
+        failure = start_failure(self.cluster.view, self.operation, member)
         if failure is not None:
-            self.unlucky.append((member, failure))
+            self.failed.append((member, failure))
             return [failed(member, failure)] if member.status == "joining" else []
         self.started.append(member.name)
         self.proved.append(member)
-        undrained = uncordon(self.cluster, member, f"undrain/{member.id}", **SEEN_TO)
+        undrained = uncordon(self.cluster, member, f"undrain/{member.id}", **EXAMINED)
         return [
             undrained,
-            *worker_up(self.cluster, member, anew=True, behind=(undrained.step,)),
+            *worker_up(self.cluster, member, rebuild=True, behind=(undrained.step,)),
             worker_ready(self.cluster, member, self.operation, self.cluster.version),
         ]
 
@@ -233,17 +234,17 @@ class WorkerRepair:
             self.started.append(f"{member.name} {name}")
             step = f"start/{name}/{key}"
             steps.append(munged(member, step) if name == MUNGED else slurmd(cluster, member, step))
-        steps += [*users(cluster, member, None, **SEEN_TO), await_node(member, f"node/{key}", **SEEN_TO)]
+        steps += [*users(cluster, member, None, **EXAMINED), await_node(member, f"node/{key}", **EXAMINED)]
         if member.status not in ("ready", "degraded") or member.name in self.drained:
-            self.left_alone[member.name] = "it is drained, so that no job can prove it"
+            self.left_alone[member.name] = "it is drained, so no job can run on it"
             return steps
         self.proved.append(member)
-        steps.append(prove(cluster, member, f"prove/{key}", **SEEN_TO))
+        steps.append(prove(cluster, member, f"prove/{key}", **EXAMINED))
         tried = [ended(cluster.view, operation, f"{verb}/{key}") for verb in ("node", "prove")]
         bad = next((each for each in tried if each is not None and each.failed), None)
         if bad is not None:
             failure = failure_of(bad, member)
-            self.unlucky.append((member, failure))
+            self.failed.append((member, failure))
             if member.status == "ready":
                 steps.append(
                     ReportMember(
@@ -261,7 +262,7 @@ class WorkerRepair:
                     member_id=key,
                     status="ready",
                     health="healthy",
-                    health_detail="a job ran on it from end to end",
+                    health_detail="a job ran on it from submission to end",
                 )
             )
         elif tried[1] is None:
@@ -269,7 +270,7 @@ class WorkerRepair:
         return steps
 
     def evidence(self, found: Sequence[Difference]) -> Mapping[str, Any]:
-        """What a person can check."""
+        """What a person can verify."""
         proofs = {
             each.name: answered(self.cluster.view, self.operation, f"prove/{each.id}").get("job")
             for each in self.proved
@@ -278,5 +279,5 @@ class WorkerRepair:
             "started": self.started[:50],
             "proofs": dict(list(proofs.items())[:50]),
             "left_alone": dict(list(self.left_alone.items())[:50]),
-            "found": [each.plain() for each in found[:MENDED_MAX]],
+            "found": [each.plain() for each in found[:CORRECTED_MAX]],
         }

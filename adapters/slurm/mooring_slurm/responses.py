@@ -1,4 +1,4 @@
-"""What the program on the node answered, out of a task: one line of JSON, or why there is none."""
+"""Reads the node program's answers from tasks: one line of JSON, or the reason why there is none."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any, Final
 from mooring_adapter import Failure, InstanceView, Member, Operation, Task, failures
 
 NAMED_MAX: Final = 20
-"""So many jobs are named in a sentence; the rest is counted."""
+"""The most jobs that a sentence names; the rest is counted."""
 
 CODES: Final[Mapping[str, str]] = {
     "busy": "not_quiet",
@@ -31,22 +31,22 @@ CODES: Final[Mapping[str, str]] = {
     "not_registered": "unhealthy",
     "not_ready": "unhealthy",
 }
-"""What the program calls its failures, in the words of operations; everything else is a `runtime_error`."""
+"""The operation's failure code for each error code of the program; any other is a `runtime_error`."""
 
 
 ATTEMPTS: Final = 3
-"""How often a task is made that a restarted node cut off."""
+"""How often a task is created if a node's restart interrupts it."""
 
 
 def newest(view: InstanceView, operation: Operation, step: str) -> Task | None:
-    """The task under a step: its newest attempt."""
+    """The newest attempt of a step's task."""
     tasks = view.tasks_of(operation)
     names = (f"{step}/{number}" for number in range(ATTEMPTS, 1, -1))
     return next((tasks[name] for name in names if name in tasks), tasks.get(step))
 
 
 def ended(view: InstanceView, operation: Operation, step: str) -> Task | None:
-    """The task under a step once nothing more comes of it, another attempt included."""
+    """The task of a step when it is over and will not be attempted again."""
     task = newest(view, operation, step)
     if task is None or not task.is_over:
         return None
@@ -55,13 +55,13 @@ def ended(view: InstanceView, operation: Operation, step: str) -> Task | None:
 
 
 def answered(view: InstanceView, operation: Operation, step: str) -> dict[str, Any]:
-    """What a step's task answered when it succeeded; empty before, and where it failed."""
+    """The answer of a step's task if it succeeded, otherwise an empty one."""
     task = ended(view, operation, step)
     return {} if task is None or not task.succeeded else answer_of(task) or {}
 
 
 def answer_of(task: Task | None) -> dict[str, Any] | None:
-    """The object that the program printed, whether it was content or not; none where it never came to that."""
+    """The object that the program printed, for a success or a failure; None if it printed none."""
     if task is None or not task.is_over:
         return None
     output = (task.result or {}).get("output")
@@ -77,7 +77,7 @@ def answer_of(task: Task | None) -> dict[str, Any] | None:
 
 
 def failure_of(task: Task, member: Member | None) -> Failure:
-    """Why the program did not do it: in its own words where it had any."""
+    """Why a task failed, with the program's own error if it printed one."""
     error = (answer_of(task) or {}).get("error")
     usual = failures.of_task(task, member)
     if not isinstance(error, dict) or usual.code == "node_lost":
@@ -87,20 +87,19 @@ def failure_of(task: Task, member: Member | None) -> Failure:
 
 
 def code_of(task: Task | None) -> str | None:
-    """What the program called its failure, if it had a word for it."""
+    """The program's error code, if it printed one."""
     error = (answer_of(task) or {}).get("error")
     return str(error.get("code")) if isinstance(error, dict) else None
 
 
 def jobs_named(jobs: Sequence[Any]) -> str:
-    """Jobs in a sentence: their numbers, with what they are called and whose they are."""
+    """Jobs in a sentence: their ids, with names and users."""
     words = [_job(each) for each in jobs[:NAMED_MAX]]
     more = len(jobs) - len(words)
     return ", ".join([*words, f"{more} more"] if more > 0 else words)
 
 
 def job_ids(jobs: Sequence[Any]) -> list[str]:
-    """The numbers of jobs."""
     return [str(each.get("id")) if isinstance(each, Mapping) else str(each) for each in jobs]
 
 

@@ -1,10 +1,9 @@
-"""A simulated Slurm: it answers as the program on the node would, from a small state machine, and nothing runs.
+"""A simulated Slurm: a small state machine that answers as the node program would; nothing runs.
 
-    python -m mooring_slurm.simulated_slurm      a task a line in, what comes of it a line out: a stand-in for the kit
+    python -m mooring_slurm.simulated_slurm      reads one task per line, prints one outcome per line
 
-It is for playing the adapter without Slurm: the conformance suite, and the tests that kill the adapter at every step. A
-job that it takes has ended when it was looked at once, unless its script says `#simulated: hold`. Every answer has
-`"simulated": true`.
+It is the `stand_in` of the conformance suite, and serves the tests that kill the adapter at every step. A job ends
+after it was read once, unless its script contains `#simulated: hold`. Every answer has `"simulated": true`.
 """
 
 import json
@@ -19,14 +18,14 @@ VERSION: Final = "22.05.8"
 BEGAN_AT: Final = 1_700_000_000
 OPEN: Final = frozenset({"PENDING", "RUNNING"})
 MARK: Final = "at:simulated:"
-"""How marks begin, which are opaque to whoever gets them."""
-WAITS: Final = "It waits until enough cores, memory or GPUs are free."
+"""The prefix of marks, which are opaque to the caller."""
+WAITS: Final = "It waits for free cores, memory or GPUs."
 ATTEMPT: Final = ("id", "account", "state", "started_at", "ended_at", "gpus")
 JOBS_MAX: Final = 200
 
 
 class SimulatedFailure(Exception):
-    """What the program would refuse, with its code and what else it would say."""
+    """A failure of the node program, with its code and further fields."""
 
     def __init__(self, code: str, detail: str, **more: Any) -> None:
         super().__init__(detail)
@@ -35,7 +34,7 @@ class SimulatedFailure(Exception):
 
 @dataclass(slots=True)
 class SimulatedNode:
-    """A node as Slurm would know it."""
+    """A node in Slurm."""
 
     name: str
     drained: bool = False
@@ -46,7 +45,7 @@ class SimulatedNode:
 
 @dataclass(slots=True)
 class SimulatedJob:
-    """A job as Slurm would know it."""
+    """A job in Slurm."""
 
     id: str
     key: str
@@ -60,25 +59,23 @@ class SimulatedJob:
 
     @property
     def is_open(self) -> bool:
-        """Whether it waits or runs."""
+        """Whether it is pending or running."""
         return self.state in OPEN
 
 
 @dataclass(slots=True)
 class SimulatedCluster:
-    """The Slurm of one instance."""
-
     services: set[tuple[str, str]] = field(default_factory=set)  # member, service
     controllers: set[str] = field(default_factory=set)
     nodes: dict[str, SimulatedNode] = field(default_factory=dict)
     jobs: dict[str, SimulatedJob] = field(default_factory=dict)
-    accounts: dict[str, bool] = field(default_factory=dict)  # account, whether it takes jobs
+    accounts: dict[str, bool] = field(default_factory=dict)  # by account: whether it takes jobs
     registering: set[str] = field(default_factory=set)
-    ended: list[str] = field(default_factory=list)  # jobs in the order in which they were seen to be over
+    ended: list[str] = field(default_factory=list)  # jobs in the order in which they were seen to have ended
     number: int = 0
 
     def start(self, member: str, component: str, service: str) -> None:
-        """A daemon was started."""
+        """Start a daemon."""
         self.services.add((member, service))
         if service == "slurmctld":
             self.controllers.add(member)
@@ -86,16 +83,16 @@ class SimulatedCluster:
             self.registering.add(member)
 
     def stop(self, member: str, service: str, whole: bool) -> None:
-        """A daemon was ended, or all of a member's."""
+        """Stop a daemon, or all daemons of a member."""
         self.services = {each for each in self.services if each[0] != member or not (whole or each[1] == service)}
         self.registering -= {member}
 
     def forget(self, member: str) -> None:
-        """A member is gone with everything."""
+        """Forget a member."""
         self.stop(member, "", whole=True)
 
     def answer(self, verb: str, options: Mapping[str, str], given: Mapping[str, Any], user: str) -> dict[str, Any]:
-        """What a verb of the program answers."""
+        """The answer of the node program to a verb."""
         if verb in BESIDE:
             return BESIDE[verb](given)
         if not any((name, "slurmctld") in self.services for name in self.controllers):
@@ -253,10 +250,10 @@ class SimulatedCluster:
             raise SimulatedFailure("busy", f"jobs of {account} are there: {', '.join(left)}", jobs=left)
         return {"removed": self.accounts.pop(account, None) is not None}
 
-    # What is told ----------------------------------------------------------------------------------------------------
+    # Answers ----------------------------------------------------------------------------------------------------
 
     def node(self, name: str) -> dict[str, Any]:
-        """A node, as the program tells it: what is not known is left out."""
+        """A node in the node program's answers; unknown fields are left out."""
         node, busy = self.nodes[name], self._busy(name)
         state = ["DOWN" if node.down or not node.responding else "ALLOCATED" if busy else "IDLE"]
         state += ["DRAIN"] * node.drained + ["NOT_RESPONDING"] * (not node.responding)
@@ -278,7 +275,7 @@ class SimulatedCluster:
         )
 
     def job(self, job: SimulatedJob) -> dict[str, Any]:
-        """A job, as the program tells it: what is not known is left out."""
+        """A job in the node program's answers; unknown fields are left out."""
         waits = job.state == "PENDING"
         return _known(
             {
@@ -304,25 +301,25 @@ class SimulatedCluster:
         )
 
     def attempt(self, job: SimulatedJob) -> dict[str, Any]:
-        """An attempt that ended, as the program tells it."""
-        told = self.job(job)
-        return {name: told[name] for name in ATTEMPT if name in told}
+        """An ended attempt in the node program's answers."""
+        shown = self.job(job)
+        return {name: shown[name] for name in ATTEMPT if name in shown}
 
     def _counts(self, jobs: Iterable[SimulatedJob]) -> dict[str, int]:
-        """How many jobs there are in each state; who counts has looked."""
+        """The number of jobs in each state; counting reads the jobs."""
         counts: dict[str, int] = {}
-        for told in self._seen(jobs):
-            counts[told["state"]] = counts.get(told["state"], 0) + 1
+        for shown in self._seen(jobs):
+            counts[shown["state"]] = counts.get(shown["state"], 0) + 1
         return counts
 
     def _seen(self, jobs: Iterable[SimulatedJob]) -> list[dict[str, Any]]:
-        told = []
+        shown = []
         for job in jobs:
-            told.append(self.job(job))
+            shown.append(self.job(job))
             job.looks += 1
             if job.state == "RUNNING" and HOLD not in job.script:
                 job.state = "COMPLETED"
-        return told
+        return shown
 
     def _busy(self, name: str) -> list[SimulatedJob]:
         return [each for each in self.jobs.values() if each.node == name and each.state == "RUNNING"]
@@ -340,12 +337,12 @@ class SimulatedCluster:
 
 
 def moment(seconds: int) -> str:
-    """A time as the program tells it."""
+    """A time in the node program's answers."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _known(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in told.items() if value not in (None, "", [])}
+def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value not in (None, "", [])}
 
 
 BESIDE: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
@@ -353,7 +350,7 @@ BESIDE: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
     "user-end": lambda given: {"user": given["user"]},
     "database": lambda given: {"database": "up"},
 }
-"""What is done on a member without asking its controller."""
+"""Verbs that run on a member without its controller."""
 
 Verb = Callable[[SimulatedCluster, Mapping[str, str], Mapping[str, Any]], dict[str, Any]]
 VERBS: Final[Mapping[str, Verb]] = {
@@ -378,12 +375,12 @@ VERBS: Final[Mapping[str, Verb]] = {
 
 @dataclass(slots=True)
 class SimulatedSlurm:
-    """The clusters of all instances, and the answers to their tasks."""
+    """The clusters of all instances."""
 
     clusters: dict[str, SimulatedCluster] = field(default_factory=dict)
 
     def answer(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """What comes of a task; empty: as usual."""
+        """The outcome of a task; empty for the usual one."""
         cluster = self.clusters.setdefault(str(task["instance_id"]), SimulatedCluster())
         member, arguments = task["member"], task["arguments"]
         if task["type"] == "service.start":
@@ -391,20 +388,20 @@ class SimulatedSlurm:
         elif task["type"] == "service.stop":
             cluster.stop(member["name"], arguments["name"], whole=arguments.get("kill") == "owner")
         elif task["type"] in ("process.run", "probe.exec"):
-            return self._said(cluster, arguments)
+            return self._run_verb(cluster, arguments)
         return {}
 
-    def _said(self, cluster: SimulatedCluster, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _run_verb(self, cluster: SimulatedCluster, arguments: Mapping[str, Any]) -> dict[str, Any]:
         argv = [str(each) for each in arguments["argv"]]
         if "--home" not in argv:
             return {}
         verb, options = read_words(argv[argv.index("--home") + 2 :])
         given = json.loads(arguments.get("stdin") or "{}")
         try:
-            said = cluster.answer(verb, options, given, str(arguments.get("user", "root")))
+            answer = cluster.answer(verb, options, given, str(arguments.get("user", "root")))
         except SimulatedFailure as failed:
-            said = {"error": {"code": failed.code, "detail": failed.detail}, "simulated": True, **failed.more}
-            result = {"exit_code": 1, "output": f"{json.dumps(said)}\n"}
+            answer = {"error": {"code": failed.code, "detail": failed.detail}, "simulated": True, **failed.more}
+            result = {"exit_code": 1, "output": f"{json.dumps(answer)}\n"}
             detail = f"simulated: {verb} ended with 1"
             return {
                 "result": result,
@@ -413,11 +410,11 @@ class SimulatedSlurm:
                 "exit_code": 1,
                 "last_lines": [failed.detail],
             }
-        return {"result": {"exit_code": 0, "output": f"{json.dumps({**said, 'simulated': True})}\n"}, "exit_code": 0}
+        return {"result": {"exit_code": 0, "output": f"{json.dumps({**answer, 'simulated': True})}\n"}, "exit_code": 0}
 
 
 def read_words(words: list[str]) -> tuple[str, dict[str, str]]:
-    """A verb and its options; one without a value stands for itself."""
+    """Parse a verb and its options; a flag has an empty value."""
     verb, *rest = words
     options: dict[str, str] = {}
     while rest:
@@ -427,7 +424,7 @@ def read_words(words: list[str]) -> tuple[str, dict[str, str]]:
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answer until the input ends."""
     slurm = SimulatedSlurm()
     for line in sys.stdin:
         print(json.dumps(slurm.answer(json.loads(line)["task"])), flush=True)

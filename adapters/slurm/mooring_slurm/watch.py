@@ -1,8 +1,8 @@
-"""The look at a running cluster: what Slurm says of every node becomes its member's health, and what differs is shown.
+"""Observes a running cluster: Slurm's state of every node becomes its member's health, and differences are shown.
 
-Health is read and never proved here: a full cluster cannot run a probe. One look at a time is made on the controller,
-once in a while and whenever a member changed; a member whose drain was taken back is resumed in Slurm, where the drain
-is the platform's own. A node whose member was torn down without Slurm being told (a forced remove) is deleted here.
+Health is only read here, because a full cluster cannot run a test job. One look at a time runs on the controller,
+periodically and whenever a member has changed. A member whose drain was taken back is resumed in Slurm if the drain is
+the platform's own. A node that a forced removal left in Slurm is deleted.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from mooring_slurm.usage import accounts_of, usage_of
 WATCH_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 30
 FORGET_SECONDS: Final = 60
-"""What the deletion of a node may take: the program itself waits half of it for Slurm to let go of its jobs."""
+"""How long the deletion of a node may take: the node program waits half of it for Slurm to end the node's jobs."""
 FORGOTTEN_MAX: Final = 20
 LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 CHANGING: Final = "changing"
@@ -37,14 +37,14 @@ NODE_FIELDS: Final = (
     "address",
     "responding",
 )
-UNREACHED: Final = "the controller's machine cannot be reached: nothing is known of Slurm"
+UNREACHED: Final = "the controller's machine is unreachable, so the state of Slurm is unknown"
 
 
 def watch(view: InstanceView) -> Observation:
-    """What is to be told of a cluster that runs."""
+    """Observe a running cluster."""
     controller = controller_of(view)
     if controller is None or controller.status not in UP:
-        return Observation(health="degraded", health_detail="there is no controller that works")
+        return Observation(health="degraded", health_detail="there is no working controller")
     if not is_reached(controller):
         return Observation(health="degraded", health_detail=UNREACHED)
     asked = (look_task(view, controller),)
@@ -57,7 +57,7 @@ def watch(view: InstanceView) -> Observation:
         return _unanswered(view, controller, look, asked)
     usage, meter = usage_of(view, seen), metered(view, seen)
     if look.step.split("/")[1] != fingerprint(view) or is_changing(view):
-        # It is older than the newest change, or something is being changed: it says nothing about how members stand.
+        # It is older than the last change, or a change is in progress: it says nothing about the members.
         return Observation(detail={**view.instance.adapter_detail, **meter}, usage=usage, looks=asked)
     resumed, forgotten = resumes(view, seen), forgets(view, controller, seen)
     silent = silent_once(view, seen)
@@ -68,8 +68,12 @@ def watch(view: InstanceView) -> Observation:
     ]
     health, why = health_of(view, found)
     wrong = {each.node for each in found}
-    told = [each for each in workers_of(view) if _is_told(each) and (each.name in nodes_of(seen) or each.name in wrong)]
-    members = tuple(worker_observation(each, seen, found) for each in told)
+    observable = [
+        each
+        for each in workers_of(view)
+        if _is_observable(each) and (each.name in nodes_of(seen) or each.name in wrong)
+    ]
+    members = tuple(worker_observation(each, seen, found) for each in observable)
     return Observation(
         members=(*members, controller_observation(controller, seen)),
         health=health,
@@ -81,13 +85,13 @@ def watch(view: InstanceView) -> Observation:
 
 
 def newest_of(view: InstanceView, controller: Member) -> Task | None:
-    """The last thing that the controller was asked beside operations: of a member the platform shows no more."""
+    """The controller's last task outside operations; the platform shows only one per member."""
     found = [each for each in view.looks if each.member_id == controller.id]
     return max(found, key=lambda each: (each.created_at or LONG_AGO, each.id), default=None)
 
 
 def look_task(view: InstanceView, controller: Member) -> RunTask:
-    """The next look: a name for each stretch of time, and for each change of the members that is over."""
+    """The next look: its name changes with each period of time and with each change of the members."""
     now = view.now or datetime.now(UTC)
     words = ["look"]
     if (after := view.instance.adapter_detail.get("ended_until")) is not None:
@@ -104,18 +108,18 @@ def look_task(view: InstanceView, controller: Member) -> RunTask:
 
 
 def is_changing(view: InstanceView) -> bool:
-    """Whether something is being changed: looks say nothing about how members stand until that is over."""
+    """Whether a change is in progress: until it is over, looks say nothing about the members."""
     return any(each.kind != "action" for each in view.operations)
 
 
 def fingerprint(view: InstanceView) -> str:
-    """How the members stand, and after what, in a few letters: another look is due when that has changed."""
-    told = [(each.id, each.status, each.last_operation_id or "") for each in view.members]
-    return hashlib.sha256(repr(sorted(told)).encode()).hexdigest()[:10]
+    """A digest of the members' states: another look is due when it changes."""
+    states = [(each.id, each.status, each.last_operation_id or "") for each in view.members]
+    return hashlib.sha256(repr(sorted(states)).encode()).hexdigest()[:10]
 
 
 def resumes(view: InstanceView, seen: Mapping[str, Any]) -> tuple[RunTask, ...]:
-    """Nodes that are wanted back: their member does its part, and the drain that they have is the platform's own."""
+    """Resume nodes whose member works although the platform's own drain is still there."""
     nodes = nodes_of(seen)
     stale = {each.node for each in differences(view, seen) if each.name == "stale_drain"}
     found = []
@@ -130,22 +134,22 @@ def resumes(view: InstanceView, seen: Mapping[str, Any]) -> tuple[RunTask, ...]:
 
 
 def forgets(view: InstanceView, controller: Member, seen: Mapping[str, Any]) -> tuple[RunTask, ...]:
-    """Nodes that were left in Slurm: the controller deletes them, which ends the jobs that Slurm thinks run there.
+    """Delete nodes that were left in Slurm, which ends the jobs that Slurm believes to run there.
 
-    Each is tried once in a stretch of time, and the next look is made in the one after it.
+    Each is tried once per period, and the next look follows in the next period.
     """
     found = []
-    stretch = int((view.now or datetime.now(UTC)).timestamp() // WATCH_SECONDS)
+    period = int((view.now or datetime.now(UTC)).timestamp() // WATCH_SECONDS)
     for name in left_nodes(view, seen)[:FORGOTTEN_MAX]:
         words = ("delete", "--node", name, "--gone", "--owner", OWNER)
         arguments = {"argv": MemberHome(controller.name).argv(*words), "attempts": 1, "timeout_seconds": FORGET_SECONDS}
-        step = f"forget/{name}/{stretch}"
+        step = f"forget/{name}/{period}"
         found.append(RunTask(step=step, member_id=controller.id, type="probe.exec", arguments=arguments))
     return tuple(found)
 
 
 def silent_once(view: InstanceView, seen: Mapping[str, Any]) -> frozenset[str]:
-    """Nodes that only did not answer, and did at the look before: one moment's silence is not called down."""
+    """Nodes that do not answer but did at the look before: a single silence does not count as down."""
     nodes = nodes_of(seen)
     return frozenset(
         each.name
@@ -157,7 +161,7 @@ def silent_once(view: InstanceView, seen: Mapping[str, Any]) -> frozenset[str]:
 
 
 def health_of(view: InstanceView, found: list[Difference]) -> tuple[str, str]:
-    """How the whole does, and why."""
+    """The health of the whole, and why."""
     workers = workers_of(view)
     failed = [each.name for each in workers if each.status == "failed"]
     if failed:
@@ -172,7 +176,7 @@ def health_of(view: InstanceView, found: list[Difference]) -> tuple[str, str]:
 
 
 def worker_observation(member: Member, seen: Mapping[str, Any], found: list[Difference]) -> MemberObservation:
-    """What Slurm says of one worker."""
+    """The observation of one worker."""
     node = nodes_of(seen).get(member.name)
     wrong = next((each for each in found if each.node == member.name), None)
     state = None if node is None else {name: node[name] for name in NODE_FIELDS if node.get(name) is not None}
@@ -190,7 +194,7 @@ def worker_observation(member: Member, seen: Mapping[str, Any], found: list[Diff
 
 
 def controller_observation(controller: Member, seen: Mapping[str, Any]) -> MemberObservation:
-    """The controller answers."""
+    """The observation of a controller that answers."""
     known = {name: seen[name] for name in ("version", "partitions") if name in seen}
     status = "ready" if controller.status == "degraded" else None
     return MemberObservation(
@@ -203,7 +207,7 @@ def controller_observation(controller: Member, seen: Mapping[str, Any]) -> Membe
 
 
 def detail_of(view: InstanceView, seen: Mapping[str, Any], found: list[Difference]) -> dict[str, Any]:
-    """What operators see of the whole; until when jobs were metered is in it, so that nobody meters them anew."""
+    """The instance's detail; it contains how far jobs were metered, so that none is metered twice."""
     kept = {name: value for name, value in view.instance.adapter_detail.items() if name not in ("slurm", "drift")}
     return {
         **kept,
@@ -218,24 +222,24 @@ def detail_of(view: InstanceView, seen: Mapping[str, Any], found: list[Differenc
 
 
 def metered(view: InstanceView, seen: Mapping[str, Any]) -> dict[str, Any]:
-    """Until when jobs were metered, once that is told (a mark of the program's own), and whose accounts are whose."""
+    """How far jobs were metered (an opaque mark of the node program), and the projects of the accounts."""
     until, accounts = seen.get("ended_until"), accounts_of(view)
     return {**({} if until is None else {"ended_until": until}), **({"accounts": accounts} if accounts else {})}
 
 
 def _unanswered(view: InstanceView, controller: Member, look: Task, asked: tuple[RunTask, ...]) -> Observation:
-    """The controller does not answer: what it would say of the others is not known."""
+    """The observation of a controller that does not answer; the state of the workers is unknown."""
     error = (answer_of(look) or {}).get("error")
-    said = error.get("detail") if isinstance(error, Mapping) else None
-    why = f"the controller does not answer: {said or look.failure_detail or look.status}"[:500]
-    told = MemberObservation(
+    detail = error.get("detail") if isinstance(error, Mapping) else None
+    why = f"the controller does not answer: {detail or look.failure_detail or look.status}"[:500]
+    observed = MemberObservation(
         member_id=controller.id,
         status="degraded" if controller.status == "ready" else None,
         health="degraded",
         health_detail=why,
     )
-    return Observation(members=(told,), health="degraded", health_detail=why, looks=asked)
+    return Observation(members=(observed,), health="degraded", health_detail=why, looks=asked)
 
 
-def _is_told(member: Member) -> bool:
+def _is_observable(member: Member) -> bool:
     return member.status in UP and is_reached(member)

@@ -1,4 +1,4 @@
-"""Worlds for tests of plans: a cluster as the records have it, operations, and what tasks answered."""
+"""Views for tests of plans: a cluster in the records, operations, and the answers of tasks."""
 
 import json
 from datetime import UTC, datetime, timedelta

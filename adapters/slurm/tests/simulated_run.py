@@ -1,8 +1,8 @@
-"""A run: the adapter's real keeper against the kit's simulated platform and a simulated Slurm, in one process.
+"""A simulated run: the kit's instance controller with this adapter, the simulated platform and a simulated Slurm.
 
-There is no HTTP, no other process and no waiting: requests are function calls, and the platform's clock stands still
-until a plan waits for a time, when it is moved there. A keeper can be killed at any of its requests, before or after
-the platform has done it; the next one begins with nothing but the records.
+Everything is in one process, without HTTP and without waiting: requests are function calls, and the platform's clock
+stands still until a plan waits for a time, when it is moved there. The controller can be killed at any of its requests,
+before or after the platform has handled it; the next one starts with nothing but the records.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
 from mooring_adapter.conformance.fake_api import ApiRequest, FakeApi
-from mooring_adapter.conformance.fake_program import FakeProgram, TaskOutcome, read_answer, told
+from mooring_adapter.conformance.fake_program import FakeProgram, TaskOutcome, read_answer, task_message
 from mooring_adapter.conformance.fake_records import FakeAccount, FakeMember, FakeOperation, FakeTask
 from mooring_adapter.conformance.fake_store import FakeStore
 from mooring_adapter.conformance.platform_rules import RequestRefused
@@ -37,21 +37,21 @@ class Killed(BaseException):
 
 
 class Stuck(AssertionError):
-    """Nothing more happens, and the operation is not over."""
+    """Nothing happens any more although the operation is not over."""
 
 
 class InProcess(FakeProgram):
-    """The simulated Slurm, asked without another process."""
+    """The simulated Slurm, called without another process."""
 
     def __init__(self, slurm: SimulatedSlurm) -> None:
         self.slurm = slurm
 
     def ask(self, task: FakeTask, member: FakeMember, instance_id: str) -> TaskOutcome | None:
-        return read_answer(json.dumps(self.slurm.answer(told(task, member, instance_id))).encode())
+        return read_answer(json.dumps(self.slurm.answer(task_message(task, member, instance_id))).encode())
 
 
-class Line:
-    """The way to the platform, on which the adapter can be killed."""
+class KillableConnection:
+    """The connection to the platform, where the adapter can be killed at a request."""
 
     def __init__(self, api: FakeApi, token: str, kill_at: int | None = None, *, is_done: bool = False) -> None:
         self.api, self.token = api, token
@@ -75,7 +75,7 @@ class Line:
         body = call.body if isinstance(call.body, dict) else {}
         query = {name: str(value) for name, value in call.query.items()}
         try:
-            _, answer = self.api.answer(ApiRequest(call.operation.method, path, query, body, "", self.token))
+            response = self.api.answer(ApiRequest(call.operation.method, path, query, body, "", self.token))
         except RequestRefused as refused:
             raise MooringError(
                 refused.detail, code=refused.code, status=refused.status, retryable=refused.retryable
@@ -83,12 +83,12 @@ class Line:
         if is_now:
             self.dead = True
             raise Killed
-        return json.loads(json.dumps(answer))
+        return json.loads(json.dumps(response.body))
 
 
 @dataclass
 class StillClock:
-    """A clock that a stall of the machine does not move: each look at it is a microsecond later than the one before."""
+    """A clock that a stalled machine does not move: each reading is a microsecond after the previous one."""
 
     at: datetime = BEGAN
 
@@ -98,7 +98,7 @@ class StillClock:
 
 
 class SimulatedRun:
-    """One instance, and whoever keeps it."""
+    """One instance and its controller."""
 
     def __init__(self, workers: int = 2, **config: Any) -> None:
         self.store = FakeStore(StillClock())
@@ -115,7 +115,7 @@ class SimulatedRun:
 
     @property
     def cluster(self) -> SimulatedCluster:
-        """What the simulated Slurm has of it."""
+        """Its cluster in the simulated Slurm."""
         return self.slurm.clusters.setdefault(self.instance.id, SimulatedCluster())
 
     def member(self, name: str) -> FakeMember:
@@ -128,11 +128,11 @@ class SimulatedRun:
         return [each for each in self.instance.operations.values() if each.kind == kind][-1]
 
     def deployed(self) -> "SimulatedRun":
-        """The same, once it runs; what was deployed once is not deployed again."""
+        """Deploy it; a state that was reached once is restored instead of deployed again."""
         return self.once("deployed", lambda: self.operation("deploy"))
 
     def once(self, what: str, change: Callable[[], FakeOperation]) -> "SimulatedRun":
-        """The same after a change that succeeds; what was brought about once is put back from then on."""
+        """Make a change that must succeed; a state that was reached once is restored instead."""
         self.made_of += f" {what}"
         if self.made_of not in STOOD:
             operation = change()
@@ -154,13 +154,13 @@ class SimulatedRun:
         (self.instance,) = store.instances.values()
 
     def upgrade(self, version: str = NEXT_VERSION, kind: str = "upgrade") -> FakeOperation:
-        """Towards another version."""
+        """Upgrade or roll back to another version."""
         operation = self.store.change(self.instance, kind, {"version": version}, None)
         self.store.target(operation, self.instance, manifest_of(version))
         return operation
 
     def replace(self, member: FakeMember, *, surge: bool) -> FakeOperation:
-        """Replace a member; a surge is asked for only where the platform would take it."""
+        """Replace a member; a surge must be one that the platform would accept."""
         component = next(each for each in self.instance.manifest["components"] if each["key"] == member.component_key)
         alike = [each for each in self.instance.members.values() if each.component_key == member.component_key]
         standing = [each for each in alike if each.status not in ("removing", "removed")]
@@ -168,21 +168,21 @@ class SimulatedRun:
         return self.store.change(self.instance, "replace", {"surge": surge}, member.id)
 
     def watch(self, until: Callable[[], bool]) -> None:
-        """Keep the instance while nobody asks for anything, until something is so."""
-        platform = PlatformClient(cast(AsyncClient, self._line(None)), "keeper")
-        keeper = InstanceController(
+        """Run the controller without an operation until a condition holds."""
+        platform = PlatformClient(cast(AsyncClient, self._line(None)), "controller")
+        controller = InstanceController(
             SLURM, platform, InstanceClaim(self.instance.id, self.instance.claim.fence), lambda: BEGAN
         )
         for _ in range(ROUNDS_MAX):
             if until():
                 return
-            rest = asyncio.run(keeper._round())
+            rest = asyncio.run(controller._round())
             self.store.offset += min(timedelta(seconds=max(rest, 0.1)), LONG)
             self.store.settle()
         raise Stuck("what was watched for did not come")
 
     def until_over(self, operation: FakeOperation, kill_at: int | None = None, *, is_done: bool = False) -> int:
-        """Keep the instance until the operation is over, killed once on the way; how many requests the first made."""
+        """Run until the operation is over, killed once on the way; returns the first process's requests."""
         line = self._line(kill_at, is_done=is_done)
         try:
             self._keep(line, operation)
@@ -190,21 +190,21 @@ class SimulatedRun:
             self._keep(self._line(None), operation)
         return line.requests
 
-    def _line(self, kill_at: int | None, *, is_done: bool = False) -> Line:
-        """A new holder, under a new fence, that knows nothing."""
+    def _line(self, kill_at: int | None, *, is_done: bool = False) -> KillableConnection:
+        """A new holder with a new fence and no state."""
         with self.store.changing():
             self.instance.claim.fence += 1
-            self.instance.claim.holder = f"keeper-{self.instance.claim.fence}"
-        return Line(self.api, "token", kill_at, is_done=is_done)
+            self.instance.claim.holder = f"controller-{self.instance.claim.fence}"
+        return KillableConnection(self.api, "token", kill_at, is_done=is_done)
 
-    def _keep(self, line: Line, operation: FakeOperation) -> None:
-        platform = PlatformClient(cast(AsyncClient, line), "keeper")
-        keeper = InstanceController(
+    def _keep(self, line: KillableConnection, operation: FakeOperation) -> None:
+        platform = PlatformClient(cast(AsyncClient, line), "controller")
+        controller = InstanceController(
             SLURM, platform, InstanceClaim(self.instance.id, self.instance.claim.fence), lambda: BEGAN
         )
-        asyncio.run(self._rounds(keeper, operation))
+        asyncio.run(self._rounds(controller, operation))
 
-    async def _rounds(self, keeper: InstanceController, operation: FakeOperation) -> None:
+    async def _rounds(self, controller: InstanceController, operation: FakeOperation) -> None:
         still = 0
         for number in range(ROUNDS_MAX):
             if operation.is_over or operation.phase == "platform":
@@ -212,7 +212,7 @@ class SimulatedRun:
                 return
             self.on_round(number)
             before = self.instance.changed
-            rest = await keeper._round()
+            rest = await controller._round()
             still = still + 1 if self.instance.changed == before else 0
             if still > STILL_MAX:
                 raise Stuck(f"{operation.kind} is {operation.status}: {list(operation.steps.values())}")
@@ -222,7 +222,7 @@ class SimulatedRun:
         raise Stuck(f"{operation.kind} has no end after {ROUNDS_MAX} rounds")
 
     def end_state(self, operation: FakeOperation) -> dict[str, Any]:
-        """What has to be the same however often the adapter died: people's view, Slurm's, and what was done."""
+        """What must be the same however often the adapter was killed: the records, Slurm's state, and the tasks."""
         self.store.settle()
         tasks = [each for each in self.instance.tasks.values() if each.operation_id == operation.id]
         return {

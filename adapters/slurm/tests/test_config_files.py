@@ -1,4 +1,4 @@
-"""Slurm's files are rendered as text: what is in them is compared as a whole, so that no change goes unseen."""
+"""Slurm's rendered files, each compared as a whole, so that no change goes unnoticed."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The Slurm adapter keeps its promises, on a simulated Slurm."""
+"""The Slurm adapter passes the conformance suite on a simulated Slurm."""
 
 import json
 import sys

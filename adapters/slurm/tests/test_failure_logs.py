@@ -1,4 +1,4 @@
-"""Why a member does not come up is said in the last words of its daemon."""
+"""The failure of a member contains the last log lines of its daemon."""
 
 import msgspec
 
@@ -31,7 +31,7 @@ def test_before_a_worker_is_given_up_its_daemon_is_heard_and_then_it_is_said_in_
 
     lines = ["slurmd: debug: hello", "slurmd: fatal: Unable to bind listen port", "slurmd: bye"]
     heard = msgspec.structs.replace(UNHEARD, status="succeeded", result={"state": "waiting", "last_lines": lines})
-    for how in ("joining", "failed"):  # before its failure was told, and after
+    for how in ("joining", "failed"):  # before its failure was reported, and after
         seen = view(member(HEAD), member(FIRST, how), tasks=(bad, heard))
         failure = end_of(plan(seen, operation("add", FIRST))).failure
         assert failure is not None
@@ -39,7 +39,7 @@ def test_before_a_worker_is_given_up_its_daemon_is_heard_and_then_it_is_said_in_
         assert (failure.detail, failure.last_lines) == (expected, tuple(lines))
 
 
-def test_a_daemon_that_was_heard_in_the_middle_of_its_next_start_is_told_by_what_ended_the_last_one() -> None:
+def test_a_daemon_that_was_heard_in_the_middle_of_its_next_start_is_reported_by_what_ended_the_last_one() -> None:
     bad = task("prove/one", {"error": {"code": "daemon_down", "detail": "it is down"}}, "failed", exit_code=1)
     start = [BEGINS, "slurmd: error: other hardware"]
     lines = [*start, "slurmd: error: the port is taken", *start]

@@ -1,4 +1,4 @@
-"""What the controller writes of every attempt that ended, and how it is read: once, in order, in bounded pieces."""
+"""The controller's file of ended attempts, which is read once, in order, in bounded pieces."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ NOW = 1_794_866_000
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> SlurmCommands:
-    """A controller that writes what ends."""
+    """A controller that records ended attempts."""
     for name in ("etc", "log"):
         (tmp_path / name).mkdir()
     (tmp_path / "etc" / "slurm.conf").write_text("JobCompType=jobcomp/script\n", encoding="utf-8")
@@ -43,9 +43,9 @@ def test_a_line_tells_one_attempt_with_its_gpus() -> None:
         "ended_at": "2026-11-16T21:51:41Z",
         "gpus": 1,
     }
-    told = attempt_of(line(7))
-    assert told is not None
-    assert (told["account"], told["gpus"]) == ("p-one", 2)
+    attempts = attempt_of(line(7))
+    assert attempts is not None
+    assert (attempts["account"], attempts["gpus"]) == ("p-one", 2)
     unasked = attempt_of("7 1794865000 1794865010 COMPLETED - ")  # the controller was just being stopped
     assert unasked is not None
     assert unasked["gpus"] == 0
@@ -56,27 +56,27 @@ def test_a_line_that_is_none_tells_nothing(text: str) -> None:
     assert attempt_of(text) is None
 
 
-def test_each_attempt_is_told_once_from_where_the_caller_left_off(slurm: SlurmCommands) -> None:
+def test_each_attempt_is_reported_once_from_where_the_caller_left_off(slurm: SlurmCommands) -> None:
     write(slurm, line(1, 1_794_865_000, "PENDING"), line(1, 1_794_865_100))
-    told, mark, more = ended_since(slurm, [], None, NOW)
-    assert ([(each["id"], each["state"]) for each in told], more) == ([("1", "PENDING"), ("1", "COMPLETED")], False)
+    attempts, mark, more = ended_since(slurm, [], None, NOW)
+    assert ([(each["id"], each["state"]) for each in attempts], more) == ([("1", "PENDING"), ("1", "COMPLETED")], False)
     assert ended_since(slurm, [], mark, NOW) == ([], mark, False)
     write(slurm, "what nobody wrote", line(2))
     with open(slurm.below("log", "ended"), "a", encoding="utf-8") as file:
         file.write(line(3)[:20])  # it is being written
-    told, mark, _ = ended_since(slurm, [], mark, NOW)
-    assert [each["id"] for each in told] == ["2"]
+    attempts, mark, _ = ended_since(slurm, [], mark, NOW)
+    assert [each["id"] for each in attempts] == ["2"]
     write(slurm, line(3)[20:])
     assert [each["id"] for each in ended_since(slurm, [], mark, NOW)[0]] == ["3"]
 
 
-def test_many_are_told_in_pieces_that_fit_and_none_is_left_out(slurm: SlurmCommands) -> None:
+def test_many_are_reported_in_pieces_that_fit_and_none_is_left_out(slurm: SlurmCommands) -> None:
     write(slurm, *(line(number) for number in range(3_000)))
     seen: list[str] = []
     mark, more, looks = None, True, 0
     while more:
-        told, mark, more = ended_since(slurm, [], mark, NOW)
-        seen += [each["id"] for each in told]
+        attempts, mark, more = ended_since(slurm, [], mark, NOW)
+        seen += [each["id"] for each in attempts]
         looks += 1
     assert seen == [str(number) for number in range(3_000)]
     assert looks > 10
@@ -86,13 +86,13 @@ def test_another_controller_begins_another_file_which_is_read_from_its_beginning
     write(slurm, *(line(number) for number in range(5)))
     _, mark, _ = ended_since(slurm, [], None, NOW)
     os.unlink(slurm.below("log", "ended"))
-    told, mark, _ = ended_since(slurm, [], mark, NOW)
-    assert told == []
+    attempts, mark, _ = ended_since(slurm, [], mark, NOW)
+    assert attempts == []
     write(slurm, *(line(number, 1_794_865_500) for number in range(9)))
     assert [each["id"] for each in ended_since(slurm, [], mark, NOW)[0]] == [str(each) for each in range(9)]
 
 
-def test_jobs_that_ended_before_there_was_a_file_are_told_as_before_and_none_twice(slurm: SlurmCommands) -> None:
+def test_jobs_that_ended_before_there_was_a_file_are_reported_as_before_and_none_twice(slurm: SlurmCommands) -> None:
     def remembered(number: int, restarts: int) -> Job:
         return {
             "id": str(number),
@@ -104,10 +104,10 @@ def test_jobs_that_ended_before_there_was_a_file_are_told_as_before_and_none_twi
 
     jobs = [remembered(1, 2), remembered(2, 1)]
     write(slurm, line(2, 1_794_865_000))
-    told, mark, more = ended_since(slurm, jobs, "2026-11-16T20:00:00Z/0", NOW)
-    assert ([each["id"] for each in told], more) == (["1"], True)
-    told, _, more = ended_since(slurm, jobs, mark, NOW)
-    assert ([(each["id"], each.get("restarts")) for each in told], more) == ([("2", None)], False)
+    attempts, mark, more = ended_since(slurm, jobs, "2026-11-16T20:00:00Z/0", NOW)
+    assert ([each["id"] for each in attempts], more) == (["1"], True)
+    attempts, _, more = ended_since(slurm, jobs, mark, NOW)
+    assert ([(each["id"], each.get("restarts")) for each in attempts], more) == ([("2", None)], False)
 
 
 def test_a_controller_that_writes_nothing_is_asked_what_it_remembers(slurm: SlurmCommands) -> None:

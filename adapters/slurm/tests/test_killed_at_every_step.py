@@ -1,4 +1,4 @@
-"""Every kind of operation, killed at each request of its keeper, ends as if nobody had died: on simulated Slurm."""
+"""Every kind of operation ends the same on a simulated Slurm if the adapter is killed at any of its requests."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ def drain() -> Play:
 
 
 def drain_with_a_job() -> Play:
-    """The job ends on the way, by the clock of the platform."""
+    """The job ends during the drain, by the platform's clock."""
     here = SimulatedRun().deployed()
     job = here.cluster.submit({}, {"script": HOLD, "user": "app"})["job_id"]
     worker = here.member(str(here.cluster.jobs[job].node).removeprefix("c-"))
@@ -78,7 +78,7 @@ def replace_what_is_lost() -> Play:
 
 
 def replace_the_controller() -> Play:
-    """Without a surge: the platform refuses one for a component of which there is at most one."""
+    """Without a surge: the platform refuses one for a component with at most one member."""
     here = SimulatedRun(workers=1).deployed()
     return here, here.replace(here.member("controller-0"), surge=False)
 
@@ -101,7 +101,7 @@ def restart() -> Play:
 
 
 def reconcile() -> Play:
-    """A node of no member, and a drain of the platform's own that nobody wants any more."""
+    """A node without a member, and a stale drain of the platform."""
     here = SimulatedRun().deployed()
     here.cluster.nodes["stranger"] = SimulatedNode("stranger")
     here.cluster.drain({"node": "c-worker-0", "owner": "member", "reason": "left behind"}, {})
@@ -139,8 +139,8 @@ def detach() -> Play:
 
 def submit() -> Play:
     here = SimulatedRun().deployed()
-    wish = {"action": "queue.submit", "input": {"script": f"#!/bin/sh\n{HOLD}\n", "key": "mine"}}
-    return here, here.store.change(here.instance, "action", wish, None)
+    request = {"action": "queue.submit", "input": {"script": f"#!/bin/sh\n{HOLD}\n", "key": "mine"}}
+    return here, here.store.change(here.instance, "action", request, None)
 
 
 def cancelled_drain() -> Play:
@@ -185,7 +185,7 @@ PLAYS: tuple[Callable[[], Play], ...] = (
     cancelled_upgrade,
 )
 ENDS = {"cancelled_drain": "cancelled", "cancelled_upgrade": "cancelled", "replace_what_is_lost": "running"}
-"""How they end where they do not succeed: what is left on a lost machine waits for somebody to write it off."""
+"""The operations that do not succeed: what is left on a lost machine waits for a write-off."""
 
 
 @pytest.mark.parametrize("play", PLAYS, ids=lambda play: play.__name__)
@@ -205,7 +205,7 @@ def test_the_end_is_the_same_wherever_the_adapter_is_killed(play: Callable[[], P
         assert (here.store.nodes.started_twice, here.store.observations) == ([], [])
 
 
-def test_a_node_that_a_forced_remove_left_in_slurm_is_deleted_and_its_job_metered_by_whoever_watches() -> None:
+def test_a_node_that_a_forced_remove_left_in_slurm_is_deleted_and_its_job_metered() -> None:
     here = SimulatedRun().deployed()
     job = here.cluster.submit({}, {"script": HOLD, "user": "app"})["job_id"]
     node = str(here.cluster.jobs[job].node)

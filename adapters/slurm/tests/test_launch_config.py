@@ -1,4 +1,4 @@
-"""What a launcher filled in."""
+"""The launcher's configuration."""
 
 from typing import Any
 
@@ -37,11 +37,11 @@ def test_users_have_the_same_numbers_on_every_member() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"partitions": [{"name": "a"}, {"name": "a"}]}, "stands twice"),
+        ({"partitions": [{"name": "a"}, {"name": "a"}]}, "given twice"),
         ({"partitions": [{"name": "a", "default": True}, {"name": "b", "default": True}]}, "both be the default"),
-        ({"partitions": [{"name": "default"}]}, "something else to Slurm"),
-        ({"users": ["root"]}, "name of the system"),
-        ({"users": ["alice", "alice"]}, "stands twice"),
+        ({"partitions": [{"name": "default"}]}, "a special meaning"),
+        ({"users": ["root"]}, "a system user"),
+        ({"users": ["alice", "alice"]}, "given twice"),
     ],
 )
 def test_what_cannot_be_run_is_refused_with_a_sentence(given: dict[str, Any], why: str) -> None:

@@ -19,8 +19,8 @@ def number(value: int | None, *, infinite: bool = False) -> dict[str, Any]:
 def exit_code(code: int, signal: int = 0) -> dict[str, Any]:
     """How something ended, as 23.11 writes it."""
     status = ["SIGNALED"] if signal else ["ERROR"] if code else ["SUCCESS"]
-    told = {"id": number(signal or None), "name": "Killed" if signal else ""}
-    return {"status": status, "return_code": number(code), "signal": told}
+    reported = {"id": number(signal or None), "name": "Killed" if signal else ""}
+    return {"status": status, "return_code": number(code), "signal": reported}
 
 
 def newer(**fields: Any) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def test_a_job_in_the_newer_form_as_documented_and_not_recorded_is_read_as_the_o
 
 
 @pytest.mark.parametrize(
-    ("told", "code"),
+    ("reported", "code"),
     [
         (0, 0),  # 22.05, recorded: what `wait` gives
         (3 << 8, 3),
@@ -91,12 +91,14 @@ def test_a_job_in_the_newer_form_as_documented_and_not_recorded_is_read_as_the_o
         (exit_code(200), 200),
     ],
 )
-def test_an_exit_code_is_read_in_the_older_form_and_in_the_newer_ones_as_documented(told: object, code: int) -> None:
-    assert job_of({"job_id": 1, "job_state": "FAILED", "exit_code": told})["exit_code"] == code
+def test_an_exit_code_is_read_in_the_older_form_and_in_the_newer_ones_as_documented(
+    reported: object, code: int
+) -> None:
+    assert job_of({"job_id": 1, "job_state": "FAILED", "exit_code": reported})["exit_code"] == code
 
 
 @pytest.mark.parametrize(
-    ("told", "state"),
+    ("reported", "state"),
     [
         ("RUNNING", "RUNNING"),
         (["RUNNING"], "RUNNING"),
@@ -108,8 +110,10 @@ def test_an_exit_code_is_read_in_the_older_form_and_in_the_newer_ones_as_documen
         (None, "UNKNOWN"),
     ],
 )
-def test_a_state_that_is_a_list_as_documented_is_the_one_word_that_slurms_commands_show(told: Any, state: str) -> None:
-    job = job_of(newer(job_state=told))
+def test_a_state_that_is_a_list_as_documented_is_the_one_word_that_slurms_commands_show(
+    reported: Any, state: str
+) -> None:
+    job = job_of(newer(job_state=reported))
     assert job["state"] == state
     assert ("ended_at" in job) == (state in OVER), "one that is being cleaned up after is not over"
 
@@ -129,7 +133,7 @@ def test_what_is_not_set_or_has_no_end_in_the_newer_form_as_documented_is_left_o
     assert (job["why"], job["key"]) == ("Resources", "key-2")
 
 
-def test_an_array_in_the_newer_form_as_documented_is_told_by_its_tasks() -> None:
+def test_an_array_in_the_newer_form_as_documented_is_reported_by_its_tasks() -> None:
     assert job_of(newer(array_job_id=number(6), array_task_id=number(0)))["array"] == "6_0"
     waits = newer(array_job_id=number(6), array_task_id=number(None), array_task_string="0-3%2", job_state=["PENDING"])
     assert job_of(waits)["array"] == "6_[0-3%2]"

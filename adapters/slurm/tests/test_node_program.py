@@ -29,7 +29,7 @@ RECORDED = Path(__file__).parent / "recorded"
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    """A member's directory whose controller listens, and says nothing: what speaks is recorded."""
+    """A member's directory with a listening controller that says nothing: the commands print recordings."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         (tmp_path / "etc").mkdir()
         conf = f"SlurmctldHost=here(127.0.0.1)\nSlurmctldPort={listening.getsockname()[1]}\n"
@@ -38,7 +38,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 def recorded(home: Path, **said: str) -> SlurmCommands:
-    """Slurm whose commands print what was recorded."""
+    """Slurm commands that print recordings."""
     commands = home / "commands"
     commands.mkdir(exist_ok=True)
     for name, script in said.items():
@@ -73,21 +73,21 @@ def test_it_runs_from_one_file_without_packages(home: Path) -> None:
         (("drain", "--node", "ALL"), "", "--node"),
         (("delete", "--node", "a,b"), "", "--node"),
         (("quiet", "--node", "a[0-9]"), "", "--node"),
-        (("account-add",), '{"account": "a,b", "user": "c"}', "no name"),
-        (("users",), '{"users": [{"name": "a:x:0:0", "uid": 0}]}', "no name"),
+        (("account-add",), '{"account": "a,b", "user": "c"}', "not a valid name"),
+        (("users",), '{"users": [{"name": "a:x:0:0", "uid": 0}]}', "not a valid name"),
         (("users",), '{"users": [{"name": "eve", "uid": 0}]}', "between 1000"),
-        (("job", "--job", "1;2"), "", "--job 12"),
+        (("job", "--job", "1;2"), "", "--job must name a job"),
         (("submit",), "no json", "not JSON"),
         (("submit",), "[]", "not an object"),
         (("submit",), '{"key": "k", "script": "no shebang"}', "#!"),
-        (("submit",), '{"key": "$(x)", "script": "#!/bin/sh"}', "a key has"),
+        (("submit",), '{"key": "$(x)", "script": "#!/bin/sh"}', "a key must have"),
     ],
 )
 def test_what_it_is_asked_wrongly_is_said(home: Path, words: tuple[str, ...], stdin: str, why: str) -> None:
-    code, answer, told = run(home, *words, stdin=stdin)
+    code, answer, shown = run(home, *words, stdin=stdin)
     assert (code, answer["error"]["code"]) == (2, "usage")
     assert why in answer["error"]["detail"]
-    assert why in told
+    assert why in shown
 
 
 def test_a_controller_that_is_away_is_said_and_not_waited_for_by_slurms_own_commands(tmp_path: Path) -> None:
@@ -169,11 +169,11 @@ def test_a_daemon_is_given_up_by_what_the_looks_saw_and_not_by_what_was_before_t
         never.look(nodes.DAEMON_SECONDS + 1)
 
 
-def test_an_array_is_told_with_its_tasks_and_as_a_whole(home: Path) -> None:
+def test_an_array_is_reported_with_its_tasks_and_as_a_whole(home: Path) -> None:
     slurm = recorded(home, squeue=f"cat {RECORDED}/squeue_plain.json", scontrol="exit 1", scancel=f"touch {home}/ended")
-    told = queue.job(slurm, "2", None)
-    assert [each["array"] for each in told["tasks"]] == ["2_0", "2_1"]
-    assert told["array"] == {
+    shown = queue.job(slurm, "2", None)
+    assert [each["array"] for each in shown["tasks"]] == ["2_0", "2_1"]
+    assert shown["array"] == {
         "task_count": 2,
         "over_count": 2,
         "states": {"FAILED": 2},
@@ -187,7 +187,7 @@ def test_an_array_is_told_with_its_tasks_and_as_a_whole(home: Path) -> None:
         queue.job(slurm, "6_4", None)
     assert "array" not in queue.job(slurm, "3", None), "this is the number of one task"
     for each in ("2", "6"):
-        with pytest.raises(VerbFailed, match="say which") as raised:
+        with pytest.raises(VerbFailed, match="name one") as raised:
             queue.output(slurm, each, "out", 0, 100)
         assert raised.value.code == "array"
     queue.cancel(slurm, "2", None)
@@ -200,13 +200,13 @@ def test_an_array_is_told_with_its_tasks_and_as_a_whole(home: Path) -> None:
     ("words", "ids"),
     [((), 7), (("--user", "nobody"), 0), (("--state", "PENDING"), 2), (("--limit", "1"), 1), (("--limit", "0"), 1)],
 )
-def test_the_queue_is_told_of_one_user_in_one_state_and_not_longer_than_asked(
+def test_the_queue_is_reported_of_one_user_in_one_state_and_not_longer_than_asked(
     home: Path, words: tuple[str, ...], ids: int
 ) -> None:
     slurm = recorded(home, squeue=f"cat {RECORDED}/squeue_plain.json")
-    told = queue.jobs(slurm, _words().parse_args(["--home", str(home), "jobs", *words]))
-    assert len(told["jobs"]) == ids
-    assert told["truncated"] is ("--limit" in words)
+    shown = queue.jobs(slurm, _words().parse_args(["--home", str(home), "jobs", *words]))
+    assert len(shown["jobs"]) == ids
+    assert shown["truncated"] is ("--limit" in words)
 
 
 def test_a_submission_that_was_cut_off_is_found_by_its_comment(home: Path) -> None:
@@ -218,8 +218,8 @@ def test_a_submission_that_was_cut_off_is_found_by_its_comment(home: Path) -> No
         each["user_name"] = name
     (home / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
     slurm = recorded(home, squeue=f"cat {home}/jobs.json", sbatch=f'echo "$@" >> {home}/said; echo 12')
-    wish = {"key": "key-1", "script": "#!/bin/sh\n"}
-    assert queue.submit(slurm, wish) == {"job_id": "5", "repeated": True}
+    request = {"key": "key-1", "script": "#!/bin/sh\n"}
+    assert queue.submit(slurm, request) == {"job_id": "5", "repeated": True}
     fresh = {"key": "key-2", "script": "#!/bin/sh\n", "gpus": 2, "minutes": 5, "array": "0-3"}
     assert queue.submit(slurm, fresh) == {"job_id": "12", "repeated": False}
     assert queue.submit(slurm, fresh) == {"job_id": "12", "repeated": True}
@@ -250,19 +250,19 @@ def test_a_script_that_has_its_submission_wait_or_say_something_else_holds_nobod
     place = home / "submits" / name
     place.mkdir(parents=True)
     empty = """echo '{"jobs": []}'"""
-    wish = {"key": "waits", "script": "#!/bin/sh\n#SBATCH --wait\n"}
+    request = {"key": "waits", "script": "#!/bin/sh\n#SBATCH --wait\n"}
     slurm = recorded(home, squeue=empty, sbatch="cat > /dev/null; echo 12; exec sleep 1000")
-    assert queue.submit(slurm, wish) == {"job_id": "12", "repeated": False}
+    assert queue.submit(slurm, request) == {"job_id": "12", "repeated": False}
     slurm = recorded(home, squeue=empty, sbatch="echo 'sbatch: Job 4 to start at once' >&2")
     with pytest.raises(VerbFailed, match="Job 4 to start") as raised:
-        queue.submit(slurm, {**wish, "key": "tests"})
+        queue.submit(slurm, {**request, "key": "tests"})
     assert raised.value.code == "job_refused"
     odd = place / hashlib.sha256(b"odd").hexdigest()
     slurm = recorded(home, squeue=empty, sbatch="echo 13")
     for make in (lambda: os.mkfifo(odd), lambda: odd.write_text("[]", encoding="utf-8")):
         odd.unlink(missing_ok=True)
         make()
-        assert queue.submit(slurm, {**wish, "key": "odd"}) == {"job_id": "13", "repeated": False}
+        assert queue.submit(slurm, {**request, "key": "odd"}) == {"job_id": "13", "repeated": False}
 
 
 def test_output_that_ends_within_a_character_comes_to_its_end(home: Path) -> None:
@@ -301,7 +301,7 @@ def test_output_that_is_no_plain_file_holds_nobody_up(home: Path) -> None:
         scontrol=f"printf 'JobId=1\\n   StdErr=/dev/zero\\n   StdOut={home}/pipe\\n'",
     )
     for stream in ("out", "err"):
-        with pytest.raises(VerbFailed, match="no plain file"):
+        with pytest.raises(VerbFailed, match="not a regular file"):
             queue.output(slurm, "1", stream, 0, 100)
 
 

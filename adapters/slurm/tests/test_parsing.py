@@ -1,4 +1,4 @@
-"""What real Slurm said (`recorded/`), read into plain values."""
+"""Recorded output of real Slurm (`recorded/`), parsed into plain values."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def read(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["squeue_plain.json", "squeue_accounted.json"])
-def test_jobs_are_told_with_their_gpus_whether_accounted_or_not(name: str) -> None:
+def test_jobs_are_reported_with_their_gpus_whether_accounted_or_not(name: str) -> None:
     jobs = jobs_of(read(name))
     assert [(each["id"], each["state"], each["gpus"]) for each in jobs] == [
         ("1", "COMPLETED", 0),
@@ -47,7 +47,7 @@ def test_a_job_named_like_a_line_of_slurm_is_nobody_elses() -> None:
     assert (odd["user"], odd["account"]) == ("app", "project")
 
 
-def test_an_array_is_told_by_its_tasks() -> None:
+def test_an_array_is_reported_by_its_tasks() -> None:
     jobs = jobs_of(read("squeue_plain.json"))
     arrays = {each["id"]: each["array"] for each in jobs if "array" in each}
     assert arrays == {"3": "2_0", "2": "2_1", "6": "6_[0-3%2]"}
@@ -83,11 +83,11 @@ def test_what_has_not_happened_yet_is_left_out() -> None:
 def test_why_a_job_waits_is_a_word_and_a_sentence() -> None:
     jobs = {each["id"]: each for each in jobs_of(read("squeue_plain.json"))}
     assert (jobs["6"]["why"], jobs["7"]["why"]) == ("Resources", "Priority")
-    assert jobs["7"]["why_text"] == "Others are before it in the queue."
+    assert jobs["7"]["why_text"] == "Other jobs are before it in the queue."
     assert job_of({"job_id": 1, "job_state": "PENDING", "state_reason": "Odd"})["why_text"] == "Slurm says: Odd."
 
 
-def test_nodes_are_told_with_reason_and_whose_it_is() -> None:
+def test_nodes_are_reported_with_reason_and_whose_it_is() -> None:
     nodes = {each["name"]: each for each in nodes_of(read("nodes.txt"), jobs_of(read("squeue_plain.json")))}
     assert nodes["hpc-worker-1"]["state"] == ["ALLOCATED", "DYNAMIC_NORM"]
     own = nodes["hpc-worker-0"]
@@ -174,7 +174,7 @@ def test_ended_jobs_go_on_from_a_mark_and_none_is_left_out() -> None:
     assert [each["id"] for each in shown] == ["7000"]
 
 
-def test_a_job_that_ends_in_the_moment_of_a_look_is_told_by_the_next() -> None:
+def test_a_job_that_ends_in_the_moment_of_a_look_is_reported_by_the_next() -> None:
     _, mark, _ = ended_jobs([], None, 1_767_225_700)  # 2026-01-01T00:01:40Z
     shown, _, _ = ended_jobs([over(1, "2026-01-01T00:01:39Z")], mark, 1_767_225_701)
     assert [each["id"] for each in shown] == ["1"]

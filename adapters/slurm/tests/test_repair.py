@@ -1,4 +1,4 @@
-"""What a reconcile shows of nodes that it has just put right."""
+"""What a reconcile shows of nodes that it has just corrected."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The simulated Slurm answers in the shapes of the program on the node, which is asked here on what real Slurm said."""
+"""The simulated Slurm answers in the same shapes as the node program, which runs here on recordings of real Slurm."""
 
 import subprocess
 from argparse import Namespace
@@ -18,13 +18,13 @@ OPTIONAL = frozenset(
     {"reason", "reason_by", "account", "key", "array", "name", "why", "why_text", "nodes", "batch_host"}
 )
 OPTIONAL_TIMES = frozenset({"started_at", "ended_at", "exit_code"})
-"""What the program leaves out where it is not known."""
+"""Fields that the program leaves out if they are unknown."""
 Answer = dict[str, Any]
 
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> SlurmCommands:
-    """A member whose Slurm says what was recorded."""
+    """A member whose Slurm commands print recordings."""
     for name in ("etc", "log"):
         (tmp_path / name).mkdir()
     (tmp_path / "etc" / "slurm.conf").write_text(
@@ -53,22 +53,22 @@ esac"""
 
 
 def real(slurm: SlurmCommands, verb: str, *words: str, given: Answer | None = None) -> Answer:
-    """What the program answers, or with what it fails."""
-    told: Namespace = _words().parse_args(["--home", slurm.home, verb, *words])
+    """The node program's answer, or its error."""
+    arguments: Namespace = _words().parse_args(["--home", slurm.home, verb, *words])
     module = {"nodes": nodes, "queue": queue, "accounting": accounting}[MODULE_OF[verb]]
     patch = pytest.MonkeyPatch()
     with patch.context() as patched:
         patched.setattr(module, "read_input", lambda: given or {}, raising=False)
         patched.setattr(SlurmCommands, "await_controller", lambda self, deadline: None)
         try:
-            answer: Answer = module.VERBS[verb](slurm, told)
-        except VerbFailed as trouble:
-            return {"error": trouble.code, **trouble.more}
+            answer: Answer = module.VERBS[verb](slurm, arguments)
+        except VerbFailed as failed:
+            return {"error": failed.code, **failed.more}
     return answer
 
 
 def simulated(cluster: SimulatedCluster, verb: str, given: Answer | None = None, **options: str) -> Answer:
-    """What the simulator answers, or with what it fails."""
+    """The simulator's answer, or its error."""
     try:
         return cluster.answer(verb, options, given or {}, "app")
     except SimulatedFailure as failed:
@@ -92,28 +92,28 @@ def cluster() -> SimulatedCluster:
     return made
 
 
-def differing(sim: Any, told: Any, where: str = "") -> list[str]:
+def differing(sim: Any, actual: Any, where: str = "") -> list[str]:
     """Where two answers differ in keys or types; of lists every element is like one of the other's."""
-    if isinstance(sim, dict) and isinstance(told, dict):
-        free = OPTIONAL | OPTIONAL_TIMES if "id" in told or "name" in told else frozenset()
+    if isinstance(sim, dict) and isinstance(actual, dict):
+        free = OPTIONAL | OPTIONAL_TIMES if "id" in actual or "name" in actual else frozenset()
         if where.endswith("counts"):
             return [f"{where}.{name}" for name, value in sim.items() if not isinstance(value, int)]
-        odd = [f"{where}.{name}" for name in set(sim) ^ set(told) if name not in free]
+        odd = [f"{where}.{name}" for name in set(sim) ^ set(actual) if name not in free]
         return odd + [
-            each for name in set(sim) & set(told) for each in differing(sim[name], told[name], f"{where}.{name}")
+            each for name in set(sim) & set(actual) for each in differing(sim[name], actual[name], f"{where}.{name}")
         ]
-    if isinstance(sim, list) and isinstance(told, list):
-        bad = [min((differing(each, other, f"{where}[]") for other in told), key=len, default=[]) for each in sim]
+    if isinstance(sim, list) and isinstance(actual, list):
+        bad = [min((differing(each, other, f"{where}[]") for other in actual), key=len, default=[]) for each in sim]
         return [each for some in bad for each in some]
-    same = type(sim) is type(told) or (sim is None) != (told is None)
-    return [] if same and _alike(sim, told) else [f"{where}: {sim!r}, and really {told!r}"]
+    same = type(sim) is type(actual) or (sim is None) != (actual is None)
+    return [] if same and _alike(sim, actual) else [f"{where}: {sim!r}, and really {actual!r}"]
 
 
-def _alike(sim: Any, told: Any) -> bool:
+def _alike(sim: Any, actual: Any) -> bool:
     """Times look alike, and marks do."""
-    if not isinstance(sim, str) or not isinstance(told, str):
+    if not isinstance(sim, str) or not isinstance(actual, str):
         return True
-    return [sim.count(each) for each in "TZ:"] == [told.count(each) for each in "TZ:"] or not sim.endswith("Z")
+    return [sim.count(each) for each in "TZ:"] == [actual.count(each) for each in "TZ:"] or not sim.endswith("Z")
 
 
 WHY = {"reason": "why"}
@@ -146,7 +146,7 @@ ASKED: tuple[tuple[str, tuple[str, ...], Answer, dict[str, str], Answer], ...] =
     ("users", (), {"users": []}, {}, {"users": []}),
     ("user-end", (), {"user": "nobody-here"}, {}, {"user": "nobody-here"}),
 )
-"""A verb, how the program is asked, and how the simulator is."""
+"""A verb, and the arguments of the program and of the simulator."""
 
 
 @pytest.mark.parametrize("asked", ASKED, ids=lambda asked: " ".join((asked[0], *asked[1])))
@@ -156,23 +156,23 @@ def test_an_answer_has_the_keys_and_the_types_of_the_programs(
     verb, words, given, options, given_simulated = asked
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     Path(slurm.below("submits", user)).mkdir(parents=True)
-    told = real(slurm, verb, *words, given=given)
+    actual = real(slurm, verb, *words, given=given)
     sim = simulated(cluster(), verb, given_simulated, **options)
-    assert sim.get("error") == told.get("error")
-    assert differing(sim, told, verb) == []
+    assert sim.get("error") == actual.get("error")
+    assert differing(sim, actual, verb) == []
 
 
 def test_every_verb_of_the_simulator_is_compared_and_every_difference_is_seen() -> None:
     beside = {"database"}  # it waits for a database that there is not here
     assert {each[0] for each in ASKED} == (set(VERBS) | set(BESIDE)) - beside
     assert {*VERBS, *BESIDE, "serve-database"} == set(MODULE_OF)
-    told = {"ended_until": "at:x:1", "jobs": [{"id": "1", "started_at": "2026-01-01T00:00:00Z", "gpus": 1}]}
+    actual = {"ended_until": "at:x:1", "jobs": [{"id": "1", "started_at": "2026-01-01T00:00:00Z", "gpus": 1}]}
     for wrong in (
-        {**told, "ended_until": 1},
-        {"jobs": told["jobs"]},
-        {**told, "jobs": [{"id": "1", "started_at": 1_700_000_000, "gpus": 1}]},
-        {**told, "jobs": [{"id": "1", "started_at": "2026-01-01T00:00:00Z", "gpus": None, "odd": 1}]},
-        {**told, "jobs": [{"id": 1, "gpus": 1}]},
+        {**actual, "ended_until": 1},
+        {"jobs": actual["jobs"]},
+        {**actual, "jobs": [{"id": "1", "started_at": 1_700_000_000, "gpus": 1}]},
+        {**actual, "jobs": [{"id": "1", "started_at": "2026-01-01T00:00:00Z", "gpus": None, "odd": 1}]},
+        {**actual, "jobs": [{"id": 1, "gpus": 1}]},
     ):
-        assert differing(wrong, told) != [], wrong
-    assert differing({**told, "jobs": [{"id": "7", "gpus": 2}]}, told) == []
+        assert differing(wrong, actual) != [], wrong
+    assert differing({**actual, "jobs": [{"id": "7", "gpus": 2}]}, actual) == []

@@ -1,4 +1,4 @@
-"""The look at a running cluster: what Slurm says in, health, differences and usage out."""
+"""Observing a running cluster: Slurm's state in; health, differences and usage out."""
 
 import json
 from datetime import timedelta
@@ -44,7 +44,7 @@ def cluster(worker: Member | None = None) -> InstanceView:
     return view(member(HEAD), worker or member(FIRST))
 
 
-def test_a_cluster_that_was_not_looked_at_is_looked_at_on_the_controller_and_nothing_is_told() -> None:
+def test_a_cluster_that_was_not_looked_at_is_looked_at_on_the_controller_and_nothing_is_reported() -> None:
     found = watch(cluster())
     assert [(each.type, each.member_id) for each in found.looks] == [("probe.exec", HEAD)]
     assert (found.health, found.members) == (None, ())
@@ -71,27 +71,27 @@ def test_one_look_is_made_at_a_time_and_none_for_each_step_of_a_change() -> None
 
 def test_a_node_that_takes_jobs_is_healthy_and_operators_see_what_slurm_says() -> None:
     found = watch(looked(cluster(), [IDLE]))
-    told = seen_of(found)
-    assert (told.status, told.health, found.health) == ("ready", "healthy", "healthy")
-    assert told.detail is not None
-    assert told.detail["slurm"]["state"] == ["IDLE"]
+    observed = seen_of(found)
+    assert (observed.status, observed.health, found.health) == ("ready", "healthy", "healthy")
+    assert observed.detail is not None
+    assert observed.detail["slurm"]["state"] == ["IDLE"]
     assert found.detail is not None
     assert found.detail["slurm"] == {"version": "22.05.8", "nodes": 1, "jobs": {"RUNNING": 1}}
 
 
 def test_a_node_that_is_down_makes_its_member_degraded_with_slurms_reason() -> None:
     found = watch(looked(cluster(), [{**IDLE, "state": ["DOWN"], "reason": "Not responding", "responding": False}]))
-    told = seen_of(found)
-    assert (told.status, told.health, found.health) == ("degraded", "degraded", "degraded")
-    assert "Not responding" in (told.health_detail or "")
+    observed = seen_of(found)
+    assert (observed.status, observed.health, found.health) == ("degraded", "degraded", "degraded")
+    assert "Not responding" in (observed.health_detail or "")
 
 
 def test_a_node_that_was_silent_once_is_looked_at_again_before_its_member_is_called_degraded() -> None:
     silent = {**IDLE, "state": ["IDLE", "NOT_RESPONDING"], "responding": False}
-    told = seen_of(watch(looked(cluster(), [silent])))
-    assert told.status == "ready"
-    assert told.detail is not None
-    again = member(FIRST, adapter_detail=dict(told.detail))
+    observed = seen_of(watch(looked(cluster(), [silent])))
+    assert observed.status == "ready"
+    assert observed.detail is not None
+    again = member(FIRST, adapter_detail=dict(observed.detail))
     assert seen_of(watch(looked(cluster(again), [silent]))).status == "degraded"
 
 
@@ -130,7 +130,7 @@ def test_a_look_from_before_a_change_says_nothing_about_members() -> None:
     assert watch(busy).members == ()
 
 
-def test_a_controller_that_does_not_answer_is_told_with_its_words() -> None:
+def test_a_controller_that_does_not_answer_is_reported_with_its_words() -> None:
     here = cluster()
     error = {"error": {"code": "unreachable", "detail": "slurmctld does not listen"}}
     look = Task(id="look", step="look/x/1", member_id=HEAD, status="failed", result={"output": json.dumps(error)})
@@ -151,7 +151,7 @@ LEFT = {**IDLE, "name": "c-worker-1", "state": ["DOWN", "NOT_RESPONDING"], "resp
 
 
 def forced(*nodes: dict[str, Any], **more: Any) -> InstanceView:
-    """A cluster called c, after a member was torn down without Slurm being told."""
+    """A cluster called c, after a member was torn down without Slurm being informed."""
     return looked(view(member(HEAD), member(FIRST), name="c", **more), [IDLE, *nodes])
 
 
@@ -232,9 +232,9 @@ def test_each_attempt_of_a_job_is_metered_once_and_names_the_project_it_was_for(
         attachments=[attached],
     )
     found = watch(here)
-    told = [(each.record_id, each.unit, each.quantity, each.attached_project_id) for each in found.usage]
+    observed = [(each.record_id, each.unit, each.quantity, each.attached_project_id) for each in found.usage]
     name = f"job/7/1/{int(began.timestamp())}"
-    assert told == [
+    assert observed == [
         (f"{name}/job_hours", "job_hours", 2.0, "prj_2"),
         (f"{name}/gpu_hours", "gpu_hours", 4.0, "prj_2"),
     ]
@@ -242,8 +242,8 @@ def test_each_attempt_of_a_job_is_metered_once_and_names_the_project_it_was_for(
     assert found.detail["ended_until"] == "mark"
 
 
-def test_the_jobs_of_a_project_that_is_attached_no_more_are_told_as_before() -> None:
-    """A record is stored once: told with another project it would be another content under the same name."""
+def test_the_jobs_of_a_project_that_is_attached_no_more_are_reported_as_before() -> None:
+    """A record is stored once: with another project it would be other content under the same id."""
     job = {"id": "7", "account": "p-other", "started_at": NOW.timestamp() - 60, "ended_at": NOW.timestamp()}
     attached = Attachment(id="att_1", project_id="prj_2", account_name="p-other", status="active")
     before = looked(cluster(), [IDLE], ended=[job])
@@ -255,8 +255,8 @@ def test_the_jobs_of_a_project_that_is_attached_no_more_are_told_as_before() -> 
         now=NOW,
         attachments=[attached],
     )
-    told = watch(before)
-    assert told.detail is not None
-    after = looked(view(member(HEAD), member(FIRST), adapter_detail=dict(told.detail)), [IDLE], ended=[job])
-    assert watch(after).usage == told.usage
-    assert [each.attached_project_id for each in told.usage] == ["prj_2"]
+    observed = watch(before)
+    assert observed.detail is not None
+    after = looked(view(member(HEAD), member(FIRST), adapter_detail=dict(observed.detail)), [IDLE], ended=[job])
+    assert watch(after).usage == observed.usage
+    assert [each.attached_project_id for each in observed.usage] == ["prj_2"]

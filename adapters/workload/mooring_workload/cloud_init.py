@@ -1,9 +1,9 @@
-"""The same profile for a machine that boots by itself: cloud-init user-data, with a systemd unit that runs the program.
+"""Renders a profile for a machine that boots by itself: cloud-init user-data with a systemd unit for the program.
 
-For allocations that are handed over as machines with an image of their own and no agent on it. The image is named by
-its digest, and what is fetched is compared with its digest before anything is started. The document holds no secret:
-user-data can be read by everybody on the machine, and often from a metadata service. A program with secrets waits until
-somebody has put them into `/etc/mooring/<app>.secrets`, by a way of his own: handing them over at boot is not done.
+It is for machines with an image of their own and without an agent. The image is named by its digest, and every
+downloaded file is compared with its digest before the start. The document contains no secret: everybody on the machine
+can read user-data, often also from a metadata service. A program with secrets waits until an operator has written
+`/etc/mooring/<app>.secrets` by other means.
 """
 
 import base64
@@ -24,12 +24,12 @@ PLACE: Final = Placement("machine", "namespace")
 REPOSITORY: Final = re.compile(r"[a-z0-9][a-z0-9.:-]*(/[a-z0-9][a-z0-9._-]*)+")
 ADDRESS: Final = re.compile(r"https://[A-Za-z0-9.:-]+/[A-Za-z0-9._~!$&()*+,;=:@%/?-]*")
 BYTES_MAX: Final = 16_384
-"""Several clouds take no larger user-data."""
+"""The limit of several clouds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where a machine finds what it runs: the repository of the image, addresses of blobs, and small blobs."""
+    """Where a machine gets its artifacts: the repository of the image, URLs of blobs, and small blobs."""
 
     repository: str | None = None
     addresses: Mapping[str, str] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Sources:
 
 
 def render_user_data(profile: RuntimeProfile, config: Mapping[str, Any], sources: Sources) -> str:
-    """The user-data of a machine that runs this profile; NotRenderable where something is missing."""
+    """The user-data of a machine that runs this profile; raises `NotRenderable` if something is missing."""
     place = PLACE if profile.image is not None else Placement(PLACE.member_id, PLACE.host, has_containers=False)
     rendered = render(profile, config, place)
     unit = f"mooring-{profile.app}.service"
@@ -54,9 +54,7 @@ def render_user_data(profile: RuntimeProfile, config: Mapping[str, Any], sources
         document = {"packages": ["podman"], **document}
     text = HEAD + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=10_000)
     if len(text.encode()) > BYTES_MAX:
-        raise NotRenderable(
-            f"the user-data has {len(text.encode())} bytes, and at most {BYTES_MAX} are taken everywhere"
-        )
+        raise NotRenderable(f"the user-data has {len(text.encode())} bytes; the limit is {BYTES_MAX}")
     return text
 
 
@@ -71,18 +69,17 @@ def _environment(rendered: Rendered) -> str:
 
 
 def _quoted(value: str) -> str:
-    """A value of an environment file."""
     return '"' + re.sub(r'(["\\`$])', r"\\\1", value) + '"'
 
 
 def _word(word: str) -> str:
-    """A word of a command in a unit: nothing in it is a variable, a specifier or the end of the line."""
+    """Quote a word of a command in a unit: no variables, no specifiers, no line breaks."""
     plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return '"' + plain.replace("%", "%%").replace("$", "$$") + '"'
 
 
 def _artifacts(profile: RuntimeProfile, rendered: Rendered, sources: Sources) -> list[dict[str, Any]]:
-    """The files that bring the artifacts of volumes: written as they are, or fetched and compared by a script."""
+    """The files for the artifacts of volumes: written directly, or downloaded and verified by a script."""
     files, lines = [], ["#!/bin/sh", "set -eu"]
     for volume in profile.volumes:
         role = volume.artifact or ""
@@ -102,7 +99,7 @@ def _artifacts(profile: RuntimeProfile, rendered: Rendered, sources: Sources) ->
             ]
         else:
             raise NotRenderable(
-                f"say where the artifact {role!r} is found: --address {role}=https://…, or --content {role}=FILE"
+                f"the artifact {role!r} is missing: give --address {role}=https://…, or --content {role}=FILE"
             )
     if len(lines) > 2:
         files.append(_file(_script(profile), "\n".join([*lines, ""]), "0755"))
@@ -114,7 +111,7 @@ def _script(profile: RuntimeProfile) -> str:
 
 
 def _on_machine(profile: RuntimeProfile, rendered: Rendered, volume: Volume) -> str:
-    """A volume's directory on the machine: a service sees it where the manifest says, a container has it mounted."""
+    """A volume's directory on the machine: a service uses the manifest's path, a container gets it mounted."""
     if rendered.runs_as == "service":
         return volume.path.rstrip("/")
     return f"{DATA}/{profile.app}/{volume.name}"
@@ -158,7 +155,7 @@ def _service(rendered: Rendered) -> list[str]:
 
 def _container(profile: RuntimeProfile, rendered: Rendered, sources: Sources) -> list[str]:
     if sources.repository is None or not REPOSITORY.fullmatch(sources.repository):
-        raise NotRenderable("say where the image is found, without a tag: --repository registry/name")
+        raise NotRenderable("the image's repository is missing: give --repository registry/name, without a tag")
     wanted = rendered.start.arguments
     name = f"mooring-{profile.app}"
     words = [

@@ -1,8 +1,8 @@
-"""One operation of one instance, and the two ways that all plans are made of: a member comes up, a member goes down.
+"""The steps of one operation that all plans are made of: starting, restarting and stopping a member.
 
-A member comes up by the same steps whatever asked for it: what it needs is put there, it is started, and it is probed
-until it serves. The list of steps grows with what is known: a round of probing is named when the one before has failed.
-What failed is kept by member, for the plan to say what it means.
+A member always starts by the same steps: prepare its files, start it, and probe it until it serves. The list of steps
+grows with what is known: the next round of probing is added when the last one has failed. Failures are collected by
+member, and the plan decides what they mean.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,11 +18,11 @@ from mooring_workload.profile import RuntimeProfile
 from mooring_workload.render import NotRenderable, Rendered, TaskTemplate, render, secret_needs
 
 ATTEMPTS: Final = 3
-"""How often a task is made that a restarted node cut off."""
+"""How often a task is created if a node's restart interrupts it."""
 
 ENDPOINT_FIELDS: Final = ("name", "member_id", "port", "protocol", "path", "title", "task_id")
 QUIET: Final = "quiet"
-"""What is kept of a member whose program was stopped by a drain, until it comes up anew."""
+"""The detail of a member whose program a drain has stopped, until it starts again."""
 SERVES: Final = "it answers its probe"
 RUNS: Final = "it runs; the manifest has no probe that says more"
 GONE: Final = frozenset({"removing", "removed"})
@@ -30,7 +30,7 @@ NEVER_STARTED: Final = frozenset({"requested", *GONE})
 
 
 class OperationFailed(Exception):
-    """The operation ends here, as failed."""
+    """The operation fails here."""
 
     def __init__(self, code: str, detail: str, last_lines: tuple[str, ...] = ()) -> None:
         super().__init__(detail)
@@ -39,7 +39,7 @@ class OperationFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """An operation, with the profile that its members are to run."""
+    """An operation, with the target profile of its members."""
 
     view: InstanceView
     operation: Operation
@@ -50,12 +50,12 @@ class Deployment:
 
     @property
     def members(self) -> list[Member]:
-        """Those that the operation is about: the named ones, or all that are there."""
+        """The members of the operation: the named ones, or all."""
         named = self.view.concerned(self.operation) or self.view.members
         return [each for each in named if each.status not in GONE]
 
     def rendered(self, member: Member) -> Rendered:
-        """The member's tasks; the operation ends where there can be none."""
+        """The member's tasks; fails the operation if it cannot run."""
         if failures.is_lost(member):
             raise OperationFailed(
                 "node_lost", f"the node of {member.name or member.id} is lost; remove or replace the member"
@@ -69,7 +69,7 @@ class Deployment:
             raise OperationFailed("node_lost", str(gone)) from gone
 
     def over(self, name: str, member: Member) -> Task | None:
-        """A member's task once nothing more comes of it, the next attempt included."""
+        """A member's task when it is over and will not be attempted again."""
         step = f"{name}/{member.id}"
         number = 1
         while number < ATTEMPTS and f"{step}/{number + 1}" in self.tasks:
@@ -80,7 +80,7 @@ class Deployment:
         return task
 
     def run(self, work: TaskTemplate, member: Member, name: str | None = None) -> RunTask:
-        """A task of a member's, as a step; what its failure means is said by the plan, which sees it."""
+        """A member's task as a step; the plan examines its failure itself."""
         return RunTask(
             step=f"{name or work.name}/{member.id}",
             member_id=member.id,
@@ -91,10 +91,10 @@ class Deployment:
             attempts=ATTEMPTS,
         )
 
-    # Coming up
+    # Starting
 
     def secrets(self) -> Iterator[Step]:
-        """What the members need to know, made once for the instance."""
+        """The secrets of the members, created once for the instance."""
         for need in secret_needs(self.profile, self.view.instance.config):
             made = 32 if need.value is None else None
             yield MakeSecret(
@@ -102,7 +102,7 @@ class Deployment:
             )
 
     def up(self, member: Member) -> Iterator[Step]:
-        """From nothing to a member that serves; where that fails it is reported, and kept in `failed`."""
+        """Start a member until it serves; a failure is reported and stored in `failed`."""
         if failures.is_lost(member):
             self.failed[member.id] = failures.of_member(member)
             return
@@ -118,7 +118,7 @@ class Deployment:
         yield from self.serving(member, rendered)
 
     def serving(self, member: Member, rendered: Rendered) -> Iterator[Step]:
-        """Probe it in rounds until it serves."""
+        """Probe a member in rounds until it serves."""
         if rendered.probe is None:
             yield self.run(rendered.inspect, member)
             look = self.over("inspect", member)
@@ -143,7 +143,7 @@ class Deployment:
         yield self.ready(member, rendered)
 
     def ready(self, member: Member, rendered: Rendered) -> Step:
-        """It serves; where it is reached is told when all are there."""
+        """Report a member as ready; its endpoints are reported when all members are done."""
         opened = self.over("start", member)
         if opened is not None:
             self.opened[member.id] = _opened(member, rendered, opened)
@@ -158,52 +158,52 @@ class Deployment:
         )
 
     def _since(self) -> dict[str, str]:
-        """Since when it is as it is: what was seen before then says nothing about it."""
+        """When the member became ready: earlier observations do not count."""
         return {} if self.view.now is None else {"since": self.view.now.isoformat()}
 
     def fail(self, member: Member, failure: Failure) -> Step:
-        """It does not come up."""
+        """Report a member as failed."""
         self.failed[member.id] = failure
         return ReportMember(step=f"failed/{member.id}", member_id=member.id, status="failed", failure=failure)
 
     def endpoints(self, *leaving: Member) -> Iterator[Step]:
-        """Where the instance is reached now: by what was opened, and by what was there and stays.
+        """Report the endpoints of the instance: the new ones, and the existing ones of members that stay.
 
-        The first member that is reached has the endpoint's own name; of the others the number is in it.
+        The first member's endpoint has the plain name; the names of the others contain the member's number.
         """
         gone = {each.id for each in self.view.members if each.status in GONE} | {each.id for each in leaving}
         known = self.view.instance.endpoints
         stays = [each for each in known if each.get("member_id") not in gone | set(self.opened)]
-        told = [{name: each[name] for name in ENDPOINT_FIELDS if each.get(name) is not None} for each in stays]
+        reported = [{name: each[name] for name in ENDPOINT_FIELDS if each.get(name) is not None} for each in stays]
         for member in sorted(self.view.members, key=lambda each: (each.component_key, each.ordinal)):
             for each in () if member.id in gone else self.opened.get(member.id, ()):
                 name = each["name"]
-                if any(other["name"] == name for other in told):
+                if any(other["name"] == name for other in reported):
                     name = f"{name}-{member.ordinal}"
-                told.append({**each, "name": name})
+                reported.append({**each, "name": name})
         if self.opened or len(stays) < len(known):
-            yield ReportInstance(step="endpoints", endpoints=tuple(told))
+            yield ReportInstance(step="endpoints", endpoints=tuple(reported))
 
     def refuse_failed(self) -> None:
-        """The operation fails with the first of its members that did."""
+        """Fail the operation with the first failed member's failure."""
         for member in self.members:
             if (failure := self.failed.get(member.id)) is not None:
                 raise OperationFailed(failure.code, f"{member.name or member.id}: {failure.detail}", failure.last_lines)
 
-    # Going down
+    # Stopping
 
     def down(self, member: Member) -> Iterator[Step]:
-        """Let it end by itself; what is left, and a node that does not answer, is the platform's to see to."""
+        """Stop a member gracefully; the platform handles unreachable nodes and what is left."""
         if member.status in NEVER_STARTED or member.allocation is None or not member.allocation.node_reachable:
             return
         try:
             rendered = render(self.profile, self.view.instance.config, placement_of(member))
         except NotRenderable:
-            return  # then it was never started
+            return  # it cannot have been started
         yield self.run(rendered.stop, member)
 
-    def anew(self, member: Member, because: str) -> Iterator[Step]:
-        """A member that stood gives way to itself: ended, taken away, started."""
+    def rebuild(self, member: Member, because: str) -> Iterator[Step]:
+        """Stop an existing member, remove its container, and start it again."""
         rendered = self.rendered(member)
         if member.status in ("failed", "joining"):
             yield ReportMember(step=f"join/{member.id}", member_id=member.id, status="joining")
@@ -214,15 +214,13 @@ class Deployment:
             yield self.run(rendered.remove, member)
             removed = self.over("remove", member)
             if removed is not None and removed.failed:
-                raise OperationFailed(
-                    "runtime_error", f"the old container cannot be taken away: {removed.failure_detail}"
-                )
+                raise OperationFailed("runtime_error", f"cannot remove the old container: {removed.failure_detail}")
         if self.over("stop", member) is not None and (rendered.remove is None or removed is not None):
             yield from self.up(member)
 
 
 def refuse_crowd(view: InstanceView, member: Member, profile: RuntimeProfile) -> None:
-    """Members of one sandbox share its network, so that only one of them can listen on a port."""
+    """Refuse members that share a sandbox: only one of them can listen on a port."""
     allocation = member.allocation
     if allocation is None or not profile.ports or allocation.host == "process":
         return
@@ -233,8 +231,8 @@ def refuse_crowd(view: InstanceView, member: Member, profile: RuntimeProfile) ->
     ]
     crowd = [each.name or each.id for each in (member, *beside) if _stands_in(each, allocation.id)]
     if len(crowd) > 1:
-        detail = f"{', '.join(crowd)} stand in one allocation and would listen on the same ports"
-        raise OperationFailed("config_refused", f"{detail}; give each an allocation of its own")
+        detail = f"{', '.join(crowd)} are in one allocation and would listen on the same ports"
+        raise OperationFailed("config_refused", f"{detail}; give each its own allocation")
 
 
 def _stands_in(member: Member, allocation_id: str) -> bool:
@@ -242,5 +240,5 @@ def _stands_in(member: Member, allocation_id: str) -> bool:
 
 
 def _opened(member: Member, rendered: Rendered, task: Task) -> list[dict[str, Any]]:
-    """Where a member is reached, by the task that opened it."""
-    return [{**told, "member_id": member.id, "task_id": task.id} for told in rendered.endpoints]
+    """The endpoints of a member, with the task that opened them."""
+    return [{**each, "member_id": member.id, "task_id": task.id} for each in rendered.endpoints]

@@ -1,8 +1,8 @@
-"""What came of a member's tasks, in the platform's words: where it stands on its way up, and why it failed.
+"""The health of a member by its tasks: how far its start is, and why it failed.
 
-A start is observed in rounds: for some seconds its port is asked, and when it does not answer the program itself is
-looked at, so that one that has ended is told at once, with its exit code and its last lines, and not after the whole
-time that a slow one may take.
+A start is observed in rounds: the port is probed for some seconds, and if it does not answer, the program itself is
+inspected. So a program that has ended is reported at once, with its exit code and its last lines, and not after the
+whole start-up time of a slow one.
 """
 
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from mooring_adapter.instance_view import Member, Task
 from mooring_adapter.steps import Failure
 
 RUNNING: Final = frozenset({"running", "backing_off", "created", "initialized"})
-"""States of a container or a service in which it may still come up."""
+"""States of a container or a service that can still become ready."""
 
 AT_THE_START: Final[Mapping[str, str]] = {"not_found": "image_pull_failed", "capacity": "config_refused"}
-"""What some failures mean where something is fetched or started: the artifact is not there; it asks for too much."""
+"""The meaning of some failures at a fetch or a start: the artifact is missing, or it requests too much."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartProgress:
-    """How far a start has come: the round it is in, and whether it is up or has failed."""
+    """The progress of a start: its round, and whether it serves or has failed."""
 
     round: int
     is_up: bool = False
@@ -30,7 +30,7 @@ class StartProgress:
 
 
 def failure_of(task: Task, member: Member) -> Failure:
-    """Why a task failed, with what its program said last."""
+    """Why a task failed, with the last lines of its program."""
     found = failures.of_task(task, member)
     meaning = AT_THE_START.get(task.failure_code or "")
     if meaning is not None and task.type in ("container.launch", "artifact.fetch"):
@@ -39,7 +39,7 @@ def failure_of(task: Task, member: Member) -> Failure:
 
 
 def ended_because(inspected: Task, member: Member) -> Failure | None:
-    """Why the program does not run, by a look at it; None where it runs."""
+    """Why the program does not run, by an inspection; None if it runs."""
     if inspected.failed:
         return failures.of_task(inspected, member)
     result = inspected.result or {}
@@ -52,7 +52,7 @@ def ended_because(inspected: Task, member: Member) -> Failure | None:
 
 
 def start_progress(member: Member, probes: Mapping[int, Task], looks: Mapping[int, Task], rounds: int) -> StartProgress:
-    """How far a start has come, by its probes and looks, each with the number of its round."""
+    """The progress of a start, by its probes and inspections, each by the number of its round."""
     number = 1
     while (probe := probes.get(number)) is not None and probe.is_over:
         if probe.succeeded:
@@ -63,7 +63,7 @@ def start_progress(member: Member, probes: Mapping[int, Task], looks: Mapping[in
         if (failure := ended_because(look, member)) is not None:
             return StartProgress(number, failure=failure)
         if number >= rounds:
-            detail = f"it runs, and does not serve: {probe.failure_detail or 'no answer'}"
+            detail = f"it runs but does not serve: {probe.failure_detail or 'no answer'}"
             return StartProgress(number, failure=Failure("bootstrap_timeout", detail, _lines_of(look.result or {})))
         number += 1
     return StartProgress(number)

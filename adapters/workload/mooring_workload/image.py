@@ -1,8 +1,8 @@
-"""Images made of files, without any tool: tar, gzip and JSON, laid out as OCI says, the same bytes for the same files.
+"""Builds OCI images from files without any tool: tar, gzip and JSON, with reproducible bytes.
 
 The base is the Python that runs this program, with the libraries that it needs and nothing else: no shell, no package
-manager, no user but one. Packages are installed beside it from whatever index pip or uv knows on this machine, each
-by its hash.
+manager, only one user. Packages are installed beside it from the index that pip or uv uses on this machine, each by its
+hash.
 """
 
 import gzip
@@ -36,16 +36,16 @@ LIBRARY: Final = re.compile(r"(?:=> )?(/\S+) \(0x")
 ARCHITECTURES: Final[Mapping[str, str]] = {"x86_64": "amd64", "aarch64": "arm64"}
 BLOCK: Final = 1 << 20
 DATA: Final = ("share", "etc")
-"""What packages put below the prefix and not beside each other."""
+"""The directories that packages install below the prefix."""
 
 
 class BuildFailed(Exception):
-    """The image cannot be made; the message says why."""
+    """The image cannot be built; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """A file of an image: where it goes, and where it comes from."""
+    """A file of an image: its path, and its source."""
 
     name: str
     path: Path | None = None
@@ -56,34 +56,34 @@ class ImageFile:
 
 @dataclass(frozen=True, slots=True)
 class ImageLayout:
-    """An image in a directory, as OCI lays it out: blobs by digest, and an index that names the manifest."""
+    """An image as an OCI layout in a directory: blobs by digest, and an index that names the manifest."""
 
     directory: Path
 
     @property
     def digest(self) -> str:
-        """What the image is called by."""
+        """The digest of the image's manifest."""
         index = json.loads((self.directory / "index.json").read_bytes())
         return str(index["manifests"][0]["digest"])
 
     def blob(self, digest: str) -> Path:
-        """A blob's file."""
+        """The file of a blob."""
         return self.directory / "blobs" / "sha256" / digest.partition(":")[2]
 
     @property
     def manifest(self) -> bytes:
-        """The manifest, as it is."""
+        """The bytes of the manifest."""
         return self.blob(self.digest).read_bytes()
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The digests of everything that the manifest names."""
+        """The digests of all blobs that the manifest names."""
         plain = json.loads(self.manifest)
         return tuple(str(each["digest"]) for each in (*plain["layers"], plain["config"]))
 
 
 def write_image(directory: Path, layers: Sequence[Sequence[ImageFile]], about: Mapping[str, Any]) -> ImageLayout:
-    """An image of these layers in a new directory, whole or not at all."""
+    """Write an image with these layers into a new directory, completely or not at all."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(prefix=".making-", dir=directory.parent))
     try:
@@ -123,7 +123,7 @@ def _written(directory: Path, media_type: str, value: Mapping[str, Any]) -> dict
 
 
 class _Hashing(io.RawIOBase):
-    """Passes bytes on, and hashes them."""
+    """Forwards bytes and hashes them."""
 
     def __init__(self, beneath: Any) -> None:
         self.hash = hashlib.sha256()
@@ -139,7 +139,7 @@ class _Hashing(io.RawIOBase):
 
 
 def _layer(directory: Path, entries: Sequence[ImageFile]) -> tuple[str, int, str]:
-    """One layer's digest, its size, and the digest of what is packed in it."""
+    """Write one layer; returns its digest, its size, and the digest of its uncompressed content."""
     place = directory / "blobs" / "sha256" / "layer"
     with place.open("wb") as file:
         outer = _Hashing(file)
@@ -154,7 +154,7 @@ def _layer(directory: Path, entries: Sequence[ImageFile]) -> tuple[str, int, str
 
 
 def _with_parents(entries: Sequence[ImageFile]) -> Iterator[ImageFile]:
-    """In order, each directory before what is in it, nothing twice."""
+    """The files sorted, without duplicates, each directory before its content."""
     known: dict[str, ImageFile] = {}
     for entry in entries:
         for parent in reversed(Path(entry.name).parents):
@@ -180,7 +180,7 @@ def _add(tar: tarfile.TarFile, entry: ImageFile) -> None:
 
 
 def python_base() -> list[ImageFile]:
-    """The Python that runs this, as files of an image below /usr/local, with the libraries that it loads."""
+    """The files of the running Python below /usr/local, with the libraries that it loads."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     program = Path(sys.base_prefix, "bin", version).resolve()
     library = Path(os.__file__).resolve().parent
@@ -198,14 +198,14 @@ def python_base() -> list[ImageFile]:
 
 @contextmanager
 def installed(requirements: Path, installer: Sequence[str] = ()) -> Iterator[list[ImageFile]]:
-    """The packages of a file with hashes, installed from the index of this machine, as long as this lasts."""
+    """Install the packages of a requirements file with hashes, and yield their files."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     with tempfile.TemporaryDirectory() as directory:
         target = Path(directory, "packages")
         words = [*(installer or _installer()), "--target", str(target), "--requirement", str(requirements)]
         done = subprocess.run([*words, "--require-hashes", "--no-deps"], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise BuildFailed(f"the packages could not be installed: {done.stderr.strip()[-2_000:]}")
+            raise BuildFailed(f"cannot install the packages: {done.stderr.strip()[-2_000:]}")
         yield [
             *_tree(target, f"{PREFIX}/lib/{version}/site-packages", leave_out=frozenset({"bin", *DATA})),
             *(entry for part in DATA for entry in _tree(target / part, f"{PREFIX}/{part}")),
@@ -231,7 +231,7 @@ def _tree(root: Path, name: str, leave_out: frozenset[str] = frozenset()) -> Ite
 
 
 def _libraries(programs: Sequence[Path]) -> Iterator[ImageFile]:
-    """The shared libraries that programs load, at the very places where the loader looks for them."""
+    """The shared libraries that programs load, at the paths where the loader finds them."""
     if not programs:
         return
     said = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=False).stdout
@@ -243,7 +243,7 @@ def _libraries(programs: Sequence[Path]) -> Iterator[ImageFile]:
 
 def jupyter_image(directory: Path, requirements: Path, installer: Sequence[str] = ()) -> ImageLayout:
     """The image of `jupyter`: Python, and the packages of its requirements."""
-    # Named, since a Python of Debian's own looks for its packages elsewhere.
+    # Needed because Debian's own Python looks for packages elsewhere.
     packages = f"PYTHONPATH=/{PREFIX}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     environment = ["PATH=/usr/local/bin", "LANG=C.UTF-8", "HOME=/work", packages]
     about = {"User": USER, "Env": environment, "WorkingDir": "/work", "Cmd": ["/usr/local/bin/python3"]}

@@ -1,9 +1,9 @@
-"""The workload adapter's plans: what is done for each kind of operation, as data, from what is recorded.
+"""The workload adapter's plans: one pure generator of steps for each kind of operation.
 
-Every member runs the same profile, each in an owner of its own.
+Every member runs the same profile, each with its own owner on the node.
 
-**Drained** is a plain program when it has ended: nobody taught it to finish its work first, and nothing else can be
-observed of it. So a drain stops the program, within the grace of the manifest, and looks whether it is gone.
+A plain program is **drained** when it has ended: it cannot finish its work first, and nothing else can be observed. So
+a drain stops the program, within the grace period of the manifest, and checks that it has ended.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,7 @@ TO_ANOTHER_VERSION: Final = frozenset({"upgrade", "rollback"})
 
 
 def plan(view: InstanceView, operation: Operation) -> Plan:
-    """The steps of an operation, by its kind."""
+    """The steps of an operation."""
     manifest = view.manifest
     if operation.kind in TO_ANOTHER_VERSION and view.target_manifest is not None:
         manifest = view.target_manifest
@@ -35,11 +35,11 @@ def plan(view: InstanceView, operation: Operation) -> Plan:
 
 
 def _deploy(deployment: Deployment) -> Iterator[Step]:
-    """Deploy and add: all at once, and the end is told when each has come up or failed."""
+    """Deploy and add: all members in parallel; it ends when each serves or has failed."""
     members = deployment.view.concerned(deployment.operation)
     for member in members:
         if not failures.is_lost(member):
-            deployment.rendered(member)  # what cannot be run is told before anything is begun
+            deployment.rendered(member)  # fail before anything starts if a member cannot run
     yield from deployment.secrets()
     for member in members:
         if not failures.is_lost(member):
@@ -79,11 +79,11 @@ def _drain(deployment: Deployment) -> Iterator[Step]:
             raise OperationFailed("not_quiet", why, tuple(look.last_lines or ()))
         detail = {**member.adapter_detail, QUIET: f"its program has ended ({state})"}
         yield ReportMember(step=f"drained/{member.id}", member_id=member.id, status="drained", detail=detail)
-    yield Finish(evidence={"quiet_by": "the program was stopped, and was seen to have ended"})
+    yield Finish(evidence={"quiet_by": "the program was stopped and observed to have ended"})
 
 
-def _let_go(deployment: Deployment) -> Iterator[Step]:
-    """The graceful half of a removal or of the end of the whole; the rest is the platform's."""
+def _stop_members(deployment: Deployment) -> Iterator[Step]:
+    """The graceful part of a removal or a decommission; the platform does the rest."""
     members = deployment.view.concerned(deployment.operation)
     if deployment.operation.kind == "remove":
         yield from deployment.endpoints(*members)
@@ -93,7 +93,7 @@ def _let_go(deployment: Deployment) -> Iterator[Step]:
 
 
 def _replace(deployment: Deployment) -> Iterator[Step]:
-    """The new one first where there is room for both, else the old one gives way first."""
+    """With a surge the new member starts first, otherwise the old one stops first."""
     concerned = deployment.view.concerned(deployment.operation)
     new = [each for each in concerned if each.replaces_id is not None]
     old = [each for each in concerned if each.replaces_id is None]
@@ -118,17 +118,16 @@ def _replace(deployment: Deployment) -> Iterator[Step]:
 
 
 def _change_version(deployment: Deployment) -> Iterator[Step]:
-    """Upgrade and rollback: each member gives way to itself at the other version, one after the other unless the
-    strategy is `in_place`."""
+    """Upgrade and rollback: restart each member with the other version, one by one unless `in_place`."""
     profile = deployment.profile
     if profile.upgrade_strategy == "none" and deployment.operation.kind == "upgrade":
-        raise OperationFailed("config_refused", f"{profile.app} {profile.version} says that nothing is upgraded to it")
+        raise OperationFailed("config_refused", f"{profile.app} {profile.version} does not support upgrades to it")
     yield from deployment.secrets()
     for member in deployment.members:
         is_there = member.version == profile.version and member.stands
         if is_there and f"busy/{member.id}" not in {each.name for each in deployment.operation.steps}:
-            continue  # an earlier operation brought it there
-        yield from deployment.anew(member, f"it changes to version {profile.version}")
+            continue  # an earlier operation did this
+        yield from deployment.rebuild(member, f"it changes to version {profile.version}")
         if profile.upgrade_strategy != "in_place":
             yield Barrier(step=f"changed/{member.id}")
             deployment.refuse_failed()
@@ -141,7 +140,7 @@ def _change_version(deployment: Deployment) -> Iterator[Step]:
 def _restart(deployment: Deployment) -> Iterator[Step]:
     for member in deployment.members:
         rendered = deployment.rendered(member)
-        because = "it is started anew"
+        because = "it is being restarted"
         yield ReportMember(step=f"busy/{member.id}", member_id=member.id, status="degraded", health_detail=because)
         for work in rendered.restart:
             yield deployment.run(work, member)
@@ -160,11 +159,9 @@ def _restart(deployment: Deployment) -> Iterator[Step]:
 
 
 def _repair(deployment: Deployment) -> Iterator[Step]:
-    """Repair and reconcile: look at each member, leave alone what serves, and start anew what does not."""
+    """Repair and reconcile: check each member, and restart those that do not serve."""
     if deployment.operation.request.get("scope") == "control_plane":
-        raise OperationFailed(
-            "config_refused", "there is no control plane apart from the members; repair whole_runtime"
-        )
+        raise OperationFailed("config_refused", "there is no separate control plane; use the scope whole_runtime")
     wanted = deployment.operation.request.get("member_id")
     members = [each for each in deployment.members if wanted in (None, each.id)]
     yield from deployment.secrets()
@@ -175,8 +172,8 @@ def _repair(deployment: Deployment) -> Iterator[Step]:
         if seen is None:
             continue
         serves = seen.succeeded if rendered.look is not None else ended_because(seen, member) is None
-        if not serves or member.status in ("failed", "joining") or f"busy/{member.id}" in _told(deployment):
-            yield from deployment.anew(member, "it is started anew")
+        if not serves or member.status in ("failed", "joining") or f"busy/{member.id}" in _recorded_steps(deployment):
+            yield from deployment.rebuild(member, "it is being restarted")
         elif member.status == "degraded" or member.health != "healthy":
             yield deployment.ready(member, rendered)
     yield Barrier(step="gather")
@@ -185,8 +182,8 @@ def _repair(deployment: Deployment) -> Iterator[Step]:
     yield Finish(evidence={"looked_at": [each.id for each in members]})
 
 
-def _told(deployment: Deployment) -> frozenset[str]:
-    """The steps that were told already: what was begun is gone on with, however the member looks meanwhile."""
+def _recorded_steps(deployment: Deployment) -> frozenset[str]:
+    """The recorded steps: a restart that was begun continues, whatever the member's state is meanwhile."""
     return frozenset(each.name for each in deployment.operation.steps)
 
 
@@ -195,12 +192,12 @@ PLANS: Final[Mapping[str, Kind]] = {
     "deploy": _deploy,
     "add": _deploy,
     "drain": _drain,
-    "remove": _let_go,
+    "remove": _stop_members,
     "replace": _replace,
     "upgrade": _change_version,
     "rollback": _change_version,
     "restart": _restart,
     "repair": _repair,
     "reconcile": _repair,
-    "decommission": _let_go,
+    "decommission": _stop_members,
 }

@@ -1,7 +1,7 @@
-"""The part of a manifest that says how members are started and observed, read into typed values.
+"""A manifest's runtime profile, read into typed values: how members are started and observed.
 
-The platform has checked the manifest against its schema before anybody sees it here, so that reading has nothing to
-refuse but what this adapter cannot do; that is said by `render`.
+The platform has validated the manifest against its schema, so reading refuses nothing; `render` refuses what this
+adapter cannot do.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 GRACE_SECONDS: Final = 60
 STARTUP_SECONDS: Final = 300
-"""How long a start may take where the manifest has no startup probe."""
+"""How long a start may take if the manifest has no startup probe."""
 
 Plain = Mapping[str, Any]
 
@@ -23,13 +23,11 @@ class Variable:
     value: str | None = None
     from_config: str | None = None
     from_secret: str | None = None
-    hidden: bool = False  # the launcher's field is `writeOnly`: it stands in no task
+    hidden: bool = False  # the launcher's field is `writeOnly`: it appears in no task
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """Where the program listens."""
-
     name: str
     port: int
     protocol: str = "tcp"
@@ -37,7 +35,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """How the program is observed."""
+    """How the program is probed."""
 
     kind: str
     port: str | None = None
@@ -51,7 +49,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A directory that the program sees: empty at first, or with one artifact in it."""
+    """A directory of the program: initially empty, or with one artifact."""
 
     name: str
     path: str
@@ -62,7 +60,7 @@ class Volume:
 
     @property
     def file(self) -> str:
-        """Where the artifact of the volume is found: it is named by its role."""
+        """The path of the volume's artifact, which is named by its role."""
         return f"{self.path.rstrip('/')}/{self.artifact}"
 
 
@@ -79,7 +77,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one member may use at the most."""
+    """The limits of one member."""
 
     cpu_millicores: int | None = None
     memory_bytes: int | None = None
@@ -89,7 +87,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeProfile:
-    """How the members of one version are started, observed and ended."""
+    """How the members of one version are started, observed and stopped."""
 
     app: str
     version: str
@@ -108,7 +106,7 @@ class RuntimeProfile:
 
     @property
     def startup_seconds(self) -> int:
-        """How long a start may take before it has failed."""
+        """How long a start may take."""
         probe = self.probes.get("startup")
         if probe is None:
             return STARTUP_SECONDS
@@ -121,7 +119,7 @@ class RuntimeProfile:
 
 
 def read_profile(manifest: Plain) -> RuntimeProfile:
-    """What a manifest says of its members."""
+    """Read the profile of a manifest."""
     plain = manifest.get("runtime_profile") or {}
     lifecycle = manifest.get("lifecycle") or {}
     return RuntimeProfile(
@@ -149,7 +147,7 @@ def _environment(variables: Iterable[Plain], schema: Plain) -> tuple[Variable, .
 
 
 def _defaults(schema: Plain) -> dict[str, Any]:
-    """What counts where the launcher filled nothing in."""
+    """The defaults of the configuration."""
     return {name: each["default"] for name, each in schema.get("properties", {}).items() if "default" in each}
 
 
@@ -159,5 +157,5 @@ def _probe(plain: Plain) -> Probe:
 
 
 def _read(kind: Any, plain: Plain) -> Any:
-    """The fields that are known here; a manifest says more than an adapter needs."""
+    """Read the known fields; a manifest has more than an adapter needs."""
     return kind(**{name: plain[name] for name in kind.__slots__ if name in plain})

@@ -1,13 +1,12 @@
-"""A profile becomes tasks for one member: pure, the same for the same input, so that a repetition names the same tasks.
+"""Renders a profile as tasks for one member: a pure function, so that a repetition names the same tasks.
 
-Two ways of running. A **container**, where the profile has an image and the host can run one. A **service** (a
-supervised process), where the program is an artifact that a volume holds and the command names: that needs no image,
-so it runs on a host without isolation as well. What can be run in neither way is refused with `config_refused`, before
-anything is started.
+A member runs as a **container** if the profile has an image and the host can run containers, or as a **service** (a
+supervised process) if its command names an artifact in a volume: that needs no image, so it also runs on a host without
+isolation. If neither is possible, the member is refused with `config_refused` before anything starts.
 
-A host without isolation shares the machine's ports, so that two members would want the same one. There a port of the
-member's own is chosen, from its id; a program learns each of its ports from `MOORING_PORT_<NAME>`, on every host. The
-words of a command that name a volume's path are made relative there: the sandbox's root is a directory of the machine.
+On a host without isolation all members share the machine's ports, so each member gets ports derived from its id. On
+every host a program reads its ports from `MOORING_PORT_<NAME>`. Without isolation the sandbox's root is a directory of
+the machine, so words of the command that name a volume's path are made relative.
 """
 
 import hashlib
@@ -19,32 +18,32 @@ from typing import Any, Final
 from mooring_workload.profile import Endpoint, Port, Probe, RuntimeProfile, Variable, Volume
 
 NAME: Final = "app"
-"""What the container or service is called within its owner, the member."""
+"""The name of the container or service within its owner, the member."""
 
 ACCESS: Final = "access"
-"""Secrets whose names begin so open the app: whoever may connect may have them shown."""
+"""The prefix of secrets that open the app: everyone who may connect can see them."""
 
 PROBE_SECONDS: Final = 10
-"""How long one probing task holds its member's other tasks up."""
+"""How long one probing task blocks its member's other tasks."""
 PROBE_INTERVAL_SECONDS: Final = 0.5
 PORTS_FROM: Final = 20_000
 PORTS: Final = 12_000
 CARRIED_BYTES_MAX: Final = 128 * 1024
-"""What a task carries itself, to whatever host; a larger program says so by `size_bytes`, and its node fetches it."""
+"""Artifacts up to this size are part of the task; a node fetches larger ones, which declare `size_bytes`."""
 SHARED_MEMORY: Final = "/dev/shm"
 GRACE_SECONDS_MAX: Final = 3_600
 RESTARTS_MAX: Final = 5
 
 
 class NotRenderable(Exception):
-    """The profile cannot be run here; the message says why and what would do."""
+    """The profile cannot run here; the message says why, and what would work."""
 
     code: Final = "config_refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a member stands: what the rendering has to know of it."""
+    """What the rendering depends on: the member, its host, and whether that runs containers."""
 
     member_id: str
     host: str
@@ -52,13 +51,13 @@ class Placement:
 
     @property
     def shares_ports(self) -> bool:
-        """Whether the machine's ports are everybody's."""
+        """Whether all members share the machine's ports."""
         return self.host == "process"
 
 
 @dataclass(frozen=True, slots=True)
 class TaskTemplate:
-    """One task as data: the last part of its step's name, its type, its arguments and the secrets it is granted."""
+    """One task as data: the first part of its step's name, its type, its arguments and its granted secrets."""
 
     name: str
     type: str
@@ -68,16 +67,16 @@ class TaskTemplate:
 
 @dataclass(frozen=True, slots=True)
 class SecretNeed:
-    """A secret that has to exist before the program is started."""
+    """A secret that has to exist before the program starts."""
 
     name: str
     purpose: str
-    value: str | None = field(default=None, repr=False)  # none: the platform makes one
+    value: str | None = field(default=None, repr=False)  # None: the platform generates it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """All that is done for one member."""
+    """All tasks of one member."""
 
     runs_as: str  # container | service
     secrets: tuple[SecretNeed, ...]
@@ -95,15 +94,15 @@ class Rendered:
 
     @property
     def unprobed(self) -> bool:
-        """Whether nobody observes that it takes work: it counts as ready when it runs."""
+        """Whether it has no probe, so that it counts as ready when it runs."""
         return self.probe is None
 
 
 def render(profile: RuntimeProfile, config: Mapping[str, Any], place: Placement) -> Rendered:
-    """The tasks of one member; NotRenderable where it cannot be run there."""
+    """The tasks of one member; raises `NotRenderable` if it cannot run there."""
     runs_as = _runs_as(profile, place)
     ports = {each.name: _port(each, place) for each in profile.ports}
-    plan = _Plan(profile, place, runs_as, ports)
+    plan = _MemberRenderer(profile, place, runs_as, ports)
     start = plan.container(config) if runs_as == "container" else plan.service(config)
     first = profile.probes.get("startup") or profile.probes.get("readiness")
     steady = profile.probes.get("readiness") or profile.probes.get("liveness") or first
@@ -134,7 +133,7 @@ def _runs_as(profile: RuntimeProfile, place: Placement) -> str:
         return "service"
     host = f'host "{place.host}"' if place.has_containers else f'host "{place.host}" without podman'
     raise NotRenderable(
-        f"{profile.app} {profile.version} needs an image, and {host} starts no containers; "
+        f"{profile.app} {profile.version} needs an image, but {host} runs no containers; "
         "launch it into an allocation on a node whose host is namespace and has podman"
     )
 
@@ -144,7 +143,7 @@ def _is_below(word: str, path: str) -> bool:
 
 
 def _port(port: Port, place: Placement) -> int:
-    """The number inside of the sandbox; on a machine whose ports are shared, one that hardly anybody else takes."""
+    """The port in the sandbox; on a machine with shared ports, a number that others are unlikely to use."""
     if not place.shares_ports:
         return port.port
     seed = hashlib.sha256(f"{place.member_id}/{port.name}".encode()).digest()
@@ -152,25 +151,25 @@ def _port(port: Port, place: Placement) -> int:
 
 
 def purpose_of(secret: str) -> str:
-    """What a secret of this name is for."""
+    """The purpose of a secret, by its name."""
     return "app_access" if secret.startswith(ACCESS) else "member_secret"
 
 
 def secret_needs(profile: RuntimeProfile, config: Mapping[str, Any]) -> tuple[SecretNeed, ...]:
-    """The secrets of the environment: those that the platform makes, and those that the launcher filled in."""
+    """The secrets of the environment: those that the platform generates, and those of the launcher."""
     made = [SecretNeed(each, purpose_of(each)) for each in profile.secrets]
     given = {kept_as(each): _value(each, config) for each in profile.environment if each.hidden}
     return (*made, *(SecretNeed(name, "member_secret", value) for name, value in given.items() if value))
 
 
 def kept_as(variable: Variable) -> str:
-    """The name of the secret in which a field of the launcher's is kept."""
+    """The name of the secret that stores a field of the launcher."""
     return f"config-{hashlib.sha256(str(variable.from_config).encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """The rendering of one member."""
+class _MemberRenderer:
+    """Renders the tasks of one member."""
 
     profile: RuntimeProfile
     place: Placement
@@ -178,7 +177,7 @@ class _Plan:
     ports: Mapping[str, int]
 
     def container(self, config: Mapping[str, Any]) -> TaskTemplate:
-        """The start of a container."""
+        """Start a container."""
         profile = self.profile
         wanted: dict[str, Any] = {
             "name": NAME,
@@ -197,7 +196,7 @@ class _Plan:
         )
 
     def service(self, config: Mapping[str, Any]) -> TaskTemplate:
-        """The start of a supervised process."""
+        """Start a supervised process."""
         wanted = {
             "name": NAME,
             "argv": [self._word(each) for each in self.profile.command],
@@ -209,7 +208,7 @@ class _Plan:
         return TaskTemplate("start", "service.start", wanted, self._grants(config))
 
     def prepared(self) -> Iterator[TaskTemplate]:
-        """What has to lie ready before the start."""
+        """Prepare volumes before the start."""
         directories = []
         for volume in self.profile.volumes:
             if volume.kind == "artifact":
@@ -231,7 +230,7 @@ class _Plan:
         return TaskTemplate(name, "artifact.fetch", wanted)
 
     def stop(self) -> TaskTemplate:
-        """The end of the program, after which nobody is served any more."""
+        """Stop the program."""
         grace = min(self.profile.grace_seconds, GRACE_SECONDS_MAX)
         if self.runs_as == "container":
             wanted = {"name": NAME, "action": "stop", "grace_seconds": grace}
@@ -239,20 +238,20 @@ class _Plan:
         return TaskTemplate("stop", "service.stop", {"name": NAME, "kill": "owner", "grace_seconds": grace})
 
     def restart(self, start: TaskTemplate) -> tuple[TaskTemplate, ...]:
-        """An end and a new beginning of the same program."""
+        """Restart the same program."""
         if self.runs_as == "container":
             wanted = {"name": NAME, "action": "restart", "grace_seconds": min(self.profile.grace_seconds, 60)}
             return (TaskTemplate("restart", "container.control", wanted),)
         return (self.stop(), start)
 
     def inspect(self) -> TaskTemplate:
-        """How the program stands."""
+        """Inspect the program."""
         if self.runs_as == "container":
             return TaskTemplate("inspect", "container.control", {"name": NAME, "action": "inspect"})
         return TaskTemplate("inspect", "service.inspect", {"name": NAME})
 
     def probe(self, probe: Probe, name: str, *, many: bool) -> TaskTemplate:
-        """Asking whether it serves: for some seconds, or once."""
+        """Probe whether it serves: for some seconds, or once."""
         timing: dict[str, Any] = {"timeout_seconds": probe.timeout_seconds}
         if many:
             attempts = int(PROBE_SECONDS / PROBE_INTERVAL_SECONDS)
@@ -263,7 +262,7 @@ class _Plan:
             }
         if probe.kind == "exec":
             if self.runs_as == "container":
-                raise NotRenderable("an exec probe runs beside a container and not in it; use an http or a tcp probe")
+                raise NotRenderable("an exec probe does not run inside a container; use an http or a tcp probe")
             return TaskTemplate(name, "probe.exec", {"argv": [self._word(each) for each in probe.command], **timing})
         asked = {"port": self.ports[probe.port or ""], **timing}
         if probe.kind == "http":
@@ -271,18 +270,18 @@ class _Plan:
         return TaskTemplate(name, f"probe.{probe.kind}", asked)
 
     def endpoint_reports(self) -> Iterator[Mapping[str, Any]]:
-        """What is told of where the member is reached; its task is told by whoever knows it."""
+        """The endpoints of the member, without their task, which the plan adds."""
         for each in self.profile.endpoints:
-            told = {"name": each.name, "protocol": each.protocol, "path": each.path, "title": each.title}
+            endpoint = {"name": each.name, "protocol": each.protocol, "path": each.path, "title": each.title}
             port = {} if each.port is None else {"port": self.ports[each.port]}
-            yield {**{key: value for key, value in told.items() if value is not None}, **port}
+            yield {**{key: value for key, value in endpoint.items() if value is not None}, **port}
 
     def _endpoint(self) -> dict[str, Any]:
-        """The endpoint that the start declares: a task has one."""
+        """The endpoint that the start task declares: a task has at most one."""
         reached = [each for each in self.profile.endpoints if each.port is not None]
         if len({each.port for each in reached}) > 1:
             names = ", ".join(each.name for each in reached)
-            raise NotRenderable(f"a member is reached at one port, and the endpoints {names} name several")
+            raise NotRenderable(f"a member can have only one endpoint port, but the endpoints {names} use several")
         if not reached:
             return {}
         first = reached[0]
@@ -315,7 +314,7 @@ class _Plan:
         return {name: value for name, value in bounds.items() if value is not None}
 
     def _word(self, word: str) -> str:
-        """A word of a command as the host understands it."""
+        """A word of a command, with the path that is valid on the host."""
         if self.place.host == "process" and any(_is_below(word, each.path) for each in self.profile.volumes):
             return f".{word}"
         return word
@@ -327,12 +326,12 @@ def _mount(volume: Volume) -> dict[str, Any]:
 
 
 def _spoken(endpoint: Endpoint) -> str:
-    """What the relay carries: HTTP as it is, and everything else as bytes."""
+    """The protocol for the relay: HTTP, or bytes for everything else."""
     return "http" if endpoint.protocol == "http" else "tcp"
 
 
 def _value(variable: Variable, config: Mapping[str, Any]) -> str | None:
-    """The text of a variable; none where the launcher filled nothing in."""
+    """The text of a variable; None if the launcher gave no value."""
     if variable.from_config is None:
         return variable.value
     value = config.get(variable.from_config)

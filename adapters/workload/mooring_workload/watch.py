@@ -1,7 +1,7 @@
-"""What is seen of a running instance: each member is looked at once in a while, and what was seen is told.
+"""Observes a running instance: each member is probed every `WATCH_SECONDS`.
 
-A look asks the program where it is asked whether it takes work; when it does not answer, the program itself is looked
-at, for its state, its restarts and its last lines. Between two looks of a member lies `WATCH_SECONDS`.
+A look probes whether the program takes work. If it does not answer, the program itself is inspected, for its state, its
+restarts and its last lines.
 """
 
 from dataclasses import fields
@@ -17,13 +17,13 @@ from mooring_workload.profile import RuntimeProfile, read_profile
 from mooring_workload.render import NotRenderable, Rendered, render
 
 WATCH_SECONDS: Final = 60.0
-LINES_TOLD: Final = 5
+LINES_SHOWN: Final = 5
 LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 _LOOKS: Final = any(each.name == "looks" for each in fields(Observation))
 
 
 def watch(view: InstanceView) -> Observation:
-    """What the newest looks found, and the looks that are due; while somebody is at work, his steps say more."""
+    """The results of the newest looks, and the looks that are due; nothing while an operation is in progress."""
     if view.operations:
         return Observation()
     profile = read_profile(view.manifest)
@@ -46,7 +46,7 @@ def watch(view: InstanceView) -> Observation:
 
 
 def _of_version(view: InstanceView, member: Member, profile: RuntimeProfile) -> RuntimeProfile:
-    """The profile that the member runs: after an upgrade that failed half-way that may be the target's."""
+    """The profile that the member runs: after a partly failed upgrade it may be the target's."""
     target = view.target_manifest
     if member.version != profile.version and target is not None and target.get("version") == member.version:
         return read_profile(target)
@@ -54,7 +54,7 @@ def _of_version(view: InstanceView, member: Member, profile: RuntimeProfile) -> 
 
 
 def _looks(view: InstanceView, member: Member) -> list[Task]:
-    """The looks at a member since it came up last, the newest first: they belong to no operation."""
+    """The looks at a member since it became ready, the newest first."""
     since = str(member.adapter_detail.get("since", ""))
     found = [
         each
@@ -69,9 +69,9 @@ def _looks(view: InstanceView, member: Member) -> list[Task]:
 
 
 def _seen(member: Member, looks: list[Task]) -> MemberObservation | None:
-    """What the newest look that is over says; of a program that a drain has stopped that is known without one."""
+    """The observation by the newest completed look; a program that a drain has stopped needs none."""
     if QUIET in member.adapter_detail:
-        why = "a drain has stopped its program; reconcile or repair starts it anew"
+        why = "a drain has stopped its program; reconcile or repair starts it again"
         return MemberObservation(member_id=member.id, status="degraded", health="degraded", health_detail=why)
     look = next((each for each in looks if each.is_over), None)
     if look is None:
@@ -86,10 +86,10 @@ def _seen(member: Member, looks: list[Task]) -> MemberObservation | None:
     observed: dict[str, Any] = {name: result[name] for name in ("state", "restarts") if name in result}
     detail: dict[str, Any] = {**member.adapter_detail, **observed}
     if failure is None:
-        # It runs: whether it serves is for the next probe to say, unless nobody asks.
+        # It runs; the next probe shows whether it serves.
         return MemberObservation(member_id=member.id, detail=detail)
-    said = " | ".join(failure.last_lines[-LINES_TOLD:])
-    why = f"{failure.detail}; repair starts it anew" + (f"; its last lines: {said}" if said else "")
+    lines = " | ".join(failure.last_lines[-LINES_SHOWN:])
+    why = f"{failure.detail}; repair starts it again" + (f"; its last lines: {lines}" if lines else "")
     return MemberObservation(
         member_id=member.id, status="degraded", health="degraded", health_detail=why[:1_000], detail=detail
     )
@@ -97,7 +97,7 @@ def _seen(member: Member, looks: list[Task]) -> MemberObservation | None:
 
 def _due(view: InstanceView, member: Member, rendered: Rendered, looks: list[Task]) -> RunTask | None:
     if view.now is None or any(not each.is_over for each in looks):
-        return None  # one look at a time is enough
+        return None  # one look at a time
     period = int(view.now.timestamp() // WATCH_SECONDS)
     newest = looks[0] if looks else None
     probe = rendered.look or rendered.inspect
@@ -114,10 +114,10 @@ def _look(step: str, member: Member, type_: str, arguments: Any) -> RunTask:
 
 
 def _health(view: InstanceView, seen: list[MemberObservation]) -> str | None:
-    """Of the whole: that of its worst member, where all were looked at."""
-    told = {each.member_id: each.health for each in seen if each.health is not None}
+    """The health of the whole: that of its worst member, if all are known."""
+    known = {each.member_id: each.health for each in seen if each.health is not None}
     standing = [each for each in view.members if each.stands]
-    if not standing or not told:
+    if not standing or not known:
         return None
-    worst = [told.get(each.id, each.health) for each in standing]
+    worst = [known.get(each.id, each.health) for each in standing]
     return "degraded" if "degraded" in worst else "healthy" if all(each == "healthy" for each in worst) else None

@@ -1,7 +1,7 @@
-"""A platform in memory for tests of plans: it keeps what is reported, and tasks end as a test says.
+"""Drives plans in tests: it records what is reported, and tasks end as a test wants.
 
-It knows no rule of the real one; those are the conformance suite's. Here it is asked which steps a plan takes, and
-what it makes of what came of them.
+It does not check the platform's rules; the conformance suite does. It shows which steps a plan takes, and how it reacts
+to their results.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,13 @@ Node = Callable[[str, RunTask], Outcome]
 
 
 def well(step: str, task: RunTask) -> Outcome:
-    """A node on which everything goes well."""
+    """A node on which every task succeeds."""
     state = "exited" if "stop" in step or (step.startswith("inspect") and "drain" in step) else "running"
     return {"status": "succeeded", "result": {"state": state}}
 
 
 def member(number: int, *, host: str = "namespace", status: str = "requested", **more: Any) -> Member:
-    """A member in an allocation of its own."""
+    """A member in its own allocation."""
     facts = {"architecture": "x86_64", **({"podman": "4.3.1"} if host == "namespace" else {})}
     place = Allocation(id=f"alc_{number}", host=host, facts=facts, node_id=f"nod_{number}")
     fields: dict[str, Any] = {"component_key": "web", "name": f"web-{number}", "ordinal": number, "version": "1.0.0"}
@@ -36,7 +36,7 @@ def member(number: int, *, host: str = "namespace", status: str = "requested", *
 
 
 class PlanDriver:
-    """One instance, one operation, and what has been told so far."""
+    """One instance, one operation, and everything reported so far."""
 
     def __init__(self, kind: str, members: list[Member], app: str = "hello", **more: Any) -> None:
         self.manifest = more.pop("manifest", None) or manifest_of(app)
@@ -48,7 +48,7 @@ class PlanDriver:
         self.operation = Operation(**fields)
         self.tasks: dict[str, Task] = {}
         self.arguments: dict[str, RunTask] = {}
-        self.told: list[dict[str, Any]] = []
+        self.reported: list[dict[str, Any]] = []
         self.endpoints: list[dict[str, Any]] = endpoints
         self.secrets: dict[str, str] = {}
         self.finished: Any = None
@@ -67,7 +67,7 @@ class PlanDriver:
         )
 
     def run(self, node: Node = well, crash: tuple[int, str] | None = None) -> "PlanDriver":
-        """Until the operation is finished, or nothing is due; in one round all but one part may be lost."""
+        """Run until the operation is finished or nothing is due; `crash` loses part of one round."""
         for number in range(ROUNDS_MAX):
             view = self.view
             found = next_actions(plan(view, self.operation), view, self.operation)
@@ -86,7 +86,7 @@ class PlanDriver:
         return self
 
     def take(self, found: NextActions) -> None:
-        """Keep what is reported, and make what is asked for."""
+        """Record what is reported, and create the tasks."""
         recorded = {each.name: each for each in self.operation.steps}
         for each in found.steps.values():
             recorded[each["name"]] = StepRecord(name=each["name"], status=each["status"])
@@ -94,13 +94,13 @@ class PlanDriver:
             self.secrets[secret.name] = secret.purpose
             recorded[secret.step] = StepRecord(name=secret.step, status="done")
         self.operation = msgspec.structs.replace(self.operation, status="running", steps=list(recorded.values()))
-        for told in found.members.values():
-            self.told.append(told)
-            known = self.members[told["id"]]
-            changes: dict[str, Any] = {name: told[name] for name in ("status", "health", "version") if name in told}
-            if "failure" in told:
-                changes["failure_code"] = told["failure"]["code"]
-            self.members[told["id"]] = msgspec.structs.replace(known, **changes)
+        for report in found.members.values():
+            self.reported.append(report)
+            known = self.members[report["id"]]
+            changes: dict[str, Any] = {name: report[name] for name in ("status", "health", "version") if name in report}
+            if "failure" in report:
+                changes["failure_code"] = report["failure"]["code"]
+            self.members[report["id"]] = msgspec.structs.replace(known, **changes)
         self.endpoints = found.instance.get("endpoints", self.endpoints)
         for wanted in found.tasks:
             self.arguments[wanted.name] = wanted.task
@@ -116,5 +116,5 @@ class PlanDriver:
 
     @property
     def steps(self) -> list[str]:
-        """The tasks that were made, in order."""
+        """The created tasks, in order."""
         return list(self.tasks)

@@ -1,4 +1,4 @@
-"""The real cloud-init, as an oracle: Debian's packages, unpacked below `.tools` and never installed.
+"""The real cloud-init as an oracle: Debian's packages, unpacked below `.tools` and never installed.
 
 apt fetches them and checks what it fetched, as always; nothing of the machine is changed. They run with the Python that
 they were built for. Where they cannot be had (another distribution, no network), the tests that need them are skipped.
@@ -42,7 +42,7 @@ START: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from cloudinit.
 
 
 def schema_findings(document: Path) -> str | None:
-    """What `cloud-init schema --config-file` has against a document; None where it has nothing."""
+    """The complaint of `cloud-init schema --config-file` about a document; None if there is none."""
     packages = _unpacked() / "usr" / "lib" / "python3" / "dist-packages"
     words = [PYTHON, "-I", "-c", START, str(packages), "schema", "--config-file", str(document)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
@@ -90,7 +90,7 @@ def _apt(options: dict[str, str]) -> list[str]:
 
 
 def _run(command: list[str], directory: Path) -> str | None:
-    """Why a command failed; None where it did not."""
+    """Why a command failed; None if it succeeded."""
     try:
         done = subprocess.run(
             command,

@@ -1,4 +1,4 @@
-"""Images made of files: the same bytes for the same files, and a layout that says what is in it."""
+"""Images built from files: reproducible bytes, and a valid OCI layout."""
 
 import gzip
 import hashlib
@@ -46,7 +46,7 @@ def test_packages_that_cannot_be_installed_say_why(tmp_path: Path) -> None:
     requirements = tmp_path / "requirements.txt"
     requirements.write_text("nothing==1.0\n")
     with (
-        pytest.raises(BuildFailed, match="could not be installed: no such index"),
+        pytest.raises(BuildFailed, match="cannot install the packages: no such index"),
         installed(requirements, ["sh", "-c", "echo no such index >&2; exit 1"]),
     ):
         pass

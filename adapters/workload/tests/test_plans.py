@@ -22,7 +22,7 @@ def failing(prefix: str, **failure: Any) -> Any:
 
 
 def statuses(stage: PlanDriver, member_id: str) -> list[str]:
-    return [each["status"] for each in stage.told if each["id"] == member_id and "status" in each]
+    return [each["status"] for each in stage.reported if each["id"] == member_id and "status" in each]
 
 
 @pytest.mark.parametrize("host", ["namespace", "process"])
@@ -41,7 +41,7 @@ def test_a_secret_is_made_before_the_program_that_needs_it() -> None:
     assert stage.secrets == {"access-token": "app_access"}
 
 
-def test_an_image_that_cannot_be_pulled_is_told_as_that() -> None:
+def test_an_image_that_cannot_be_pulled_is_reported_as_that() -> None:
     node = failing("start/", failure_code="image_pull_failed", failure_detail="no route", last_lines=["dial: no route"])
     stage = PlanDriver("deploy", [member(0)], app="jupyter").run(node)
     failure = stage.finished.failure
@@ -53,7 +53,7 @@ def test_an_image_that_cannot_be_pulled_is_told_as_that() -> None:
     assert statuses(stage, "mem_0") == ["joining", "failed"]
 
 
-def test_a_program_that_ends_at_once_is_told_with_its_exit_code_and_last_lines_after_one_round() -> None:
+def test_a_program_that_ends_at_once_is_reported_with_its_exit_code_and_last_lines_after_one_round() -> None:
     def node(step: str, task: RunTask) -> Outcome:
         if step.startswith("inspect/"):
             result = {"state": "exited", "exit_code": 3, "last_lines": ["no such module"]}
@@ -87,7 +87,7 @@ def test_what_a_restarted_node_cut_off_is_done_again() -> None:
     assert stage.endpoints[0]["task_id"] == stage.tasks["start/mem_0/2"].id
 
 
-def test_what_cannot_run_there_is_told_before_anything_is_begun() -> None:
+def test_what_cannot_run_there_is_reported_before_anything_is_begun() -> None:
     stage = PlanDriver("deploy", [member(0, host="process")], app="jupyter").run()
     assert (stage.finished.outcome, stage.finished.failure.code) == ("failed", "config_refused")
     assert 'host "process"' in stage.finished.failure.detail
@@ -187,7 +187,7 @@ def test_an_upgrade_that_fails_half_way_says_which_member_is_new_and_goes_no_fur
     assert "start/mem_0" not in again.steps, "what is there already is left alone"
 
 
-def test_restart_starts_the_same_program_anew() -> None:
+def test_restart_starts_the_same_program_again() -> None:
     container = PlanDriver("restart", [member(0, status="ready")], app="jupyter").run()
     assert container.steps == ["restart/mem_0", "probe/1/mem_0"]
     service = PlanDriver("restart", [member(0, status="ready")]).run()
@@ -197,7 +197,7 @@ def test_restart_starts_the_same_program_anew() -> None:
 
 
 @pytest.mark.parametrize("kind", ["repair", "reconcile"])
-def test_repair_leaves_alone_what_serves_and_starts_anew_what_does_not(kind: str) -> None:
+def test_repair_restarts_only_members_that_do_not_serve(kind: str) -> None:
     members = [member(0, status="ready", health="healthy"), member(1, status="failed", failure_code="runtime_error")]
     stage = PlanDriver(kind, members).run(failing("examine/mem_1", failure_code="probe_failed"))
     assert stage.finished.outcome == "succeeded"
@@ -224,7 +224,7 @@ def quiet(step: str, task: RunTask) -> Outcome:
 
 @pytest.mark.parametrize("part", ["report", "tasks"])
 @pytest.mark.parametrize("kind", sorted(PLANS))
-def test_whoever_goes_on_after_a_crash_in_any_round_comes_to_the_same_end(kind: str, part: str) -> None:
+def test_a_crash_in_any_round_leads_to_the_same_end(kind: str, part: str) -> None:
     whole = begun(kind).run(quiet)
     assert whole.finished.outcome == "succeeded"
     for number in range(50):

@@ -1,4 +1,4 @@
-"""A profile as tasks: pure, so every deployment is a table."""
+"""Rendering a profile as tasks."""
 
 from typing import Any
 

@@ -239,7 +239,7 @@ class Replica:
         return Asking(ground.account_id, ground.tenant_id, ground.project_id, self.platform.holder)
 
     def _held(self) -> tuple[HeldThere, ...]:
-        return tuple(HeldThere(each.held.instance_id, each.held.fence) for each in self.keepers.values())
+        return tuple(HeldThere(each.claim.instance_id, each.claim.fence) for each in self.keepers.values())
 
     async def _poll(self) -> bool:
         given = await self.desk.poll(Poll(self._asking(), self._held(), 10, 0.0, None))
@@ -248,7 +248,7 @@ class Replica:
             self.keepers.pop(lost.instance_id, None)
         for claim in given.claims:
             keeper = InstanceController(self.adapter, self.platform, InstanceClaim(claim.instance_id, claim.fence))  # type: ignore[arg-type]
-            keeper._pause = lambda: 0.0  # type: ignore[method-assign]  # time passes only when the world says so
+            keeper._backoff.next_pause = lambda: 0.0  # type: ignore[method-assign]  # time passes only when the world says so
             self.keepers[claim.instance_id] = keeper
         late = self.due_at is not None and self.due_at <= self.polled_at
         return bool(self.keepers) and (bool(given.claims) or self.woken or late)

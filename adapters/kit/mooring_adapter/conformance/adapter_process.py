@@ -1,4 +1,4 @@
-"""The adapter under test, as a process: any command, started with the environment that adapters read."""
+"""The process of the adapter under test: any command, started with the environment variables that adapters read."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ LINES_SHOWN: Final = 20
 
 @dataclass(slots=True)
 class AdapterProcess:
-    """One command, started and ended as often as a scenario wants; its output is kept."""
+    """One command, started and killed as often as a scenario wants; its output is kept in a file."""
 
     command: Sequence[str]
     environment: dict[str, str]
@@ -25,21 +25,19 @@ class AdapterProcess:
 
     @property
     def log(self) -> Path:
-        """Where its output goes."""
         return self.place / "adapter.log"
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def ended_by_itself(self) -> bool:
-        """Whether it ended and nobody asked it to: nothing more comes of it."""
+        """Whether it ended although nobody stopped it."""
         return self._is_wanted and not self.is_alive
 
     def start(self) -> None:
-        """Start it, unless it runs; in a group of its own, so that nothing of it survives a kill."""
+        """Start it unless it runs, in a process group of its own, so that a kill leaves nothing behind."""
         if self.is_alive:
             return
         self.starts += 1
@@ -55,7 +53,7 @@ class AdapterProcess:
         self._is_wanted = True
 
     def kill(self) -> None:
-        """`kill -9`, with everything that it started."""
+        """`kill -9` it and everything that it started."""
         process = self._process
         self._is_wanted = False
         if process is not None:
@@ -63,7 +61,7 @@ class AdapterProcess:
             process.wait()
 
     def stop(self, seconds: float) -> int | None:
-        """SIGTERM; its exit code, None when it did not end in time and was killed."""
+        """Send SIGTERM; returns the exit code, or None if it did not end in time and was killed."""
         process = self._process
         if process is None:
             return 0
@@ -77,13 +75,12 @@ class AdapterProcess:
             self.kill()
 
     def last_lines(self) -> list[str]:
-        """The end of its output."""
         if not self.log.exists():
             return []
         return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LINES_SHOWN:]
 
     def close(self) -> None:
-        """End it and remove its files."""
+        """Kill it and remove its files."""
         self.kill()
         for path in self.place.iterdir():
             path.unlink()
@@ -94,4 +91,4 @@ class AdapterProcess:
         try:
             os.killpg(process.pid, number)
         except ProcessLookupError:
-            return  # it ended by itself
+            return  # it has already ended

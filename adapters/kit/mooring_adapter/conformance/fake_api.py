@@ -1,6 +1,6 @@
-"""The simulated platform's side of the adapter contract: one function for each route, over the book.
+"""The simulated platform's side of the adapter contract: one method for each route, over the fake store.
 
-Every route that names an instance asks for its fence first. Bodies are read as far as the rules need them.
+Every route of an instance checks the fence first. Bodies are only read as far as the rules need them.
 """
 
 import base64
@@ -35,7 +35,7 @@ SECRET_PURPOSES: Final = ("app_access", "member_secret", "cluster_key")
 
 @dataclass(slots=True)
 class ApiRequest:
-    """One request, as far as the routes look at it."""
+    """One request, as far as the routes read it."""
 
     method: str
     path: str
@@ -45,45 +45,51 @@ class ApiRequest:
     token: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ApiResponse:
+    status: int
+    body: dict[str, Any]
+
+
 @dataclass(slots=True)
 class FakeApi:
-    """The routes, and the tokens that were given out."""
+    """The routes, and the issued tokens."""
 
     store: FakeStore
     address: str = ""
     token_seconds: float = 1_800.0
-    tokens: dict[str, tuple[str, float]] = field(default_factory=dict)  # token → account, good until
-    used: set[str] = field(default_factory=set)  # the jti of assertions
-    releases: dict[str, int] = field(default_factory=dict)  # how often a holder gave claims back
+    tokens: dict[str, tuple[str, float]] = field(default_factory=dict)  # token → account, expiry
+    used: set[str] = field(default_factory=set)  # the jti of used assertions
+    releases: dict[str, int] = field(default_factory=dict)  # how often a holder released claims
     released: set[tuple[str, str, int]] = field(default_factory=set)  # (holder, instance, fence) of those claims
 
-    def answer(self, request: ApiRequest) -> tuple[int, dict[str, Any]]:
-        """What the platform answers; raises `RequestRefused` for everything that is no success."""
+    def answer(self, request: ApiRequest) -> ApiResponse:
+        """The platform's response; raises `RequestRefused` for everything that is not a success."""
         if request.path == TOKENS:
-            return 200, self._token(request.body)
+            return ApiResponse(200, self._token(request.body))
         if request.path == ACCOUNTS:
-            return 200, self._accounts(request.body)
-        generation = self.store.generation  # read first: a kill voids the tokens before it begins a new generation
+            return ApiResponse(200, self._accounts(request.body))
+        generation = self.store.generation  # read first: a kill revokes the tokens before it starts a new generation
         account = self._account(request.token)
         match request.path.removeprefix("/api/v1/runtime/").split("/"):
             case ["claims"]:
-                return 200, self._claims(account, request.body, generation)
+                return ApiResponse(200, self._claims(account, request.body, generation))
             case ["releases"]:
-                return 200, self._releases(account, request.body)
+                return ApiResponse(200, self._releases(account, request.body))
             case ["instances", instance_id, *rest]:
                 return self._of_instance(account, instance_id, rest, request)
-        raise not_found("there is no such address")
+        raise not_found("there is no such route")
 
-    # Who asks ----------------------------------------------------------------------------------------------------
+    # Authentication --------------------------------------------------------------------------------------------------
 
     def _account(self, token: str | None) -> FakeAccount:
         account_id, until = self.tokens.get(token or "", ("", 0.0))
         if not account_id or until <= time.monotonic():
-            raise RequestRefused(401, "unauthenticated", "the token is not good, or no longer")
+            raise RequestRefused(401, "unauthenticated", "the token is invalid or expired")
         return self.store.accounts[account_id]
 
     def _token(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        holder, claims = self._believed(body.get("assertion", ""), TOKENS, self._key_of)
+        holder, claims = self._verified(body.get("assertion", ""), TOKENS, self._key_of)
         if claims["sub"] not in self.store.accounts:
             raise RequestRefused(401, "assertion_refused", "there is no such account")
         token = f"mrga_simulated{secrets.token_hex(16)}"
@@ -91,7 +97,7 @@ class FakeApi:
         return {"access_token": token, "token_type": "Bearer", "expires_in": self.token_seconds}
 
     def _accounts(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        holder, _ = self._believed(body.get("assertion", ""), ACCOUNTS, lambda holder: holder.removeprefix("key:"))
+        holder, _ = self._verified(body.get("assertion", ""), ACCOUNTS, lambda holder: holder.removeprefix("key:"))
         key = holder.removeprefix("key:")
         return {
             "accounts": [
@@ -110,9 +116,9 @@ class FakeApi:
         account = self.store.accounts.get(holder)
         return "" if account is None else account.key
 
-    def _believed(self, text: str, path: str, key_of: Callable[[str], str]) -> tuple[str, dict[str, Any]]:
-        """The holder of an assertion, when its signature, its time and its audience are right."""
-        refused = RequestRefused(401, "assertion_refused", "the assertion is not taken")
+    def _verified(self, text: str, path: str, key_of: Callable[[str], str]) -> tuple[str, dict[str, Any]]:
+        """The subject of an assertion if its signature, time and audience are valid."""
+        refused = RequestRefused(401, "assertion_refused", "the assertion is invalid")
         try:
             head, payload, signature = text.split(".")
             claims = json.loads(_decoded(payload))
@@ -129,22 +135,22 @@ class FakeApi:
         self.used.add(claims["jti"])
         return str(claims["sub"]), claims
 
-    # Claims --------------------------------------------------------------------------------------------------------
+    # Claims ----------------------------------------------------------------------------------------------------------
 
     def _claims(self, account: FakeAccount, body: Mapping[str, Any], generation: int) -> dict[str, Any]:
         holder, free = str(body.get("holder", "")), int(body.get("free", 0))
         if not 1 <= len(holder) <= 64 or not 0 <= free <= 100:
-            raise invalid("holder is a text of 1 to 64 characters, free a number from 0 to 100")
+            raise invalid("holder must have 1 to 64 characters, free must be between 0 and 100")
         held = {str(each["instance_id"]): int(each["fence"]) for each in body.get("held", ())}
         cursor = int(body["after"]) if body.get("after") else None
 
         begun = (generation, self.releases.get(holder, 0))
 
         def look() -> dict[str, Any] | None:
-            # Nothing is claimed for a poll that nobody waits for any more: its process was killed, or let go.
+            # Claim nothing for a poll whose process was killed or has released its claims.
             if begun != (self.store.generation, self.releases.get(holder, 0)):
                 return {"claims": [], "changed": [], "lost": []}
-            # One that names what its holder gave back was sent before that, however late it comes in.
+            # A poll that names released claims was sent before the release, however late it arrives.
             is_late = any((holder, *each) in self.released for each in held.items())
             return self._news(account, holder, held, cursor, 0 if is_late else free)
 
@@ -180,7 +186,7 @@ class FakeApi:
         return instance.is_offered and (claim.until is None or claim.until <= self.store.now())
 
     def _is_asked_again(self, instance: FakeInstance, holder: str, held: Mapping[str, int]) -> bool:
-        """Whether the holder has not heard the answer that gave it this claim."""
+        """Whether the holder did not receive the response with this claim."""
         return instance.claim.holder == holder and instance.id not in held
 
     def _renew(self, account: FakeAccount, holder: str, held: Mapping[str, int]) -> list[str]:
@@ -206,18 +212,16 @@ class FakeApi:
                     instance.claim.fence += 1
         return {}
 
-    # What is done under a fence --------------------------------------------------------------------------------------
+    # Requests under a fence ------------------------------------------------------------------------------------------
 
-    def _of_instance(
-        self, account: FakeAccount, instance_id: str, rest: list[str], request: ApiRequest
-    ) -> tuple[int, dict[str, Any]]:
+    def _of_instance(self, account: FakeAccount, instance_id: str, rest: list[str], request: ApiRequest) -> ApiResponse:
         instance = self.store.instances.get(instance_id)
         if instance is None or instance.account_id != account.id:
             raise not_found()
         if request.method == "GET" and not rest:
             with self.store.turn:
                 self._fenced(instance, request.query.get("fence"))
-                return 200, instance.plain(self.store.now())
+                return ApiResponse(200, instance.plain(self.store.now()))
         with self.store.turn:
             self._fenced(
                 instance, request.body.get("fence") if request.method == "POST" else request.query.get("fence")
@@ -235,20 +239,20 @@ class FakeApi:
                     task = instance.tasks.get(task_id)
                     if task is None:
                         raise not_found()
-                    return 200, task.plain()
+                    return ApiResponse(200, task.plain())
                 case "POST", ["secrets"]:
                     answer = self._secret(instance, request.body)
                 case "POST", ["usage"]:
                     answer = self._usage(instance, request.body)
                 case _:
-                    raise not_found("there is no such address")
+                    raise not_found("there is no such route")
             self.store.settle()
             self.store.turn.notify_all()
-            return 200, answer
+            return ApiResponse(200, answer)
 
     def _fenced(self, instance: FakeInstance, fence: Any) -> None:
         if str(fence) != str(instance.claim.fence) or instance.claim.holder is None:
-            raise RequestRefused(409, "lease_lost", "somebody else holds the instance")
+            raise RequestRefused(409, "lease_lost", "another process holds the claim")
 
     def _operation(self, instance: FakeInstance, operation_id: Any) -> FakeOperation:
         operation = instance.operations.get(str(operation_id))
@@ -258,17 +262,17 @@ class FakeApi:
 
     def _report(self, instance: FakeInstance, request: ApiRequest) -> dict[str, Any]:
         body = request.body
-        known = {each: instance.members.get(each) for each in (told.get("id") for told in body.get("members", ()))}
-        if None in known.values():
+        ids = [each.get("id") for each in body.get("members", ())]
+        if any(each not in instance.members for each in ids):
             self.store.observations.append("a member of another instance was reported")
             raise not_found("the instance has no such member")
         before = _copies(instance)
         try:
             if body.get("operation_id") is not None:
                 self._progress(instance, self._operation(instance, body["operation_id"]), body)
-            for told in body.get("members", ()):
-                self._told_member(instance, told)
-            self._told_instance(instance, body.get("instance") or {})
+            for each in body.get("members", ()):
+                self._apply_member(instance, each)
+            self._apply_instance(instance, body.get("instance") or {})
         except RequestRefused:
             _restore(instance, before)
             raise
@@ -284,50 +288,51 @@ class FakeApi:
             platform_rules.block(operation, body["blocked"])
         for step in body.get("steps", ()):
             if step.get("status") not in ("pending", "running", "done", "failed", "skipped"):
-                raise invalid("a step is pending, running, done, failed or skipped")
+                raise invalid("a step must be pending, running, done, failed or skipped")
             operation.steps[step["name"]] = {key: step.get(key) for key in ("name", "status", "detail")}
         if len(operation.steps) > STEPS_MAX:
-            raise invalid(f"an operation has at most {STEPS_MAX} steps")
+            raise invalid(f"an operation can have at most {STEPS_MAX} steps")
 
-    def _told_member(self, instance: FakeInstance, told: Mapping[str, Any]) -> None:
-        member = instance.members[told["id"]]
-        if told.get("status") == "drained" and member.status == "draining":
+    def _apply_member(self, instance: FakeInstance, report: Mapping[str, Any]) -> None:
+        member = instance.members[report["id"]]
+        if report.get("status") == "drained" and member.status == "draining":
             later_tasks = list(instance.tasks.values())[member.draining_since :]
             seen = [each for each in later_tasks if each.member_id == member.id and each.status == "succeeded"]
             if not seen:
-                self.store.observations.append(f"{member.name} was called drained, and nothing on its node was asked")
+                self.store.observations.append(
+                    f"{member.name} was reported as drained without any observation on its node"
+                )
             if self.store.nodes.never_quiet:
-                self.store.observations.append(f"{member.name} was called drained while it had work")
-        if told.get("status") == "ready" and member.status == "joining" and not member.reachable:
-            self.store.observations.append(f"{member.name} was called ready, and its node is lost")
-        platform_rules.report_member(instance, member, told)
+                self.store.observations.append(f"{member.name} was reported as drained while it had work")
+        if report.get("status") == "ready" and member.status == "joining" and not member.reachable:
+            self.store.observations.append(f"{member.name} was reported as ready although its node is lost")
+        platform_rules.report_member(instance, member, report)
 
-    def _told_instance(self, instance: FakeInstance, told: Mapping[str, Any]) -> None:
-        instance.health = told.get("health", instance.health)
-        instance.adapter_detail = dict(told.get("detail", instance.adapter_detail))
-        for each in told.get("endpoints", ()):
+    def _apply_instance(self, instance: FakeInstance, report: Mapping[str, Any]) -> None:
+        instance.health = report.get("health", instance.health)
+        instance.adapter_detail = dict(report.get("detail", instance.adapter_detail))
+        for each in report.get("endpoints", ()):
             if each.get("member_id") not in instance.members:
-                raise not_found("an endpoint is at a member of the instance")
-        if "endpoints" in told:
-            instance.endpoints = list(told["endpoints"])
+                raise not_found("an endpoint must be at a member of the instance")
+        if "endpoints" in report:
+            instance.endpoints = list(report["endpoints"])
 
     def _finish(self, instance: FakeInstance, operation_id: str, request: ApiRequest) -> dict[str, Any]:
         operation = self._operation(instance, operation_id)
         if request.body.get("outcome") == "succeeded" and operation.is_offered:
             missing = platform_rules.what_is_missing(instance, operation)
             if missing and operation.status in ("running", "blocked"):
-                self.store.observations.append(f"a success was told that is none: {missing}")
+                self.store.observations.append(f"a false success was reported: {missing}")
         platform_rules.finish(instance, operation, request.body, self.store.now())
         self.store.touch(instance)
         return {"id": operation.id, "status": operation.status, "phase": operation.phase}
 
     def _tasks(self, instance: FakeInstance, request: ApiRequest) -> dict[str, Any]:
-        """Several at once, each with its own outcome."""
-        wishes = request.body.get("tasks", [])
-        if not 1 <= len(wishes) <= TASKS_MAX:
-            raise invalid(f"between 1 and {TASKS_MAX} tasks are created at once")
+        wanted = request.body.get("tasks", [])
+        if not 1 <= len(wanted) <= TASKS_MAX:
+            raise invalid(f"one request creates between 1 and {TASKS_MAX} tasks")
         outcomes = []
-        for each in wishes:
+        for each in wanted:
             one = {**each, "operation_id": request.body.get("operation_id")}
             made, refusal = None, None
             try:
@@ -348,7 +353,7 @@ class FakeApi:
         body = request.body
         step, kind, member_id = str(body.get("step", "")), str(body.get("type", "")), str(body.get("member_id", ""))
         if body.get("operation_id") is None and kind not in platform_rules.LOOKING:
-            raise invalid("without an operation there is only looking")
+            raise invalid("without an operation a task may only observe")
         operation = None if body.get("operation_id") is None else self._operation(instance, body["operation_id"])
         name = None if operation is None else operation.id
         for task in instance.tasks.values():
@@ -358,13 +363,13 @@ class FakeApi:
             self.store.observations.append("a task was requested for a member of another instance")
             raise not_found("the instance has no such member")
         if kind in platform_rules.PLATFORM_ONLY:
-            raise RequestRefused(403, "permission_denied", f"{kind} is the platform's own")
+            raise RequestRefused(403, "permission_denied", f"{kind} is reserved for the platform")
         if kind not in platform_rules.TASK_TYPES or not 1 <= len(step) <= STEP_LENGTH_MAX:
-            raise invalid(f"there is no task {kind!r}, or the step has no name")
+            raise invalid(f"there is no task type {kind!r}, or the step has no name")
         if len(json.dumps(body.get("arguments", {}))) > ARGUMENTS_BYTES_MAX:
             raise invalid("the arguments are too large")
         if operation is not None and (operation.is_over or operation.phase == "platform"):
-            raise platform_rules.conflict("the operation is over, or it is the platform's turn")
+            raise platform_rules.conflict("the operation is over, or in the platform's phase")
         if instance.members[member_id].status in ("removing", "removed"):
             raise platform_rules.conflict("the member is being removed")
         self._check_artifacts(instance, operation, body.get("arguments", {}))
@@ -395,12 +400,12 @@ class FakeApi:
             if each.get("artifact") is not None and each["artifact"] not in roles:
                 raise RequestRefused(409, "artifact_unverified", "the version has no artifact of this role")
             if each.get("digest") is not None and each["digest"] not in digests:
-                raise RequestRefused(409, "artifact_unverified", "the digest is none of the instance's pin")
+                raise RequestRefused(409, "artifact_unverified", "the digest is not in the instance's pin")
 
     def _secret(self, instance: FakeInstance, body: Mapping[str, Any]) -> dict[str, Any]:
         name, purpose = str(body.get("name", "")), str(body.get("purpose", ""))
         if purpose not in SECRET_PURPOSES or not name:
-            raise invalid(f"a secret has a name, and is for {', '.join(SECRET_PURPOSES)}")
+            raise invalid(f"a secret needs a name and one of the purposes {', '.join(SECRET_PURPOSES)}")
         created = name not in instance.secrets
         instance.secrets.setdefault(name, purpose)
         return {"name": name, "purpose": instance.secrets[name], "created": created}
@@ -409,7 +414,7 @@ class FakeApi:
         units = {each["unit"] for each in instance.manifest.get("usage_units", ())}
         records = body.get("records", ())
         if len(records) > 500 or any(each.get("unit") not in units for each in records):
-            raise invalid("at most 500 records, each of a unit of the manifest's")
+            raise invalid("at most 500 records, each with a unit of the manifest")
         for each in records:
             instance.usage.setdefault(each["record_id"], dict(each))
         return {"accepted": len(records)}
@@ -420,7 +425,7 @@ def _copies(instance: FakeInstance) -> dict[str, Any]:
 
 
 def _restore(instance: FakeInstance, before: Mapping[str, Any]) -> None:
-    """All or nothing: what a refused report had changed already is put back."""
+    """Undo what a refused report had already changed: a report is applied completely or not at all."""
     for name, value in before.items():
         setattr(instance, name, value)
 

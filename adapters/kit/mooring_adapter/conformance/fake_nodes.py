@@ -1,7 +1,7 @@
-"""Simulated nodes: they do every task at once and in memory, unless a scenario wants them to behave badly.
+"""Simulated nodes: they complete every task at once and in memory, unless a scenario makes them misbehave.
 
-Nothing runs. What a task would start is noted under its member, so that a second start, a stop of what does not run and
-a probe of nothing can be told from what is right.
+Nothing runs. The services that a task would start are recorded by member, so that a second start, a stop of something
+that does not run and a probe of nothing are detected.
 """
 
 from collections.abc import Callable
@@ -12,46 +12,47 @@ from mooring_adapter.conformance.fake_program import FakeProgram, FakeProgramFai
 from mooring_adapter.conformance.fake_records import OPENING, FakeMember, FakeTask
 
 OBSERVING: Final = frozenset({"probe.tcp", "probe.http", "probe.exec", "process.run", "service.inspect", "log.read"})
-"""Tasks by which an adapter can see whether a member is quiet."""
+"""Tasks by which an adapter can observe whether a member is quiet."""
 
 
 def is_observing(task: FakeTask) -> bool:
-    """Whether a task only looks."""
+    """Whether a task only observes."""
     inspects = task.type == "container.control" and task.arguments.get("action") == "inspect"
     return inspects or task.type in OBSERVING
 
 
 Behaviour = Callable[[FakeTask, FakeMember], TaskOutcome | None]
-"""Decides for a task: an outcome, or None for "as usual"."""
+"""Decides a task's outcome, or None for the usual one."""
 
 
 @dataclass(slots=True)
 class FakeNodes:
     """All simulated nodes of a platform."""
 
-    running: dict[str, set[str]] = field(default_factory=dict)  # by member: the names of what runs
+    running: dict[str, set[str]] = field(default_factory=dict)  # by member: the names of its running services
     started_twice: list[str] = field(default_factory=list)
     holding: Callable[[FakeTask], bool] = lambda task: False
     behaviour: Behaviour = lambda task, member: None
     fake_program: FakeProgram | None = None
     never_quiet: bool = False
-    stopped_together: dict[str, int] = field(default_factory=dict)  # by component: the most that were down at a time
+    stopped_together: dict[str, int] = field(
+        default_factory=dict
+    )  # by component: the most that were down at the same time
 
     def do(self, task: FakeTask, member: FakeMember, instance_id: str) -> TaskOutcome:
-        """Do one task."""
         odd = self.behaviour(task, member)
         if odd is not None:
             return odd
         if self.never_quiet and member.status == "draining" and is_observing(task):
             return TaskOutcome(failure_code="probe_failed", failure_detail="simulated: it still has work", exit_code=1)
-        said = self._stood_in(task, member, instance_id)
-        if said is not None and said.failure_code is not None:
-            return said
+        answer = self._ask_program(task, member, instance_id)
+        if answer is not None and answer.failure_code is not None:
+            return answer
         usual = self._done(task, member)
-        return usual if said is None else said
+        return usual if answer is None else answer
 
-    def _stood_in(self, task: FakeTask, member: FakeMember, instance_id: str) -> TaskOutcome | None:
-        """What the stand-in says; that it failed is told by the task, and by what the platform saw."""
+    def _ask_program(self, task: FakeTask, member: FakeMember, instance_id: str) -> TaskOutcome | None:
+        """The fake program's answer; if the program failed, the task fails and the platform records it."""
         if self.fake_program is None:
             return None
         try:
@@ -62,12 +63,12 @@ class FakeNodes:
             )
 
     def _done(self, task: FakeTask, member: FakeMember) -> TaskOutcome:
-        """Note what the task starts and ends, and answer as usual."""
+        """Record what the task starts and stops, and return the usual outcome."""
         name = str(task.arguments.get("name", ""))
         running = self.running.setdefault(member.id, set())
         if task.type in OPENING:
             if name in running:
-                self.started_twice.append(f"{task.step}: {name} of {member.id} runs already")
+                self.started_twice.append(f"{task.step}: {name} of {member.id} is already running")
             running.add(name)
         elif task.type == "service.stop" or (
             task.type == "container.control" and task.arguments.get("action") == "stop"
@@ -112,5 +113,5 @@ class FakeNodes:
                 return TaskOutcome({"latency_milliseconds": 1, "attempts": 1, "observed": "simulated"})
 
     def forget(self, member_id: str) -> None:
-        """Everything of a member is gone."""
+        """Forget everything about a member."""
         self.running.pop(member_id, None)

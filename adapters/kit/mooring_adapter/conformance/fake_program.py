@@ -1,8 +1,8 @@
-"""A program that answers for what an app's own programs would say on the simulated nodes.
+"""A fake of the app's own programs on the simulated nodes.
 
-Nothing runs on a simulated node, so whatever asks a program of the app gets an answer that says nothing. An adapter
-that lives on such answers brings a stand-in: it is told each task as one line of JSON and answers with one line, what
-came of it, or `{}` for "as usual". It is one process for as long as it lives, so that it can keep a state of its own.
+Nothing runs on a simulated node, so a task that runs a program of the app gets a generic outcome. An adapter that needs
+real answers names a program as `stand_in` in its profile: it reads each task as one line of JSON and answers with one
+line, the task's outcome, or `{}` for the usual one. It is one long-lived process, so that it can keep state.
 """
 
 import json
@@ -26,13 +26,11 @@ LAST_BYTES_SHOWN: Final = 500
 
 
 class FakeProgramFailed(Exception):
-    """The stand-in did not answer as it has to, and why."""
+    """The fake program did not answer as it must; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """What came of a task."""
-
     result: dict[str, Any] = field(default_factory=dict)
     failure_code: str | None = None
     failure_detail: str | None = None
@@ -41,40 +39,39 @@ class TaskOutcome:
 
 
 def find_program(name: str) -> str | None:
-    """Where a program is: beside this Python first, since an adapter's own programs were installed with it."""
+    """Find a program: beside this Python first, because an adapter's own programs were installed with it."""
     return shutil.which(name, path=os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))))
 
 
 class FakeProgram:
-    """The process of one stand-in; the first question starts it."""
+    """The process of one fake program; the first task starts it."""
 
     def __init__(self, argv: Sequence[str], seconds: float = ANSWER_SECONDS_MAX) -> None:
         self._argv = tuple(argv)
         self._seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - held as long as the process
-        self._heard = b""
-        self.trouble = ""  # why it answers no more
+        self._buffer = b""
+        self.failure = ""  # why it no longer answers
 
     def ask(self, task: FakeTask, member: FakeMember, instance_id: str) -> TaskOutcome | None:
-        """What comes of the task; None: as usual. Once it failed it is not asked again until `restart`."""
-        if self.trouble:
-            raise FakeProgramFailed(self.trouble)
+        """The outcome of a task, None for the usual one. After a failure it is not asked again until `restart`."""
+        if self.failure:
+            raise FakeProgramFailed(self.failure)
         try:
-            self._send(json.dumps({"task": told(task, member, instance_id)}).encode() + b"\n")
+            self._send(json.dumps({"task": task_message(task, member, instance_id)}).encode() + b"\n")
             return read_answer(self._line())
         except FakeProgramFailed as failed:
-            self.trouble = f"the stand-in {failed}, asked about {task.type} ({task.step})"
-            raise FakeProgramFailed(self.trouble) from failed
+            self.failure = f"the stand-in {failed}, on {task.type} ({task.step})"
+            raise FakeProgramFailed(self.failure) from failed
 
     def restart(self) -> None:
-        """The next question is put to a new process, if this one failed."""
-        if self.trouble:
+        """Use a new process for the next task if this one failed."""
+        if self.failure:
             self._end()
-            self.trouble = ""
+            self.failure = ""
 
     def close(self) -> None:
-        """End it."""
         self._end()
         self._errors.close()
 
@@ -82,7 +79,7 @@ class FakeProgram:
         if self._process is None:
             self._errors.seek(0)
             self._errors.truncate()
-            self._heard = b""
+            self._buffer = b""
             found = find_program(self._argv[0]) or self._argv[0]
             try:
                 self._process = subprocess.Popen(
@@ -116,29 +113,29 @@ class FakeProgram:
         process, until = self._started(), time.monotonic() + self._seconds
         if process.stdout is None:
             raise FakeProgramFailed("has no standard output")
-        while b"\n" not in self._heard:
+        while b"\n" not in self._buffer:
             ready, _, _ = select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))
             if not ready:
                 raise FakeProgramFailed(f"did not answer within {self._seconds:g} s")
             part = os.read(process.stdout.fileno(), 65_536)
             if not part:
                 raise FakeProgramFailed(self._end_of(process))
-            self._heard += part
-            if len(self._heard) > LINE_BYTES_MAX:
+            self._buffer += part
+            if len(self._buffer) > LINE_BYTES_MAX:
                 raise FakeProgramFailed(f"answered with a line of more than {LINE_BYTES_MAX} bytes")
-        line, _, self._heard = self._heard.partition(b"\n")
+        line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
     def _end_of(self, process: subprocess.Popen[bytes]) -> str:
-        """How it ended, with the last that it said."""
+        """How it ended, with its last output."""
         try:
             code = process.wait(self._seconds)
         except subprocess.TimeoutExpired:
             return "closed its output"
         self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(0, self._errors.tell() - LAST_BYTES_SHOWN))
-        said = self._errors.read().decode(errors="replace").strip()
-        return f"ended with {code}" + (f": {said}" if said else "")
+        output = self._errors.read().decode(errors="replace").strip()
+        return f"ended with {code}" + (f": {output}" if output else "")
 
     def _end(self) -> None:
         process, self._process = self._process, None
@@ -151,8 +148,8 @@ class FakeProgram:
                 stream.close()
 
 
-def told(task: FakeTask, member: FakeMember, instance_id: str) -> dict[str, Any]:
-    """A task, as a stand-in is told it."""
+def task_message(task: FakeTask, member: FakeMember, instance_id: str) -> dict[str, Any]:
+    """A task, as the fake program reads it."""
     about = {name: getattr(member, name) for name in ("id", "name", "component_key", "ordinal", "status")}
     return {
         "id": task.id,
@@ -165,13 +162,13 @@ def told(task: FakeTask, member: FakeMember, instance_id: str) -> dict[str, Any]
 
 
 def read_answer(line: bytes) -> TaskOutcome | None:
-    """What a stand-in answered; None: as usual."""
+    """The outcome in an answer; None for the usual one."""
     try:
         answer = json.loads(line)
     except ValueError as error:
-        raise FakeProgramFailed(f"answered with what is no JSON: {line[:80]!r}") from error
+        raise FakeProgramFailed(f"answered with invalid JSON: {line[:80]!r}") from error
     if not isinstance(answer, dict):
-        raise FakeProgramFailed("answered with what is no object")
+        raise FakeProgramFailed("answered with something other than an object")
     if not answer:
         return None
     kinds: dict[str, tuple[type, ...]] = {
@@ -183,7 +180,7 @@ def read_answer(line: bytes) -> TaskOutcome | None:
     }
     for name, value in answer.items():
         if name not in kinds or not isinstance(value, kinds[name]):
-            raise FakeProgramFailed(f"answered with {name!r}: {str(value)[:80]}, which is no answer")
+            raise FakeProgramFailed(f"answered with {name!r}: {str(value)[:80]}, which is not valid")
     return TaskOutcome(
         answer.get("result", {}),
         answer.get("failure_code"),

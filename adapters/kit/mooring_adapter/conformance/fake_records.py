@@ -1,4 +1,4 @@
-"""What the simulated platform keeps: instances, members, operations, tasks and claims, in memory."""
+"""The records of the simulated platform: instances, members, operations, tasks and claims, in memory."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -9,13 +9,11 @@ TASK_OVER: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
 TEARDOWN: Final = frozenset({"remove", "replace", "decommission"})
 WHOLE: Final = frozenset({"deploy", "upgrade", "rollback", "reconcile", "repair", "restart"})
 OPENING: Final = frozenset({"service.start", "container.launch"})
-"""Tasks that start something under a name."""
+"""Tasks that start a named service."""
 
 
 @dataclass(slots=True)
 class FakeMember:
-    """A simulated member."""
-
     id: str
     name: str
     component_key: str
@@ -29,10 +27,9 @@ class FakeMember:
     failure: dict[str, Any] | None = None
     replaces_id: str | None = None
     reachable: bool = True
-    draining_since: int = 0  # how many tasks there were when it was asked to drain
+    draining_since: int = 0  # the number of tasks when its drain began
 
     def plain(self) -> dict[str, Any]:
-        """As the platform tells it."""
         failure = self.failure or {}
         return {
             "id": self.id,
@@ -67,8 +64,6 @@ class FakeMember:
 
 @dataclass(slots=True)
 class FakeOperation:
-    """A simulated operation."""
-
     id: str
     kind: str
     request: dict[str, Any]
@@ -88,16 +83,13 @@ class FakeOperation:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes of it."""
         return self.status in OVER
 
     @property
     def is_offered(self) -> bool:
-        """Whether it is the adapter's turn."""
         return not self.is_over and self.phase == "adapter"
 
     def plain(self) -> dict[str, Any]:
-        """As the platform tells it."""
         return {
             "id": self.id,
             "kind": self.kind,
@@ -118,8 +110,6 @@ class FakeOperation:
 
 @dataclass(slots=True)
 class FakeTask:
-    """A simulated task."""
-
     id: str
     number: int
     operation_id: str | None
@@ -139,11 +129,9 @@ class FakeTask:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes of it."""
         return self.status in TASK_OVER
 
     def plain(self) -> dict[str, Any]:
-        """As the platform tells it."""
         return {
             "id": self.id,
             "operation_id": self.operation_id,
@@ -164,7 +152,7 @@ class FakeTask:
 
 @dataclass(slots=True)
 class FakeClaim:
-    """Who holds an instance, and until when."""
+    """Who holds the claim on an instance, and until when."""
 
     fence: int = 0
     holder: str | None = None
@@ -173,7 +161,7 @@ class FakeClaim:
 
 @dataclass(slots=True)
 class FakeInstance:
-    """A simulated instance with all that belongs to it."""
+    """A simulated instance with everything that belongs to it."""
 
     id: str
     name: str
@@ -204,16 +192,15 @@ class FakeInstance:
 
     @property
     def open_operations(self) -> list[FakeOperation]:
-        """Those that are not over."""
         return [each for each in self.operations.values() if not each.is_over]
 
     @property
     def is_offered(self) -> bool:
-        """Whether somebody is wanted for it."""
+        """Whether an adapter is offered the claim on it."""
         return self.status == "running" or any(each.is_offered for each in self.operations.values())
 
     def plain(self, now: datetime) -> dict[str, Any]:
-        """The view, as `GET /runtime/instances/{id}` answers."""
+        """The response of `GET /runtime/instances/{id}`."""
         offered = [each for each in self.operations.values() if each.is_offered]
         ids = {each.id for each in offered}
         return {
@@ -250,7 +237,7 @@ class FakeInstance:
 
 @dataclass(frozen=True, slots=True)
 class FakeAccount:
-    """A service account of a simulated project; `key` is its public key, base64url."""
+    """A service account of a simulated project; `key` is its public key in base64url."""
 
     id: str
     project_id: str
@@ -264,5 +251,4 @@ def _time(value: datetime | None) -> str | None:
 
 
 def later(now: datetime, seconds: float) -> datetime:
-    """A time so many seconds on."""
     return now + timedelta(seconds=seconds)

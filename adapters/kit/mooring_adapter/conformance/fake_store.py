@@ -1,7 +1,7 @@
-"""The simulated platform's memory, with its lock: what people ask of it, and what its nodes and its worker do.
+"""The simulated platform's records with their lock: the requests of people, and the work of its nodes and its worker.
 
-Every change happens under one lock, is followed by what the worker and the nodes have to do, and wakes everybody who
-waits. Time is the machine's, or that of another clock, moved by an offset that a scenario chooses.
+Every change happens under one lock, is followed by the work of the worker and the nodes, and wakes all waiters. Time is
+that of a clock, moved by an offset that a scenario chooses.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ OPERATION_SECONDS: Final = 600.0
 
 
 class FakeStore:
-    """Everything that the simulated platform knows."""
+    """All records of the simulated platform."""
 
     def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.clock = clock
@@ -39,17 +39,16 @@ class FakeStore:
         self.nodes = FakeNodes()
         self.offset = timedelta()
         self.sequence = 0
-        self.generation = 0  # of the adapter's process: the polls of one that was killed claim nothing more
+        self.generation = 0  # of the adapter's process: the polls of a killed one claim nothing
         self.lease_seconds = LEASE_SECONDS
-        self.observations: list[str] = []  # promises that were seen broken while they were
+        self.observations: list[str] = []  # violations of promises, as they were observed
 
     def now(self) -> datetime:
-        """The platform's clock."""
         return self.clock() + self.offset
 
     @contextmanager
     def changing(self, instance: FakeInstance | None = None) -> Iterator[None]:
-        """A change: afterwards the worker and the nodes have done theirs, and everybody looks again."""
+        """Make a change; afterwards the worker and the nodes do their work, and all waiters look again."""
         with self.turn:
             yield
             if instance is not None:
@@ -58,12 +57,12 @@ class FakeStore:
             self.turn.notify_all()
 
     def touch(self, instance: FakeInstance) -> None:
-        """Something happened to it: an event."""
+        """Record that the instance changed."""
         self.sequence += 1
         instance.changed = self.sequence
 
     def settle(self) -> None:
-        """What the worker and the nodes have to do, until nothing is due."""
+        """Let the worker and the nodes work until nothing is due."""
         for instance in self.instances.values():
             busy = True
             while busy:
@@ -94,7 +93,7 @@ class FakeStore:
         self._count_down(instance, member)
 
     def _count_down(self, instance: FakeInstance, member: FakeMember) -> None:
-        """How many members of a component were down at once, of those that were up before."""
+        """Record how many members of a component are down at the same time after having been up."""
         key = f"{instance.id}/{member.component_key}"
         opened = {
             each.member_id for each in instance.tasks.values() if each.type in OPENING and each.status == "succeeded"
@@ -107,7 +106,7 @@ class FakeStore:
         self.nodes.stopped_together[key] = max(self.nodes.stopped_together.get(key, 0), len(down))
 
     def wait(self, condition: Callable[[], Any], seconds: float) -> Any:
-        """Until the condition holds, or the time is over: then its last value, which is false."""
+        """Wait until the condition holds or the time is over; returns its last value."""
         until = time.monotonic() + seconds
         with self.turn:
             while not (value := condition()):
@@ -118,7 +117,7 @@ class FakeStore:
                 self.settle()
             return value
 
-    # What people ask for -----------------------------------------------------------------------------------------
+    # Requests of people ----------------------------------------------------------------------------------------------
 
     def create(
         self,
@@ -128,7 +127,7 @@ class FakeStore:
         config: dict[str, Any],
         name: str,
     ) -> FakeInstance:
-        """A new instance with its members and its deployment."""
+        """Create an instance with its members and its deploy operation."""
         identity = self._id("ins", name)
         correlation, trace = f"conformance-{name}", hashlib.sha256(identity.encode()).hexdigest()[:32]
         pin = pin_of(manifest)
@@ -151,7 +150,7 @@ class FakeStore:
         return instance
 
     def add(self, instance: FakeInstance, component: str, count: int) -> FakeOperation:
-        """More members of a component."""
+        """Add members to a component."""
         with self.changing(instance):
             members = [self._member(instance, component) for _ in range(count)]
             request = {"component": component, "count": count}
@@ -160,7 +159,7 @@ class FakeStore:
     def change(
         self, instance: FakeInstance, kind: str, request: dict[str, Any], member_id: str | None
     ) -> FakeOperation:
-        """Any other operation."""
+        """Start any other operation."""
         with self.changing(instance):
             ids = [] if member_id is None else [member_id]
             if kind in ("drain", "remove", "replace") and member_id is not None:
@@ -187,7 +186,7 @@ class FakeStore:
             return operation
 
     def attach(self, instance: FakeInstance, account_name: str) -> FakeOperation:
-        """Another project of the tenant uses the instance, which is the tenant's from now on."""
+        """Let another project of the tenant use the instance, which becomes tenant-wide."""
         with self.changing(instance):
             identity = self._id("att", instance.id)
             attached = {"id": identity, "project_id": self._id("prj", identity), "account_name": account_name}
@@ -196,23 +195,23 @@ class FakeStore:
             return self._operation(instance, "attach", {"attachment": attached}, [])
 
     def detach(self, instance: FakeInstance, attachment_id: str, *, cancel_work: bool, seconds: float) -> FakeOperation:
-        """Its use ends: from now on it asks for nothing new."""
+        """End an attachment: the project starts nothing new."""
         with self.changing(instance):
             there = instance.attachments[attachment_id]
             there["status"] = "detaching"
-            told = {name: there[name] for name in ("id", "project_id", "account_name")}
-            request = {"attachment": told, "cancel_work": cancel_work, "timeout_seconds": seconds}
+            attachment = {name: there[name] for name in ("id", "project_id", "account_name")}
+            request = {"attachment": attachment, "cancel_work": cancel_work, "timeout_seconds": seconds}
             operation = self._operation(instance, "detach", request, [])
             operation.deadline_at = later(self.now(), seconds + platform_rules.graceful_seconds(instance))
             return operation
 
     def target(self, operation: FakeOperation, instance: FakeInstance, manifest: dict[str, Any]) -> None:
-        """What an upgrade or a rollback leads to."""
+        """Set the target of an upgrade or a rollback."""
         with self.changing(instance):
             operation.target_pin, instance.target_manifest = pin_of(manifest), manifest
 
     def cancel(self, instance: FakeInstance, operation: FakeOperation) -> None:
-        """Ask an operation to end early."""
+        """Cancel an operation."""
         with self.changing(instance):
             operation.status = "cancelling"
             operation.phase_deadline_at = later(self.now(), 120)
@@ -223,7 +222,7 @@ class FakeStore:
             member.status = "ready"
 
     def lose(self, instance: FakeInstance, member: FakeMember) -> None:
-        """The node of a member is gone for good: its tasks end, and the platform fails the member."""
+        """Lose a member's node permanently: its tasks end, and the platform fails the member."""
         with self.changing(instance):
             member.reachable, member.health = False, "unknown"
             for task in instance.tasks.values():
@@ -234,20 +233,20 @@ class FakeStore:
                 member.failure = {"code": "node_lost", "detail": "simulated: the node is gone", "last_lines": []}
 
     def write_off(self, instance: FakeInstance) -> None:
-        """Somebody answers for what is left on lost nodes."""
+        """Write off what is left on lost nodes."""
         with self.changing(instance):
             for member in instance.members.values():
                 if member.status == "removing":
                     member.status = "removed"
 
     def take_lease(self, instance: FakeInstance, holder: str | None) -> None:
-        """Another holder has it from now on; None: nobody has, and it is offered again."""
+        """Give the claim to another holder; None offers it again."""
         with self.changing(instance):
             instance.claim.fence += 1 if holder is not None else 0
             instance.claim.holder = holder
             instance.claim.until = None if holder is None else later(self.now(), 3_600)
 
-    # Rows ----------------------------------------------------------------------------------------------------------
+    # Records ---------------------------------------------------------------------------------------------------------
 
     def _member(self, instance: FakeInstance, component: str) -> FakeMember:
         taken = {
@@ -291,7 +290,6 @@ class FakeStore:
 
 
 def pin_of(manifest: dict[str, Any]) -> dict[str, Any]:
-    """A version, by its digests."""
     digest = hashlib.sha256(repr(sorted(manifest.items())).encode()).hexdigest()
     return {
         "version_id": f"ver_{digest[:20]}",

@@ -1,6 +1,6 @@
-"""The address that an adapter talks to: an HTTP server that notes every exchange and misbehaves on demand.
+"""The server that an adapter talks to: it records every exchange and misbehaves on demand.
 
-Behind it stands the simulated platform, or, by `ForwardingBackend`, a real one: the faults and the notes are the same.
+Its backend is the simulated platform or, with `ForwardingBackend`, a real one; faults and records are the same.
 """
 
 import json
@@ -13,23 +13,20 @@ from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 
-from mooring_adapter.conformance.fake_api import ApiRequest
+from mooring_adapter.conformance.fake_api import ApiRequest, ApiResponse
 from mooring_adapter.conformance.platform_rules import RequestRefused
 
 BODY_BYTES_MAX: Final = 4 * 1_048_576
-Answer = tuple[int, dict[str, Any]]
 
 
 class Backend(Protocol):
-    """What answers."""
-
-    def answer(self, asked: ApiRequest) -> Answer:
-        """What the platform answers, or a `RequestRefused`."""
+    def answer(self, request: ApiRequest) -> ApiResponse:
+        """The platform's response; may raise `RequestRefused`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedExchange:
-    """One request and its answer, as far as a judge needs them."""
+    """One request and its response, as far as scenarios need them."""
 
     number: int
     method: str
@@ -43,44 +40,44 @@ class RecordedExchange:
 
     @property
     def instance_id(self) -> str | None:
-        """The instance that the address names."""
+        """The instance in the path."""
         parts = self.path.removeprefix("/api/v1/runtime/instances/").split("/")
         return parts[0] if self.path.startswith("/api/v1/runtime/instances/") else None
 
     @property
     def route(self) -> str:
-        """Which of the routes it is: `claims`, `reports`, `tasks` …"""
+        """The name of the route: `claims`, `reports`, `tasks` …"""
         return self.path.rsplit("/", 1)[-1] if self.instance_id != self.path.rsplit("/", 1)[-1] else "read"
 
     @property
     def fence(self) -> int | None:
-        """The fence that was shown."""
+        """The fence of the request."""
         shown = self.body.get("fence", self.query.get("fence"))
         return None if shown is None else int(shown)
 
 
 class ConnectionDropped(Exception):
-    """The connection breaks: the adapter never hears the answer."""
+    """The connection breaks: the adapter never receives the response."""
 
 
 @dataclass(slots=True)
 class ProxyFaults:
-    """How the way to the platform misbehaves. Every hook may raise `ConnectionDropped`."""
+    """How the connection to the platform misbehaves. Every hook may raise `ConnectionDropped`."""
 
-    before: Callable[[ApiRequest, int], None] = lambda asked, number: None
-    """Before the platform sees a request."""
-    after: Callable[[ApiRequest, int, Answer], Answer] = lambda asked, number, answer: answer
-    """When it has done what was asked, and before it answers."""
+    before: Callable[[ApiRequest, int], None] = lambda request, number: None
+    """Called before the platform gets a request."""
+    after: Callable[[ApiRequest, int, ApiResponse], ApiResponse] = lambda request, number, response: response
+    """Called after the platform has handled it and before the adapter gets the response."""
 
     def clear(self) -> None:
-        """All is well again."""
-        self.before = lambda asked, number: None
-        self.after = lambda asked, number, answer: answer
+        """Remove all faults."""
+        self.before = lambda request, number: None
+        self.after = lambda request, number, response: response
 
 
 @dataclass(slots=True)
 class FaultProxy:
-    """A server on a port of this machine."""
+    """An HTTP server on a local port."""
 
     backend: Backend
     faults: ProxyFaults = field(default_factory=ProxyFaults)
@@ -90,41 +87,48 @@ class FaultProxy:
     _server: ThreadingHTTPServer | None = None
 
     def start(self) -> str:
-        """Listen; the address."""
+        """Listen; returns the URL."""
         handler = type("Handler", (_Handler,), {"proxy": self})
         self._server = _Server(("127.0.0.1", 0), handler)
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def stop(self) -> None:
-        """Listen no more."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
 
-    def exchange(self, asked: ApiRequest) -> Answer:
-        """Answer one request, with the faults that are wanted, and note it."""
+    def exchange(self, request: ApiRequest) -> ApiResponse:
+        """Answer one request with the configured faults, and record it."""
         with self.lock:
             self.number += 1
             number = self.number
-            self.exchanges.append(_noted(asked, number, 0, None))  # a poll is seen before it is answered
+            self.exchanges.append(_record(request, number, 0, None))  # a poll is visible before it is answered
             index = len(self.exchanges) - 1
-            noted = self.exchanges
-        self.faults.before(asked, number)
+            recorded = self.exchanges
+        self.faults.before(request, number)
         try:
-            answer = self.backend.answer(asked)
+            response = self.backend.answer(request)
         except RequestRefused as refused:
-            answer = refused.status, problem(refused)
-        answer = self.faults.after(asked, number, answer)
-        code = answer[1].get("code") if answer[0] >= 400 else None
+            response = ApiResponse(refused.status, problem(refused))
+        response = self.faults.after(request, number, response)
+        code = response.body.get("code") if response.status >= 400 else None
         with self.lock:
-            noted[index] = _noted(asked, number, answer[0], code)
-        return answer
+            recorded[index] = _record(request, number, response.status, code)
+        return response
 
 
-def _noted(asked: ApiRequest, number: int, status: int, code: str | None) -> RecordedExchange:
+def _record(request: ApiRequest, number: int, status: int, code: str | None) -> RecordedExchange:
     return RecordedExchange(
-        number, asked.method, asked.path, asked.body, asked.query, asked.correlation_id, asked.token, status, code
+        number,
+        request.method,
+        request.path,
+        request.body,
+        request.query,
+        request.correlation_id,
+        request.token,
+        status,
+        code,
     )
 
 
@@ -133,14 +137,14 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that broke is no news here: adapters are killed on purpose."""
+        """Ignore broken connections: adapters are killed on purpose."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     proxy: FaultProxy
     protocol_version = "HTTP/1.1"
     timeout = 120
-    wbufsize = -1  # an answer goes out in one piece
+    wbufsize = -1  # a response is sent in one piece
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
@@ -150,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._respond("POST")
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Exchanges are noted by the front."""
+        """Log nothing: the proxy records the exchanges."""
 
     def _respond(self, method: str) -> None:
         length = int(self.headers.get("Content-Length") or 0)
@@ -159,13 +163,13 @@ class _Handler(BaseHTTPRequestHandler):
             return
         content = self.rfile.read(length)
         try:
-            status, answer = self.proxy.exchange(self._request(method, content))
+            response = self.proxy.exchange(self._request(method, content))
         except ConnectionDropped:
             self.close_connection = True
             return
-        body = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json" if status < 400 else "application/problem+json")
+        body = json.dumps(response.body).encode()
+        self.send_response(response.status)
+        self.send_header("Content-Type", "application/json" if response.status < 400 else "application/problem+json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -192,28 +196,28 @@ class _Handler(BaseHTTPRequestHandler):
 
 @dataclass(slots=True)
 class ForwardingBackend:
-    """A backend that is a real platform: what comes is passed on, and its answer back."""
+    """A backend that forwards every request to a real platform."""
 
     url: str
     client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=60.0, trust_env=False))
 
-    def answer(self, asked: ApiRequest) -> Answer:
-        """What the real platform answers."""
-        headers = {"Authorization": f"Bearer {asked.token}"} if asked.token else {}
-        if asked.correlation_id:
-            headers["X-Correlation-ID"] = asked.correlation_id
+    def answer(self, request: ApiRequest) -> ApiResponse:
+        """The real platform's response."""
+        headers = {"Authorization": f"Bearer {request.token}"} if request.token else {}
+        if request.correlation_id:
+            headers["X-Correlation-ID"] = request.correlation_id
         given: dict[str, Any] = {}
-        if asked.method == "POST":
-            given = {"data": asked.body} if asked.path.endswith("/oauth/token") else {"json": asked.body}
-        said = self.client.request(
-            asked.method, self.url + asked.path, params=dict(asked.query), headers=headers, **given
+        if request.method == "POST":
+            given = {"data": request.body} if request.path.endswith("/oauth/token") else {"json": request.body}
+        response = self.client.request(
+            request.method, self.url + request.path, params=dict(request.query), headers=headers, **given
         )
-        content = said.json() if said.content else {}
-        return said.status_code, content if isinstance(content, dict) else {"items": content}
+        content = response.json() if response.content else {}
+        return ApiResponse(response.status_code, content if isinstance(content, dict) else {"items": content})
 
 
 def problem(refused: RequestRefused) -> dict[str, Any]:
-    """An error as the platform tells it."""
+    """The problem document of a refusal."""
     return {
         "type": "about:blank",
         "title": refused.code,

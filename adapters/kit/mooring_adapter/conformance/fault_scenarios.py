@@ -1,15 +1,15 @@
-"""The promises of an adapter on a bad day: what is doubled, late, lost, cut off, killed, expired or not its own.
+"""The promises of an adapter under faults: repeated, late and lost messages, kills, expired tokens, foreign instances.
 
-The measure is a quiet day: `footprint` is what a deployment starts on the nodes when nothing goes wrong, and after any
-of these it has to be the same, once each.
+The baseline is a deployment without faults: `footprint` is what it starts on the nodes. A deployment under any of these
+faults must start the same, once each.
 """
 
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from mooring_adapter.conformance.fake_api import ApiRequest
-from mooring_adapter.conformance.fault_proxy import Answer, ConnectionDropped
+from mooring_adapter.conformance.fake_api import ApiRequest, ApiResponse
+from mooring_adapter.conformance.fault_proxy import ConnectionDropped
 from mooring_adapter.conformance.platform_protocol import Footprint, PlatformUnderTest, PromiseBroken
 from mooring_adapter.conformance.scenarios import (
     Promise,
@@ -29,12 +29,12 @@ FAULT_PROMISES: list[Promise] = []
 EFFECTS: Final = frozenset({"service.start", "container.launch", "files.write", "process.run"})
 SAMPLED: Final = 6
 SKEW_SECONDS: Final = 45.0
-TOLD_MAX: Final = 3
-"""In how many polls, from the one that tells of a loss on, an adapter may name the instance: news may cross a poll."""
+LATE_POLLS_MAX: Final = 3
+"""How many polls may still name a lost instance, counted from the one that reports the loss: polls may overlap."""
 
 
 def footprint(platform: PlatformUnderTest, instance_id: str) -> Footprint:
-    """What was started, by component and type of task."""
+    """The number of tasks with effects, by component and type."""
     components = {each.id: each.component_key for each in platform.members(instance_id)}
     return Counter(
         (components.get(each.member_id, "?"), each.type) for each in platform.tasks(instance_id) if each.type in EFFECTS
@@ -42,37 +42,38 @@ def footprint(platform: PlatformUnderTest, instance_id: str) -> Footprint:
 
 
 def expect_baseline(platform: PlatformUnderTest, instance_id: str) -> None:
-    """The same end, and nothing done twice."""
+    """Check that the result is that of an undisturbed deployment, and that nothing was done twice."""
     check(platform)
     expect(all_ready(platform.members(instance_id)), "not every member is ready")
     disturbed = footprint(platform, instance_id)
     platform.faults.clear()
-    if platform.baseline is None:  # it is the same for all of them, so that one is deployed
+    if platform.baseline is None:  # one undisturbed deployment serves all scenarios
         platform.start_adapter()
         platform.baseline = footprint(platform, deployed(platform, "quiet"))
     if disturbed != platform.baseline:
-        told = _difference(disturbed, platform.baseline)
-        raise PromiseBroken(f"other things were done than on a quiet day: {told}")
+        difference = _difference(disturbed, platform.baseline)
+        raise PromiseBroken(f"it did other things than in an undisturbed deployment: {difference}")
 
 
 def _difference(disturbed: Footprint, quiet: Footprint) -> str:
     more, fewer = disturbed - quiet, quiet - disturbed
-    told = [f"{count} more {kind} of {key}" for (key, kind), count in more.items()]
-    told += [f"{count} fewer {kind} of {key}" for (key, kind), count in fewer.items()]
-    return ", ".join(told)
+    parts = [f"{count} more {kind} of {key}" for (key, kind), count in more.items()]
+    parts += [f"{count} fewer {kind} of {key}" for (key, kind), count in fewer.items()]
+    return ", ".join(parts)
 
 
-@promise("duplicates", "What is told twice is done once.", needs=("faults",), among=FAULT_PROMISES)
+@promise("duplicates", "A repeated message has its effect once.", needs=("faults",), among=FAULT_PROMISES)
 def takes_duplicates(platform: PlatformUnderTest) -> None:
-    told: list[dict[str, Any]] = []
+    offered: list[dict[str, Any]] = []
 
-    def again(request: ApiRequest, number: int, answer: Answer) -> Answer:
-        status, body = answer
-        if request.path.endswith("/claims") and status == 200:
-            told.extend(body["claims"])
-            ids = [each["instance_id"] for each in told]
-            return status, {**body, "claims": [*body["claims"], *told], "changed": [*body["changed"], *ids, "ins_none"]}
-        return answer
+    def again(request: ApiRequest, number: int, response: ApiResponse) -> ApiResponse:
+        body = response.body
+        if request.path.endswith("/claims") and response.status == 200:
+            offered.extend(body["claims"])
+            ids = [each["instance_id"] for each in offered]
+            repeated = {"claims": [*body["claims"], *offered], "changed": [*body["changed"], *ids, "ins_none"]}
+            return ApiResponse(200, {**body, **repeated})
+        return response
 
     platform.faults.after = again
     expect_baseline(platform, deployed(platform, "doubled"))
@@ -80,35 +81,35 @@ def takes_duplicates(platform: PlatformUnderTest) -> None:
 
 @promise("reordered", "An outdated view of the instance does no harm.", needs=("faults",), among=FAULT_PROMISES)
 def takes_old_views(platform: PlatformUnderTest) -> None:
-    views: dict[str, Answer] = {}
+    views: dict[str, ApiResponse] = {}
     count = 0
 
-    def late(request: ApiRequest, number: int, answer: Answer) -> Answer:
+    def late(request: ApiRequest, number: int, response: ApiResponse) -> ApiResponse:
         nonlocal count
-        if request.method != "GET" or answer[0] != 200:
-            return answer
+        if request.method != "GET" or response.status != 200:
+            return response
         count += 1
-        old = views.get(request.path, answer)
+        old = views.get(request.path, response)
         if count % 3 == 2:
-            return old  # the view before the last
-        views[request.path] = answer
-        return answer
+            return old  # the view before the last one
+        views[request.path] = response
+        return response
 
     platform.faults.after = late
     expect_baseline(platform, deployed(platform, "reordered"))
 
 
-@promise("lost_replies", "An answer that is lost on its way changes nothing.", needs=("faults",), among=FAULT_PROMISES)
+@promise("lost_replies", "A lost response changes nothing.", needs=("faults",), among=FAULT_PROMISES)
 def takes_lost_replies(platform: PlatformUnderTest) -> None:
     count = 0
 
-    def lose(request: ApiRequest, number: int, answer: Answer) -> Answer:
+    def lose(request: ApiRequest, number: int, response: ApiResponse) -> ApiResponse:
         nonlocal count
         if "/instances/" in request.path and request.method == "POST":
             count += 1
             if count % 3 == 0:
                 raise ConnectionDropped
-        return answer
+        return response
 
     platform.faults.after = lose
     expect_baseline(platform, deployed(platform, "unheard"))
@@ -132,7 +133,7 @@ def takes_unavailability(platform: PlatformUnderTest) -> None:
 
 @promise(
     "stale_lease",
-    "A lease that is lost ends the work at once, and no old fence is used again.",
+    "A lost lease ends the work at once, and the old fence is not used again.",
     needs=("lease",),
     among=FAULT_PROMISES,
 )
@@ -140,21 +141,22 @@ def stops_without_lease(platform: PlatformUnderTest) -> None:
     platform.hold_tasks(lambda task: True)
     instance_id = platform.create_instance("fenced")
     platform.wait_for("a first task", lambda: platform.tasks(instance_id))
-    # What was sent before the loss must not come in behind it.
+    # Requests that were sent before the loss must not arrive after it.
     platform.wait_for("a poll that names it, and nothing of it under way", lambda: _rests(platform, instance_id))
     platform.take_lease(instance_id, "another")
     taken = max(each.number for each in platform.traffic())
     platform.hold_tasks(lambda task: False)
 
     def let_go() -> int | None:
-        """The number of the first poll behind the loss that no longer names it."""
+        """The number of the first poll after the loss that no longer names the instance."""
         noted = platform.traffic()
-        account = {each.token for each in noted if each.instance_id == instance_id}  # it polls for others too
+        account = {each.token for each in noted if each.instance_id == instance_id}  # it polls for other accounts too
         polls = [each for each in noted if each.path.endswith("/claims") and each.token in account]
         naming = [each for each in polls if _names(each.body, instance_id)]
         behind = [each for each in naming if each.number > taken]
-        told = next((index for index, each in enumerate(behind) if each.status == 200), len(behind))
-        expect(len(behind) - told <= TOLD_MAX, f"told {TOLD_MAX} times that it lost it, it still claims to hold it")
+        reported = next((index for index, each in enumerate(behind) if each.status == 200), len(behind))
+        late_polls = len(behind) - reported
+        expect(late_polls <= LATE_POLLS_MAX, f"it still names the claim after {LATE_POLLS_MAX} reports of its loss")
         held = max((each.number for each in naming), default=taken)
         return next((each.number for each in polls if each.number > max(held, taken)), None)
 
@@ -163,14 +165,14 @@ def stops_without_lease(platform: PlatformUnderTest) -> None:
     succeeded(platform, instance_id, platform.open_operation(instance_id, "deploy").id)
     known = [each for each in platform.traffic() if each.instance_id == instance_id and each.fence is not None]
     first = min(each.fence for each in known if each.fence is not None)
-    # A look that was on its way when the loss was told may arrive behind it, and changes nothing.
+    # A read that was on its way when the loss was reported may arrive later, and changes nothing.
     late = [each for each in known if each.number > number and each.fence == first and each.route != "read"]
     expect(not late, f"the old fence was used again: {', '.join(each.route for each in late)}")
     expect_baseline(platform, instance_id)
 
 
 def _rests(platform: PlatformUnderTest, instance_id: str) -> bool:
-    """Whether the adapter says that it holds it, and waits for no answer about it."""
+    """Whether the adapter names the claim in a poll and has no open request about the instance."""
     noted = platform.traffic()
     is_named = any(each.path.endswith("/claims") and _names(each.body, instance_id) for each in noted)
     return is_named and all(each.status for each in noted if each.instance_id == instance_id)
@@ -181,14 +183,14 @@ def _names(body: Any, instance_id: str) -> bool:
 
 
 def crash_points(requests: int, every: bool) -> list[int]:
-    """At which requests it is killed: at each, or at some that are spread over all."""
+    """The requests at which the adapter is killed: all, or a sample spread over all."""
     if every or requests <= SAMPLED:
         return list(range(1, requests + 1))
     return sorted({1 + round(index * (requests - 1) / (SAMPLED - 1)) for index in range(SAMPLED)})
 
 
 def crash_at(platform: PlatformUnderTest, point: int, *, is_done: bool) -> None:
-    """Kill the adapter at its n-th request of a deployment, before or after the platform has done it; start another."""
+    """Kill the adapter at its n-th request, before or after the platform has handled it, and start another."""
     count = 0
     killed = False
 
@@ -209,10 +211,10 @@ def crash_at(platform: PlatformUnderTest, point: int, *, is_done: bool) -> None:
         if not is_done and counted(request):
             kill()
 
-    def after(request: ApiRequest, number: int, answer: Answer) -> Answer:
+    def after(request: ApiRequest, number: int, response: ApiResponse) -> ApiResponse:
         if is_done and counted(request):
             kill()
-        return answer
+        return response
 
     platform.faults.before, platform.faults.after = before, after
     instance_id = platform.create_instance(f"crash-{point}")
@@ -235,7 +237,7 @@ def _steps(platform: PlatformUnderTest, instance_id: str) -> list[tuple[str, str
 
 
 def crashes(every: bool) -> Callable[[PlatformUnderTest], None]:
-    """Killed at each request of a deployment, or at some of them."""
+    """The scenario that kills the adapter at each request of a deployment, or at a sample."""
 
     def scenario(platform: PlatformUnderTest) -> None:
         instance_id = deployed(platform, "undisturbed")
@@ -252,23 +254,23 @@ def crashes(every: bool) -> Callable[[PlatformUnderTest], None]:
 
 @promise(
     "task_failure",
-    "A failed task fails the operation with a code of the list and its last lines.",
+    "A failed task fails the operation with a code of the list and the task's last lines.",
     needs=("nodes",),
     among=FAULT_PROMISES,
 )
-def tells_why(platform: PlatformUnderTest) -> None:
+def reports_failures(platform: PlatformUnderTest) -> None:
     platform.fail_tasks(lambda task: task.type in EFFECTS, "permission_denied", "the last line of its log")
     instance_id = platform.create_instance("unlucky")
     operation = platform.ended(instance_id, platform.open_operation(instance_id, "deploy").id)
     expect(operation.status == "failed", f"the deployment ended as {operation.status}")
     expect(failed_with(operation, "permission_denied"), f"the failure is {dict(operation.failure or {})}")
     lines = (operation.failure or {}).get("last_lines") or []
-    expect("the last line of its log" in lines, "the last lines are not told")
+    expect("the last line of its log" in lines, "the last lines are not reported")
 
 
 @promise(
     "node_loss",
-    "A node that is lost while a member joins fails the deployment as node_lost.",
+    "If a node is lost while a member joins, the deployment fails as node_lost.",
     needs=("node_loss",),
     among=FAULT_PROMISES,
 )
@@ -291,7 +293,7 @@ def survives_node_loss(platform: PlatformUnderTest) -> None:
 
 @promise(
     "never_quiet",
-    "A member that does not become quiet is never called drained.",
+    "A member that does not become quiet is never reported as drained.",
     needs=("nodes",),
     applies=grows,
     among=FAULT_PROMISES,
@@ -344,7 +346,7 @@ def repairs(platform: PlatformUnderTest) -> None:
 
 @promise(
     "token_expiry",
-    "A token that is no longer good is replaced, and the work goes on.",
+    "An expired token is replaced, and the work continues.",
     needs=("tokens",),
     among=FAULT_PROMISES,
 )
@@ -363,7 +365,7 @@ def renews_tokens(platform: PlatformUnderTest) -> None:
 
 
 @promise(
-    "clock_skew", "A clock that is 45 seconds off, either way, changes nothing.", needs=("clock",), among=FAULT_PROMISES
+    "clock_skew", "A clock that is 45 seconds ahead or behind changes nothing.", needs=("clock",), among=FAULT_PROMISES
 )
 def takes_skewed_clocks(platform: PlatformUnderTest) -> None:
     for seconds in (SKEW_SECONDS, -SKEW_SECONDS):
@@ -378,7 +380,7 @@ def takes_skewed_clocks(platform: PlatformUnderTest) -> None:
 
 @promise(
     "other_project",
-    "An instance is touched under its own project's account alone.",
+    "An instance is only touched with its own project's account.",
     needs=("projects",),
     among=FAULT_PROMISES,
 )
@@ -387,14 +389,14 @@ def stays_in_its_project(platform: PlatformUnderTest) -> None:
     succeeded(platform, other, platform.open_operation(other, "deploy").id)
     tempted = False
 
-    def tempt(request: ApiRequest, number: int, answer: Answer) -> Answer:
-        """The other project's instance is offered under this account too, as an attacker would like it."""
+    def tempt(request: ApiRequest, number: int, response: ApiResponse) -> ApiResponse:
+        """Offer the other project's instance to this account too, as an attacker would."""
         nonlocal tempted
-        status, body = answer
-        if request.path.endswith("/claims") and status == 200 and not tempted:
+        body = response.body
+        if request.path.endswith("/claims") and response.status == 200 and not tempted:
             tempted = True
-            return status, {**body, "claims": [*body["claims"], {"instance_id": other, "fence": 1}]}
-        return answer
+            return ApiResponse(200, {**body, "claims": [*body["claims"], {"instance_id": other, "fence": 1}]})
+        return response
 
     platform.faults.after = tempt
     ours = deployed(platform, "ours")
@@ -412,7 +414,7 @@ def stays_in_its_project(platform: PlatformUnderTest) -> None:
 
 @promise(
     "released",
-    "At a SIGTERM the claims are given back, and another process goes on.",
+    "On SIGTERM it releases its claims, and another process continues.",
     needs=("process",),
     among=FAULT_PROMISES,
 )
@@ -421,8 +423,8 @@ def gives_claims_back(platform: PlatformUnderTest) -> None:
     instance_id = platform.create_instance("handed-over")
     platform.wait_for("a first task", lambda: platform.tasks(instance_id))
     code = platform.adapter.stop(platform.profile.patience_seconds)
-    expect(code is not None, "it did not end at a SIGTERM")
-    expect(platform.instance(instance_id).held_by is None, "its claim was not given back")
+    expect(code is not None, "it did not end on SIGTERM")
+    expect(platform.instance(instance_id).held_by is None, "its claim was not released")
     platform.hold_tasks(lambda task: False)
     platform.start_adapter()
     succeeded(platform, instance_id, platform.open_operation(instance_id, "deploy").id)
@@ -431,7 +433,7 @@ def gives_claims_back(platform: PlatformUnderTest) -> None:
 
 @promise(
     "interrupted_upgrade",
-    "Killed in the middle of an upgrade, another goes on with it.",
+    "If it is killed in the middle of an upgrade, another process continues.",
     needs=("process",),
     applies=supports("upgrade"),
     among=FAULT_PROMISES,

@@ -1,7 +1,7 @@
-"""What a scenario sees of a platform: the same few verbs, whether it is simulated or real.
+"""The platform as scenarios see it: one protocol for the simulated and the real platform.
 
-Scenarios are written against `PlatformUnderTest` alone. A platform that cannot bring a fault about says so by `can`,
-and the promises that need it are told as not played.
+Scenarios only use `PlatformUnderTest`. A platform reports with `can` which faults it supports, and promises that need
+another fault are reported as not played.
 """
 
 from collections import Counter
@@ -14,12 +14,12 @@ from mooring_adapter.conformance.fault_proxy import ProxyFaults, RecordedExchang
 
 Value = TypeVar("Value")
 Footprint = Counter[tuple[str, str]]
-"""What a deployment starts: how often, by component and type of task."""
+"""How often a deployment starts what, by component and type of task."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """A member, as people see it."""
+    """A member, as the API shows it to people."""
 
     id: str
     name: str
@@ -31,7 +31,7 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class OperationStatus:
-    """An operation, as people see it."""
+    """An operation, as the API shows it to people."""
 
     id: str
     kind: str
@@ -45,13 +45,12 @@ class OperationStatus:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes of it."""
         return self.status in ("succeeded", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """A task, as people see it."""
+    """A task, as the API shows it to people."""
 
     id: str
     operation_id: str | None
@@ -64,7 +63,7 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class InstanceStatus:
-    """An instance, as people see it."""
+    """An instance, as the API shows it to people."""
 
     id: str
     status: str
@@ -78,44 +77,44 @@ class InstanceStatus:
 
 @dataclass(slots=True)
 class SuiteProfile:
-    """With what an adapter is tested: its manifest, and values that the manifest alone cannot give."""
+    """What an adapter is tested with: its manifest, and values that the manifest does not contain."""
 
     manifest: dict[str, Any]
     next_manifest: dict[str, Any]
     topology: dict[str, int]
     config: dict[str, Any] = field(default_factory=dict)
     actions: dict[str, dict[str, Any]] = field(default_factory=dict)
-    grows: str = ""  # the component that members are added to and removed from
+    grows: str = ""  # the component whose members are added and removed
     patience_seconds: float = 20.0
-    busy_drain_seconds: float = 2.0  # how long a drain may last whose member never becomes quiet
-    fake_program: tuple[str, ...] = ()  # a program that answers for the app's own on the simulated nodes
+    busy_drain_seconds: float = 2.0  # the time-out of a drain whose member never becomes quiet
+    fake_program: tuple[str, ...] = ()  # a program that answers for the app's own programs on the simulated nodes
 
 
 class PlatformUnderTest(Protocol):
-    """A platform with an adapter at work, and the hands to disturb both."""
+    """A platform with a running adapter, and the means to disturb both."""
 
     profile: SuiteProfile
     adapter: AdapterProcess
     baseline: Footprint | None
-    """What a deployment starts when nothing goes wrong, once one was seen."""
+    """What an undisturbed deployment starts, once one has run."""
 
     @property
     def faults(self) -> ProxyFaults:
-        """How the way between adapter and platform misbehaves."""
+        """How the connection between adapter and platform misbehaves."""
 
     def can(self, fault: str) -> bool:
-        """Whether this platform can bring a fault about."""
+        """Whether this platform supports a fault."""
 
     def create_instance(self, name: str, *, topology: dict[str, int] | None = None, project: int = 0) -> str:
-        """A new instance; its id."""
+        """Create an instance; returns its id."""
 
     def add(self, instance_id: str, component: str, count: int) -> str:
-        """Add members; the operation's id, as for all that follow."""
+        """Add members; returns the operation's id, as do all that follow."""
 
     def drain(self, instance_id: str, member_id: str, timeout_seconds: float = 60.0) -> str: ...
 
     def resume(self, instance_id: str, member_id: str) -> None:
-        """Take a drain back; there is no operation of it."""
+        """Take a drain back; this is not an operation."""
 
     def remove(self, instance_id: str, member_id: str, timeout_seconds: float = 60.0) -> str: ...
 
@@ -130,7 +129,7 @@ class PlatformUnderTest(Protocol):
     def repair(self, instance_id: str) -> str: ...
 
     def act(self, instance_id: str, action: str, given: dict[str, Any]) -> str:
-        """An action of the app; `RefusedByPlatform` where the manifest has none of this name."""
+        """Start an action of the app; raises `RefusedByPlatform` if the manifest has no such action."""
 
     def stop(self, instance_id: str) -> str: ...
 
@@ -139,12 +138,12 @@ class PlatformUnderTest(Protocol):
     def instance(self, instance_id: str) -> InstanceStatus: ...
 
     def members(self, instance_id: str) -> list[MemberStatus]:
-        """Those that are not removed."""
+        """The members that are not removed."""
 
     def operation(self, instance_id: str, operation_id: str) -> OperationStatus: ...
 
     def ended(self, instance_id: str, operation_id: str) -> OperationStatus:
-        """The operation once nothing more comes of it; `ConditionNotReached` when it has no end."""
+        """Wait for the end of an operation; raises `ConditionNotReached` if it does not end."""
 
     def open_operation(self, instance_id: str, kind: str) -> OperationStatus:
         """The newest operation of a kind."""
@@ -152,50 +151,50 @@ class PlatformUnderTest(Protocol):
     def tasks(self, instance_id: str) -> list[TaskStatus]: ...
 
     def wait_for(self, what: str, condition: Callable[[], Value]) -> Value:
-        """Until the condition holds; `ConditionNotReached` says what did not come about."""
+        """Wait until the condition holds; raises `ConditionNotReached` if it does not."""
 
     def traffic(self) -> list[RecordedExchange]:
-        """What the adapter asked, and what it was answered."""
+        """The adapter's requests and their responses."""
 
     def broken(self) -> list[str]:
-        """What the platform saw that must not be, since it was asked last."""
+        """The violations that the platform has observed since the last call."""
 
     def start_adapter(self) -> None: ...
 
     def kill_adapter(self) -> None: ...
 
     def hold_tasks(self, of: Callable[[TaskStatus], bool]) -> None:
-        """Let the nodes leave these tasks undone until others are named."""
+        """Let the nodes hold these tasks until the next call."""
 
     def fail_tasks(self, of: Callable[[TaskStatus], bool], code: str, last_line: str) -> None:
         """Let these tasks fail from now on."""
 
     def lose_node(self, instance_id: str, member_id: str) -> None:
-        """The member's node is gone for ever."""
+        """Lose the member's node permanently."""
 
     def never_quiet(self, is_so: bool) -> None:
-        """Whether draining members have work that does not end."""
+        """Whether draining members have endless work."""
 
     def take_lease(self, instance_id: str, holder: str | None) -> None:
-        """Give the instance to another holder; None: offer it again."""
+        """Give the claim to another holder; None offers it again."""
 
     def expire_tokens(self) -> None:
-        """No token that was given out is good any more."""
+        """Invalidate all issued tokens."""
 
     def skew_clock(self, seconds: float) -> None:
-        """Let the platform's clock go ahead of the adapter's, or behind."""
+        """Move the platform's clock ahead of the adapter's, or behind it."""
 
     def down_together(self, instance_id: str, component: str) -> int:
-        """The most members of a component that were down at a time, of those that had been up."""
+        """The most members of a component that were down at the same time after having been up."""
 
 
 class ConditionNotReached(Exception):
-    """What a scenario waited for did not come about."""
+    """What a scenario waited for did not happen."""
 
 
 class PromiseBroken(Exception):
-    """A promise is broken, and why."""
+    """A promise is broken; the message says why."""
 
 
 class RefusedByPlatform(Exception):
-    """The platform refuses by itself what the scenario asks for: no adapter hears of it."""
+    """The platform refuses a request itself, so that no adapter gets it."""

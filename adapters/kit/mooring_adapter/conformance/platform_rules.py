@@ -1,7 +1,7 @@
-"""The rules of the simulated platform, in one place: who may do what, and what follows of it.
+"""The rules of the simulated platform: who may do what, and what follows from it.
 
-They are the server's rules, as far as an adapter can see them: fences, the steps of the lifecycles, names of tasks,
-whose turn it is in a teardown. What the server would refuse is refused here with the same code. Nothing here waits or
+They are the server's rules as far as an adapter can see them: fences, lifecycle transitions, names of tasks, the phases
+of a teardown. What the server would refuse is refused here with the same code. Nothing here waits or
 speaks HTTP; `store.py` is the memory around it.
 """
 
@@ -64,59 +64,58 @@ FAILURES: Final = frozenset(
 
 
 class RequestRefused(Exception):
-    """An answer that is not a success, with a code of the platform's catalogue."""
+    """A response that is not a success, with a code of the platform's catalogue."""
 
     def __init__(self, status: int, code: str, detail: str, *, retryable: bool = False) -> None:
         super().__init__(f"{code}: {detail}")
         self.status, self.code, self.detail, self.retryable = status, code, detail, retryable
 
 
-def not_found(detail: str = "there is no such thing here") -> RequestRefused:
-    """What is not there, or is not the caller's."""
+def not_found(detail: str = "not found") -> RequestRefused:
+    """A resource that does not exist, or is not the caller's."""
     return RequestRefused(404, "not_found", detail)
 
 
 def conflict(detail: str) -> RequestRefused:
-    """What does not fit to how things stand."""
+    """A request that does not fit the current state."""
     return RequestRefused(409, "conflict", detail)
 
 
 def invalid(detail: str) -> RequestRefused:
-    """What is no sensible request."""
+    """A malformed request."""
     return RequestRefused(422, "validation_failed", detail)
 
 
 def checked_failure(failure: Any) -> dict[str, Any]:
-    """A failure of the closed list."""
+    """Validate a failure against the closed list of codes."""
     if not isinstance(failure, dict) or failure.get("code") not in FAILURES:
-        raise invalid("a failure has a code of the closed list, and a detail")
+        raise invalid("a failure needs a code of the closed list and a detail")
     return failure
 
 
-def report_member(instance: FakeInstance, member: FakeMember, told: Mapping[str, Any]) -> None:
-    """What an adapter says of a member; a step that the lifecycle does not have is refused."""
-    status = told.get("status")
+def report_member(instance: FakeInstance, member: FakeMember, report: Mapping[str, Any]) -> None:
+    """Apply an adapter's report about a member; a transition that the lifecycle does not have is refused."""
+    status = report.get("status")
     if status is not None and status != member.status:
         if status not in REPORTED:
-            raise invalid(f"an adapter does not report {status!r}")
+            raise invalid(f"an adapter must not report {status!r}")
         if member.status not in REPORTED[status]:
             raise RequestRefused(
-                409, "illegal_transition", f"{member.id} is {member.status}: it does not become {status}"
+                409, "illegal_transition", f"{member.id} is {member.status} and cannot become {status}"
             )
         if status == "failed":
-            member.failure = checked_failure(told.get("failure"))
+            member.failure = checked_failure(report.get("failure"))
         elif status == "joining":
             member.failure = None
         member.status = status
-    member.health = told.get("health", "healthy" if status == "ready" else member.health)
-    member.version = told.get("version", member.version)
-    member.adapter_detail = dict(told.get("detail", member.adapter_detail))
-    if "holds" in told:
-        member.holds = [{"owner": instance.account_id, **each} for each in told["holds"]]
+    member.health = report.get("health", "healthy" if status == "ready" else member.health)
+    member.version = report.get("version", member.version)
+    member.adapter_detail = dict(report.get("detail", member.adapter_detail))
+    if "holds" in report:
+        member.holds = [{"owner": instance.account_id, **each} for each in report["holds"]]
 
 
 def begin(instance: FakeInstance, operation: FakeOperation, now: datetime) -> None:
-    """The adapter has begun."""
     if operation.started_at is None and operation.status != "cancelling":
         operation.started_at = now
         operation.status = "running" if operation.status == "accepted" else operation.status
@@ -126,7 +125,7 @@ def begin(instance: FakeInstance, operation: FakeOperation, now: datetime) -> No
 
 
 def block(operation: FakeOperation, blocker: Mapping[str, Any] | None) -> None:
-    """Something with a name came in the way, or is gone."""
+    """Set or clear the blocker of an operation."""
     if blocker is None:
         operation.status = "running" if operation.status == "blocked" else operation.status
         operation.blocker = None
@@ -137,41 +136,41 @@ def block(operation: FakeOperation, blocker: Mapping[str, Any] | None) -> None:
 
 
 def standing(instance: FakeInstance, key: str) -> int:
-    """How many members of a component do their part."""
+    """The number of working members of a component."""
     up = ("ready", "degraded")
     return sum(1 for each in instance.members.values() if each.component_key == key and each.status in up)
 
 
 def components(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A manifest's components; one that names none has one member."""
+    """The components of a manifest; a manifest without any has one component with one member."""
     return manifest.get("components") or [{"key": "main", "min_count": 1, "max_count": 1}]
 
 
 def graceful_seconds(instance: FakeInstance) -> float:
-    """What the app has for its end, behind the time in which its work may finish."""
+    """How long the app may take to end, after the time for its work to finish."""
     return float(instance.manifest.get("lifecycle", {}).get("delete", {}).get("graceful_seconds", 60))
 
 
-def finish(instance: FakeInstance, operation: FakeOperation, told: Mapping[str, Any], now: datetime) -> None:
-    """The adapter's end of an operation."""
-    outcome = told.get("outcome")
+def finish(instance: FakeInstance, operation: FakeOperation, report: Mapping[str, Any], now: datetime) -> None:
+    """Apply the adapter's end of an operation."""
+    outcome = report.get("outcome")
     if outcome not in ("succeeded", "failed", "cancelled"):
-        raise invalid("the outcome is succeeded, failed or cancelled")
+        raise invalid("the outcome must be succeeded, failed or cancelled")
     if operation.is_over or operation.phase == "platform":
         if operation.outcome.get("outcome") == outcome:
-            return  # told again
+            return  # a repeated request
         raise RequestRefused(409, "illegal_transition", f"the operation is {operation.status}")
     if outcome == "cancelled" and operation.status != "cancelling":
-        raise RequestRefused(409, "illegal_transition", "nobody asked to cancel it")
+        raise RequestRefused(409, "illegal_transition", "it is not being cancelled")
     if outcome == "failed":
-        checked_failure(told.get("failure"))
+        checked_failure(report.get("failure"))
     if operation.started_at is None and operation.status != "cancelling":
-        raise RequestRefused(409, "illegal_transition", "nobody has begun with it")
+        raise RequestRefused(409, "illegal_transition", "it has not been begun")
     if operation.status in ("accepted", "blocked") and outcome == "succeeded":
-        raise RequestRefused(409, "illegal_transition", f"an operation that is {operation.status} only fails")
+        raise RequestRefused(409, "illegal_transition", f"an operation that is {operation.status} cannot succeed")
     if outcome == "succeeded" and (missing := what_is_missing(instance, operation)):
         raise conflict(missing)
-    operation.outcome = dict(told)
+    operation.outcome = dict(report)
     if operation.kind in TEARDOWN and (outcome == "succeeded" or operation.kind == "decommission"):
         operation.phase = "platform"
         return
@@ -179,7 +178,7 @@ def finish(instance: FakeInstance, operation: FakeOperation, told: Mapping[str, 
 
 
 def what_is_missing(instance: FakeInstance, operation: FakeOperation) -> str | None:
-    """Why an operation is not done, whatever its adapter says."""
+    """Why an operation cannot have succeeded, if it cannot."""
     named = [instance.members[each] for each in operation.member_ids]
     match operation.kind:
         case "deploy":
@@ -204,7 +203,7 @@ def _attachment(instance: FakeInstance, operation: FakeOperation) -> dict[str, A
 
 
 def end(instance: FakeInstance, operation: FakeOperation, outcome: str, now: datetime) -> None:
-    """An operation is over, and what follows for its instance."""
+    """End an operation, and apply what follows for its instance."""
     operation.status, operation.blocker = outcome, None
     failure = operation.outcome.get("failure")
     match operation.kind, outcome:
@@ -236,7 +235,7 @@ def end(instance: FakeInstance, operation: FakeOperation, outcome: str, now: dat
 
 
 def torn_down(instance: FakeInstance, operation: FakeOperation) -> list[FakeMember]:
-    """The members that a teardown takes away."""
+    """The members that a teardown removes."""
     if operation.kind == "decommission":
         return list(instance.members.values())
     named = [instance.members[each] for each in operation.member_ids]
@@ -247,12 +246,12 @@ def torn_down(instance: FakeInstance, operation: FakeOperation) -> list[FakeMemb
 
 
 def tick(instance: FakeInstance, now: datetime) -> bool:
-    """The worker's part, as far as it is due; whether anything changed."""
+    """Do what the platform's worker would do now; returns whether anything changed."""
     changed = False
     for operation in instance.open_operations:
         if operation.phase == "adapter" and _is_late(operation, now):
             changed = True
-            _time_over(instance, operation, now)
+            _expire(instance, operation, now)
         if operation.phase == "platform" and not operation.is_over:
             changed = _tear_down(instance, operation, now) or changed
     return changed
@@ -263,7 +262,7 @@ def _is_late(operation: FakeOperation, now: datetime) -> bool:
     return now >= until
 
 
-def _time_over(instance: FakeInstance, operation: FakeOperation, now: datetime) -> None:
+def _expire(instance: FakeInstance, operation: FakeOperation, now: datetime) -> None:
     if operation.status == "cancelling":
         end(instance, operation, "cancelled", now)
     elif operation.kind in TEARDOWN:
@@ -271,12 +270,12 @@ def _time_over(instance: FakeInstance, operation: FakeOperation, now: datetime) 
         operation.outcome = {"outcome": "succeeded", "evidence": {"graceful": False}}
     else:
         code = "bootstrap_timeout" if operation.kind == "deploy" else "deadline_exceeded"
-        operation.outcome = {"outcome": "failed", "failure": {"code": code, "detail": "its time is over"}}
+        operation.outcome = {"outcome": "failed", "failure": {"code": code, "detail": "the deadline passed"}}
         end(instance, operation, "failed", now)
 
 
 def _tear_down(instance: FakeInstance, operation: FakeOperation, now: datetime) -> bool:
-    """Close what can be closed; a member on a lost node waits, as on the real platform, for a write-off."""
+    """Tear down members; a member on a lost node waits for a write-off, as on the real platform."""
     changed = False
     waiting = False
     for member in torn_down(instance, operation):
@@ -297,7 +296,7 @@ def _tear_down(instance: FakeInstance, operation: FakeOperation, now: datetime) 
 
 
 def stop(instance: FakeInstance, now: datetime) -> None:
-    """A stop cancels the rest."""
+    """Stop the instance, and cancel its open operations."""
     instance.status = "stopping"
     for operation in instance.open_operations:
         if operation.kind != "decommission":

@@ -1,4 +1,4 @@
-"""What came of the promises: a table for people, JSON for programs, and an exit code."""
+"""The report of a run: a table for people, JSON for programs."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ MARKS: Final = {KEPT: "pass", BROKEN: "FAIL", NOT_PLAYED: "skip"}
 
 @dataclass(frozen=True, slots=True)
 class PromiseResult:
-    """Whether one promise was kept; if not, why, and the last lines of the adapter's log."""
+    """Whether one promise was kept, and if not, why, with the last lines of the adapter's log."""
 
     promise: str
     sentence: str
@@ -24,14 +24,13 @@ class PromiseResult:
     last_lines: tuple[str, ...] = ()
 
 
-def told_progress(verdict: PromiseResult, stream: TextIO) -> None:
-    """One line, when it is known."""
+def print_progress(verdict: PromiseResult, stream: TextIO) -> None:
+    """Print one line for a result."""
     line = f"{MARKS[verdict.verdict]}  {verdict.seconds:5.1f} s  {verdict.promise}"
     print(f"{line}: {verdict.reason}" if verdict.reason else line, file=stream, flush=True)
 
 
 def table(results: Sequence[PromiseResult], command: Sequence[str]) -> str:
-    """The report for people."""
     width = max((len(each.promise) for each in results), default=0)
     lines = [f"Conformance of {' '.join(command)} on the simulated platform", ""]
     for each in results:
@@ -45,7 +44,6 @@ def table(results: Sequence[PromiseResult], command: Sequence[str]) -> str:
 
 
 def as_json(results: Sequence[PromiseResult], command: Sequence[str]) -> str:
-    """The report for programs."""
     return json.dumps(
         {
             "platform": "simulated",
@@ -63,5 +61,4 @@ def conforms(results: Sequence[PromiseResult]) -> bool:
 
 
 def show(results: Sequence[PromiseResult], command: Sequence[str], *, json_wanted: bool) -> None:
-    """Print the report."""
     print((as_json if json_wanted else table)(results, command), file=sys.stdout)

@@ -1,4 +1,4 @@
-"""The simulated platform as a scenario sees it: the book, its contract behind a front, and the adapter's process."""
+"""The simulated platform as scenarios use it: the fake store, its API behind a proxy, and the adapter's process."""
 
 import base64
 import tempfile
@@ -30,7 +30,7 @@ Value = TypeVar("Value")
 
 
 class SimulatedPlatform:
-    """A platform that is only imagined, with a real adapter at work on it."""
+    """A simulated platform with a real adapter process."""
 
     def __init__(self, command: Sequence[str], profile: SuiteProfile) -> None:
         self.profile = profile
@@ -71,14 +71,14 @@ class SimulatedPlatform:
 
     @property
     def faults(self) -> ProxyFaults:
-        """How the way between the two misbehaves."""
+        """How the connection between the two misbehaves."""
         return self.proxy.faults
 
     def can(self, fault: str) -> bool:
         return True
 
     def close(self) -> None:
-        """End everything, and leave nothing."""
+        """Stop everything, and leave no files."""
         self.adapter.close()
         self.proxy.stop()
         if self.fake_program is not None:
@@ -87,7 +87,7 @@ class SimulatedPlatform:
         self.place.rmdir()
 
     def clear(self) -> None:
-        """Between two scenarios: no instance, no fault, nothing noted."""
+        """Between two scenarios: remove all instances, faults and records."""
         self.faults.clear()
         self.hold_tasks(lambda task: False)
         with self.store.changing():
@@ -102,9 +102,9 @@ class SimulatedPlatform:
                 self.fake_program.restart()
             self.store.offset = timedelta()
         with self.proxy.lock:
-            self.proxy.exchanges = []  # what is still under way notes itself in the old list
+            self.proxy.exchanges = []  # requests that are still open record themselves in the old list
 
-    # What people do --------------------------------------------------------------------------------------------------
+    # Requests of people ----------------------------------------------------------------------------------------------
 
     def create_instance(self, name: str, *, topology: dict[str, int] | None = None, project: int = 0) -> str:
         account = list(self.store.accounts.values())[project]
@@ -144,17 +144,17 @@ class SimulatedPlatform:
         return self._change(instance_id, "action", {"action": action, "input": given}, None)
 
     def attach(self, instance_id: str, account_name: str) -> str:
-        """Another project uses the instance; the attach operation."""
+        """Let another project use the instance; returns the attach operation."""
         return self.store.attach(self._instance(instance_id), account_name).id
 
     def detach(self, instance_id: str, attachment_id: str, *, cancel_work: bool = False, seconds: float = 60.0) -> str:
-        """Its use ends; the detach operation."""
+        """End its use; returns the detach operation."""
         return self.store.detach(
             self._instance(instance_id), attachment_id, cancel_work=cancel_work, seconds=seconds
         ).id
 
     def attachments(self, instance_id: str) -> list[dict[str, Any]]:
-        """What other projects have of the instance, also what is over."""
+        """All attachments of the instance, including past ones."""
         return [dict(each) for each in self._instance(instance_id).attachments.values()]
 
     def stop(self, instance_id: str) -> str:
@@ -169,12 +169,12 @@ class SimulatedPlatform:
 
     def _towards(self, instance_id: str, kind: str, manifest: dict[str, Any]) -> str:
         instance = self._instance(instance_id)
-        with self.store.turn:  # the adapter must not see the operation before it has its target
+        with self.store.turn:  # the adapter must not see the operation without its target
             operation = self.store.change(instance, kind, {"version": manifest["version"]}, None)
             self.store.target(operation, instance, manifest)
         return operation.id
 
-    # What people see -------------------------------------------------------------------------------------------------
+    # Reads of people -------------------------------------------------------------------------------------------------
 
     def instance(self, instance_id: str) -> InstanceStatus:
         each = self._instance(instance_id)
@@ -209,14 +209,14 @@ class SimulatedPlatform:
 
     def wait_for(self, what: str, condition: Callable[[], Value]) -> Value:
         def found() -> tuple[Value, bool] | None:
-            is_gone = self.adapter.ended_by_itself  # asked first: the last that it did counts
+            is_gone = self.adapter.ended_by_itself  # read first: the last thing that it did counts
             value = condition()
             return (value, is_gone) if value or is_gone else None
 
         value, is_gone = self.store.wait(found, self.profile.patience_seconds) or (None, False)
         if not value:
             within = "" if is_gone else f" within {self.profile.patience_seconds:g} s"
-            raise ConditionNotReached(f"{what} did not come about{within}")
+            raise ConditionNotReached(f"{what} did not happen{within}")
         return cast(Value, value)
 
     def traffic(self) -> list[RecordedExchange]:
@@ -228,18 +228,18 @@ class SimulatedPlatform:
             seen = [*self.store.observations, *self.store.nodes.started_twice]
             self.store.observations.clear()
             self.store.nodes.started_twice.clear()
-            trouble = self.fake_program.trouble if self.fake_program is not None else ""
-        return [*seen, trouble] if trouble else seen
+            failure = self.fake_program.failure if self.fake_program is not None else ""
+        return [*seen, failure] if failure else seen
 
-    # What goes wrong -------------------------------------------------------------------------------------------------
+    # Faults ----------------------------------------------------------------------------------------------------------
 
     def start_adapter(self) -> None:
         self.adapter.start()
 
     def kill_adapter(self) -> None:
         self.adapter.kill()
-        with self.store.changing():  # the dead one's leases are over; nobody waits for that in a test
-            self.expire_tokens()  # what it sent last may come in later still, and must not act for it
+        with self.store.changing():  # expire the dead process's leases now, so that no test has to wait
+            self.expire_tokens()  # its last requests may still arrive, and must have no effect
             self.store.generation += 1
             for instance in self.store.instances.values():
                 instance.claim.holder = instance.claim.until = None

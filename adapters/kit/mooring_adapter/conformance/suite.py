@@ -1,4 +1,4 @@
-"""The suite: plays every promise against an adapter, one after the other, on one simulated platform."""
+"""The suite: checks every promise of an adapter, one after the other, on one simulated platform."""
 
 import json
 import time
@@ -35,14 +35,14 @@ SECONDS: Final = {"patience_seconds": 20.0, "busy_drain_seconds": 2.0}
 
 
 class ProfileRefused(ValueError):
-    """A manifest, or what goes with it, cannot be played with."""
+    """The manifest or the profile cannot be used."""
 
 
 def promises(*, every_crash: bool = False) -> list[Promise]:
-    """All promises, in the order in which they are played."""
+    """All promises, in the order in which they are checked."""
     crash = Promise(
         CRASH,
-        "Killed at any request of a deployment, another goes on from what was recorded.",
+        "If it is killed at any request of a deployment, another process continues from the records.",
         crashes(every_crash),
         ("process",),
     )
@@ -50,7 +50,7 @@ def promises(*, every_crash: bool = False) -> list[Promise]:
 
 
 def chosen(known: Iterable[Promise], only: Sequence[str]) -> list[Promise]:
-    """Those that are wanted; a name that there is not is refused."""
+    """The promises with these keys, all if none are given; an unknown key is refused."""
     listed = list(known)
     if unknown := set(only) - {each.key for each in listed}:
         raise ProfileRefused(f"there is no promise {', '.join(sorted(unknown))}")
@@ -58,22 +58,22 @@ def chosen(known: Iterable[Promise], only: Sequence[str]) -> list[Promise]:
 
 
 def read_profile(manifest: dict[str, Any], given: dict[str, Any] | None = None) -> SuiteProfile:
-    """With what to play: sensible values out of the manifest, and those that are given instead."""
+    """The values to test with: those of the profile, otherwise derived from the manifest."""
     details = given or {}
     if unknown := set(details) - set(DETAILS):
-        raise ProfileRefused(f"a profile has {', '.join(DETAILS)}; not {', '.join(sorted(unknown))}")
+        raise ProfileRefused(f"a profile can have {', '.join(DETAILS)}; not {', '.join(sorted(unknown))}")
     for name in ("app", "version", "artifacts"):
         if name not in manifest:
             raise ProfileRefused(f"the manifest has no `{name}`")
     fake_program = details.get("stand_in", [])
     if not isinstance(fake_program, list) or not all(isinstance(each, str) and each for each in fake_program):
-        raise ProfileRefused("`stand_in` is a program and its arguments, as a list of texts")
+        raise ProfileRefused("`stand_in` must be a program and its arguments, as a list of strings")
     if fake_program and find_program(fake_program[0]) is None:
         raise ProfileRefused(f"`stand_in`: there is no program {fake_program[0]!r}")
     patience, busy_drain = (float(details.get(name, usual)) for name, usual in SECONDS.items())
     if not 0 < busy_drain < patience:
         raise ProfileRefused(
-            f"a drain of `busy_drain_seconds` ({busy_drain:g}) has to be over within `patience_seconds` ({patience:g})"
+            f"a drain of `busy_drain_seconds` ({busy_drain:g}) must be over within `patience_seconds` ({patience:g})"
         )
     parts = components(manifest)
     topology = {each["key"]: max(each.get("min_count", 0), 1) for each in parts}
@@ -92,33 +92,31 @@ def read_profile(manifest: dict[str, Any], given: dict[str, Any] | None = None) 
 
 
 def next_version(version: str) -> str:
-    """A newer version, for an upgrade."""
     major, minor, *_ = version.split(".")
     return f"{major}.{int(minor) + 1}.0"
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object out of a JSON file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ProfileRefused(f"{path}: {error}") from error
     if not isinstance(value, dict):
-        raise ProfileRefused(f"{path} holds no object")
+        raise ProfileRefused(f"{path} is not a JSON object")
     return value
 
 
 def play(
-    command: Sequence[str], profile: SuiteProfile, wanted: Sequence[Promise], tell: Callable[[PromiseResult], None]
+    command: Sequence[str], profile: SuiteProfile, wanted: Sequence[Promise], on_result: Callable[[PromiseResult], None]
 ) -> list[PromiseResult]:
-    """Play the promises; each verdict is told as soon as it is known."""
+    """Check the promises; `on_result` is called with each result as soon as it is known."""
     platform = SimulatedPlatform(command, profile)
     results = []
     try:
         for each in wanted:
-            verdict = check_promise(platform, each)
-            tell(verdict)
-            results.append(verdict)
+            result = check_promise(platform, each)
+            on_result(result)
+            results.append(result)
             platform.clear()
     finally:
         platform.close()
@@ -126,7 +124,6 @@ def play(
 
 
 def check_promise(platform: PlatformUnderTest, each: Promise) -> PromiseResult:
-    """Play one promise."""
     begun = time.monotonic()
     why_not = each.applies(platform) or next(
         (f"this platform cannot play {need}" for need in each.needs if not platform.can(need)), None

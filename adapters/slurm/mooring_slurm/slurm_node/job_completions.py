@@ -1,8 +1,8 @@
-"""What jobs used: every attempt that ended, told once, from where the caller left off.
+"""The ended attempts of jobs, each returned once, from where the caller left off.
 
-The controller runs its `etc/job_over` when an attempt of a job ends, also of one that is begun anew: it writes a line
-into `log/ended`, which outlives the controller's memory of the job (`MinJobAge`). Where a controller was started before
-there was such a file, the jobs that it remembers are told, which are those of their last attempts.
+The controller runs its `etc/job_over` whenever an attempt of a job ends, also before a restart: the script appends a
+line to `log/ended`, which outlives the controller's memory of the job (`MinJobAge`). For a controller that was started
+before this file existed, the jobs in its memory are returned, with their last attempts.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .slurm_commands import SlurmCommands
 ENDED_MAX, ENDED_BYTES = 500, 16_000
 READ_BYTES, KNOWN_BYTES, LINE_BYTES_MAX = 262_144, 4_194_304, 4_096
 SETTLED_SECONDS = 2
-"""A job that ends in this very moment may not be in the list yet: the next look begins that much earlier."""
+"""A job that ends right now may not be in the list yet, so the next look begins this much earlier."""
 AT = "at:"
-"""How a mark in the file begins; one in the controller's memory is a time."""
+"""The prefix of a position in the file; a position in the controller's memory is a time."""
 COLUMNS = (
     "node_count",
     "tasks",
@@ -32,20 +32,20 @@ COLUMNS = (
     "tres_per_socket",
     "tres_per_task",
 )
-"""What `squeue` told of the job, in words of a line: nothing that a user names as he likes is among them."""
+"""The columns of `squeue` in a line; none of them is freely named by users."""
 LINE = re.compile(
     r"(?P<id>\d+) (?P<start>\d+) (?P<end>\d+) (?P<state>[A-Z_]+) (?P<account>[A-Za-z0-9._-]+)(?P<rest>(?: .*)?)"
 )
 
 
 def ended_since(slurm: SlurmCommands, jobs: list[Job], after: str | None, now: int) -> tuple[list[Job], str, bool]:
-    """The attempts that ended after a mark, the mark to go on from, and whether there are more."""
+    """The attempts that ended after a mark, the next mark, and whether there are more."""
     if slurm.setting("JobCompType") != "jobcomp/script":
         return ended_jobs(jobs, after, now)
     path = slurm.below("log", "ended")
     if after is not None and after.startswith(AT):
-        whose, _, offset = after.removeprefix(AT).partition(":")
-        return _from_file(path, int(offset) if whose == _whose(path) else 0)
+        file_id, _, offset = after.removeprefix(AT).partition(":")
+        return _from_file(path, int(offset) if file_id == _file_id(path) else 0)
     known = {(each["id"], each["started_at"]) for _, each in _lines(path, 0, KNOWN_BYTES) if each is not None}
     older = [job for job in jobs if (job["id"], job.get("started_at")) not in known]
     shown, until, more = ended_jobs(older, after, now)
@@ -55,16 +55,16 @@ def ended_since(slurm: SlurmCommands, jobs: list[Job], after: str | None, now: i
 
 
 def _from_file(path: str, offset: int) -> tuple[list[Job], str, bool]:
-    """What lines tell of attempts, as many as may be told; what tells nothing is passed over."""
+    """Read attempts from the file's lines, as many as fit into an answer; malformed lines are skipped."""
     lines = _lines(path, offset, READ_BYTES)
-    told = [(end, each) for end, each in lines if each is not None]
-    shown, more = fitted([each for _, each in told], ENDED_MAX, ENDED_BYTES)
-    reached = lines[-1][0] if lines and not more else told[len(shown) - 1][0] if shown else offset
-    return shown, f"{AT}{_whose(path)}:{reached}", more or reached < _size(path)
+    attempts = [(end, each) for end, each in lines if each is not None]
+    shown, more = fitted([each for _, each in attempts], ENDED_MAX, ENDED_BYTES)
+    reached = lines[-1][0] if lines and not more else attempts[len(shown) - 1][0] if shown else offset
+    return shown, f"{AT}{_file_id(path)}:{reached}", more or reached < _size(path)
 
 
-def _whose(path: str) -> str:
-    """Which file it is, by its first line: another controller begins another one."""
+def _file_id(path: str) -> str:
+    """Identifies the file by its first line: a new controller starts a new file."""
     try:
         with open(path, "rb") as file:
             first = file.readline(LINE_BYTES_MAX)
@@ -74,7 +74,7 @@ def _whose(path: str) -> str:
 
 
 def _lines(path: str, offset: int, most: int) -> list[tuple[int, Job | None]]:
-    """The whole lines from an offset on, each with where it ends; None for one that tells nothing."""
+    """The complete lines from an offset on, each with its end; None for a malformed one."""
     try:
         with open(path, "rb") as file:
             file.seek(offset)
@@ -84,24 +84,24 @@ def _lines(path: str, offset: int, most: int) -> list[tuple[int, Job | None]]:
     found: list[tuple[int, Job | None]] = []
     for line in piece.splitlines(keepends=True):
         if not line.endswith(b"\n"):
-            break  # the rest of it is being written, or is read the next time
+            break  # it is still being written, or the rest is read the next time
         offset += len(line)
         found.append((offset, attempt_of(line.decode("utf-8", "replace").rstrip("\n"))))
     return found
 
 
 def attempt_of(line: str) -> Job | None:
-    """One attempt of a job, as its line tells it; an attempt is known by its begin."""
-    told = LINE.fullmatch(line)
-    if told is None:
+    """Parse the line of one attempt; its start identifies it."""
+    match = LINE.fullmatch(line)
+    if match is None:
         return None
-    raw = dict(zip(COLUMNS, told["rest"].split(), strict=False))
+    raw = dict(zip(COLUMNS, match["rest"].split(), strict=False))
     job: Job = {
-        "id": told["id"],
-        "account": None if told["account"] == "-" else told["account"],
-        "state": told["state"],
-        "started_at": moment(told["start"]),
-        "ended_at": moment(told["end"]),
+        "id": match["id"],
+        "account": None if match["account"] == "-" else match["account"],
+        "state": match["state"],
+        "started_at": moment(match["start"]),
+        "ended_at": moment(match["end"]),
         "gpus": gpus_of({name: "" if value == "N/A" else value for name, value in raw.items()}),
     }
     return {name: value for name, value in job.items() if value is not None}
@@ -115,7 +115,7 @@ def _size(path: str) -> int:
 
 
 def ended_jobs(jobs: list[Job], after: str | None, now: int) -> tuple[list[Job], str, bool]:
-    """The jobs that ended after a mark, oldest first, and the mark to go on from, which is opaque to the caller."""
+    """The jobs that ended after a mark, oldest first, and the next mark, which is opaque to the caller."""
     over = [job for job in jobs if job.get("ended_at") and job.get("started_at")]
     over.sort(key=_mark)
     begun = _read_mark(after)
@@ -140,7 +140,7 @@ def _read_mark(text: str | None) -> tuple[str, int]:
 
 
 def fitted(found: list[dict[str, Any]], most: int, most_bytes: int) -> tuple[list[dict[str, Any]], bool]:
-    """As many as may be told, and whether there are more."""
+    """As many items as fit into an answer, and whether there are more."""
     kept: list[dict[str, Any]] = []
     for each in found[:most]:
         most_bytes -= len(json.dumps(each)) + 2

@@ -1,7 +1,6 @@
-"""What Slurm says, as plain values; pure. Jobs are read from JSON, since people name jobs as they like.
+"""Parses Slurm's output into plain values. Jobs are read from JSON, because their names may contain anything.
 
-Of a job that is over Slurm keeps no list of its devices: its GPUs are told from what it had asked for, and exactly
-where jobs are accounted.
+Slurm keeps no device list of an ended job: its GPUs are derived from the request, or exact if jobs are accounted.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ OVER = frozenset(
     }
 )
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
-BESIDE = (
+STATE_FLAGS = (
     "COMPLETING",
     "CONFIGURING",
     "RESIZING",
@@ -43,7 +42,7 @@ BESIDE = (
     "SIGNALING",
     "STAGE_OUT",
 )
-"""States that stand beside a base state, in the order in which Slurm's own commands show one of them instead of it."""
+"""State flags, in the order in which Slurm's own commands show one of them instead of the base state."""
 BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 USABLE = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 NODES_MAX = 2_000
@@ -54,41 +53,41 @@ COMMENT = "mooring:"
 
 WHY = {
     "None": "It is about to start.",
-    "Priority": "Others are before it in the queue.",
-    "Resources": "It waits until enough cores, memory or GPUs are free.",
-    "ReqNodeNotAvail": "A node that it asks for is drained or down.",
-    "PartitionDown": "Its partition does not start jobs now.",
-    "PartitionInactive": "Its partition takes no jobs now.",
-    "PartitionNodeLimit": "It asks for more nodes than there are.",
-    "PartitionConfig": "It asks for more than its partition has.",
-    "PartitionTimeLimit": "It asks for a longer time than its partition allows.",
-    "BadConstraints": "No node has what it asks for.",
+    "Priority": "Other jobs are before it in the queue.",
+    "Resources": "It waits for free cores, memory or GPUs.",
+    "ReqNodeNotAvail": "A requested node is drained or down.",
+    "PartitionDown": "Its partition does not start jobs at the moment.",
+    "PartitionInactive": "Its partition takes no jobs at the moment.",
+    "PartitionNodeLimit": "It requests more nodes than there are.",
+    "PartitionConfig": "It requests more than its partition has.",
+    "PartitionTimeLimit": "It requests more time than its partition allows.",
+    "BadConstraints": "No node has what it requests.",
     "Dependency": "It waits for another job.",
-    "BeginTime": "Its time to start has not come.",
-    "JobHeldUser": "Its user holds it back.",
-    "JobHeldAdmin": "An administrator holds it back.",
-    "JobArrayTaskLimit": "As many tasks of its array run as it allows at a time.",
-    "AssocGrpSubmitJobsLimit": "Its account takes no new work.",
-    "InvalidAccount": "Its account was removed while it waited: cancel it and submit it again.",
-    "launch failed requeued held": "A node could not start it; it is held back.",
+    "BeginTime": "Its start time has not come yet.",
+    "JobHeldUser": "Its user holds it.",
+    "JobHeldAdmin": "An administrator holds it.",
+    "JobArrayTaskLimit": "Its array already runs as many tasks as it allows at a time.",
+    "AssocGrpSubmitJobsLimit": "Its account takes no new jobs.",
+    "InvalidAccount": "Its account was removed while it was pending: cancel it and submit it again.",
+    "launch failed requeued held": "A node could not start it; it is held.",
 }
-"""Slurm's reasons that its users meet most, as sentences."""
+"""The most common reasons of Slurm, as sentences."""
 
 
 def release_of(text: str) -> str | None:
-    """The version of Slurm that answered: 22.05 and 23.02 write it below `Slurm`, later ones below `slurm`."""
+    """The version of Slurm: 22.05 and 23.02 have it in `Slurm`, later ones in `slurm`."""
     meta = json.loads(text).get("meta") or {}
     found = meta.get("slurm") or meta.get("Slurm") or {}
     return str(found["release"]) if found.get("release") else None
 
 
 def jobs_of(text: str) -> list[Job]:
-    """The jobs that `squeue --json` knows: those that wait, run, and ended of late."""
+    """The jobs of `squeue --json`: pending, running and recently ended."""
     return [job_of(each) for each in json.loads(text).get("jobs", [])]
 
 
 def job_of(raw: Mapping[str, Any]) -> Job:
-    """One job; what is not known is left out."""
+    """One job; unknown fields are left out."""
     state = _state(raw.get("job_state"))
     nodes = sorted(names_of(raw.get("nodes") or ""))
     waits, over = state in WAITING, state in OVER
@@ -118,7 +117,7 @@ def job_of(raw: Mapping[str, Any]) -> Job:
 
 
 def gpus_of(raw: Mapping[str, Any]) -> int:
-    """How many GPUs a job has, had, or asks for, of all its nodes together."""
+    """The number of GPUs that a job has, had, or requests, on all its nodes together."""
     if found := re.search(r"(?:^|,)gres/gpu=(\d+)", str(raw.get("tres_alloc_str") or "")):
         return int(found[1])
     if held := [each for each in raw.get("gres_detail") or [] if each]:
@@ -134,7 +133,7 @@ def gpus_of(raw: Mapping[str, Any]) -> int:
 
 
 def nodes_of(text: str, jobs: Iterable[Job] = ()) -> list[Node]:
-    """The nodes that `scontrol --oneliner --detail show node` tells."""
+    """The nodes of `scontrol --oneliner --detail show node`."""
     counts: dict[str, int] = {}
     for job in jobs:
         if job["state"] not in OVER and job["state"] not in WAITING:
@@ -167,12 +166,12 @@ def _node(line: str, jobs: Mapping[str, int]) -> Node:
 
 
 def is_drained(node: Node) -> bool:
-    """Whether it takes no new jobs and has none."""
+    """Whether it is drained and has no jobs."""
     return "DRAIN" in node["state"] and not is_busy(node)
 
 
 def is_busy(node: Node) -> bool:
-    """Whether jobs run there, or are being cleaned up after."""
+    """Whether jobs run on it, or are being cleaned up."""
     return bool(BUSY & set(node["state"])) or node.get("cpus_used", 0) > 0
 
 
@@ -182,7 +181,7 @@ def is_usable(node: Node) -> bool:
 
 
 def names_of(listed: str) -> list[str]:
-    """The names in a list as Slurm writes it: `a-[0-1,7],b` is a-0, a-1, a-7 and b."""
+    """The names in Slurm's list notation: `a-[0-1,7],b` is a-0, a-1, a-7 and b."""
     found: list[str] = []
     for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", listed):
         found += _spread(part)
@@ -211,7 +210,7 @@ def _numbers(inside: str) -> Iterator[str]:
 
 
 def moment(value: object) -> str | None:
-    """A time in seconds as people and the platform read it."""
+    """A time in seconds, as ISO 8601; None if it is not set."""
     seconds = _whole(value)
     if not 0 < seconds < NO_VALUE:
         return None
@@ -219,7 +218,7 @@ def moment(value: object) -> str | None:
 
 
 def is_named(job: Job, wanted: str) -> bool:
-    """Whether a job is the one that is meant: by its number, or as a task of its array."""
+    """Whether a job matches a number, or a task of an array."""
     array = str(job.get("array", ""))
     number, _, task = wanted.partition("_")
     if wanted in (job["id"], array):
@@ -228,7 +227,7 @@ def is_named(job: Job, wanted: str) -> bool:
 
 
 def tasks_in(job: Job) -> list[int]:
-    """The numbers of the tasks that a record is: those of an array that wait are one record, such as `6_[0-3,7%2]`."""
+    """The task numbers of a record: the pending tasks of an array are one record, such as `6_[0-3,7%2]`."""
     listed = str(job.get("array", "")).partition("_")[2].strip("[]").partition("%")[0]
     found: list[int] = []
     for first, last, step in re.findall(r"(\d+)(?:-(\d+)(?::(\d+))?)?", listed):
@@ -238,7 +237,7 @@ def tasks_in(job: Job) -> list[int]:
 
 
 def array_of(tasks: Iterable[Job]) -> dict[str, Any]:
-    """How an array stands as a whole; tasks that ended without success are named, those of the lowest numbers first."""
+    """The summary of an array; failed tasks are listed, the lowest numbers first."""
     states: dict[str, int] = {}
     failed: list[Job] = []
     for each in tasks:
@@ -264,9 +263,9 @@ def _array(raw: Mapping[str, Any]) -> str | None:
 
 
 def _exit_code(value: object) -> int:
-    """As a shell tells it: the code, or 128 and the signal.
+    """The exit code as a shell shows it: the code, or 128 plus the signal.
 
-    Slurm 22.05 tells what `wait` gave, in one number; later ones tell the code and the signal apart.
+    Slurm 22.05 has the status of `wait` in one number; later versions separate the code and the signal.
     """
     if isinstance(value, dict):
         signal = value.get("signal")
@@ -292,13 +291,13 @@ def _devices(listed: object) -> int:
 
 
 def _state(value: object) -> str:
-    """One word for a job's state: later versions tell its base and what is beside it, which comes first here."""
-    told = [str(each) for each in value] if isinstance(value, list) else [str(value)] if value else []
-    return next((each for each in BESIDE if each in told), told[0] if told else "UNKNOWN")
+    """A job's state: later versions list a base state and flags, of which a flag takes precedence."""
+    states = [str(each) for each in value] if isinstance(value, list) else [str(value)] if value else []
+    return next((each for each in STATE_FLAGS if each in states), states[0] if states else "UNKNOWN")
 
 
 def _whole(value: object) -> int:
-    """A number, however a version of Slurm writes it; what is not set is 0."""
+    """A number in any version's notation; 0 if it is not set."""
     if isinstance(value, dict):
         value = value.get("number") if value.get("set") else 0
     try:

@@ -1,4 +1,4 @@
-"""Asking Slurm: its commands with the member's own files, waiting by looking often, and what goes wrong."""
+"""Runs Slurm's commands with the member's own files, waits by polling, and classifies failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 PAUSE_SECONDS = 0.03
-PORT_PAUSE_SECONDS = 0.01  # to ask whether somebody listens costs next to nothing
+PORT_PAUSE_SECONDS = 0.01  # a connection attempt is cheap
 COMMAND_SECONDS = 60.0
 INPUT_BYTES_MAX = 131_072
 LINE_MAX = 4_096
@@ -22,7 +22,7 @@ Found = TypeVar("Found")
 
 
 class VerbFailed(Exception):
-    """It could not be done; `code` is for the adapter, the detail for people, `more` is beside them in the answer."""
+    """A verb failed; `code` is for the adapter, the detail for people, `more` are further fields of the answer."""
 
     def __init__(self, code: str, detail: str, **more: Any) -> None:
         super().__init__(detail)
@@ -32,20 +32,17 @@ class VerbFailed(Exception):
 
 
 class Deadline:
-    """How long something may take."""
-
     def __init__(self, seconds: float) -> None:
         self.at = time.monotonic() + seconds
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is over."""
         return time.monotonic() >= self.at
 
     def wait(
         self, look: Callable[[], Found | None], what: Callable[[], str], pause_seconds: float = PAUSE_SECONDS
     ) -> Found:
-        """What a look finds, looked for again and again; `what` says what was waited for in vain."""
+        """Poll `look` until it returns a value; `what` describes the failure on a time-out."""
         while True:
             found = look()
             if found is not None:
@@ -56,7 +53,7 @@ class Deadline:
 
 
 class SlurmCommands:
-    """Slurm's commands, as a member of the cluster says them."""
+    """Slurm's commands with the configuration of one member."""
 
     def __init__(self, home: str) -> None:
         self.home = home
@@ -68,11 +65,10 @@ class SlurmCommands:
         }
 
     def below(self, *parts: str) -> str:
-        """A path in the member's directory."""
         return "/".join((self.home, *parts))
 
     def say(self, *words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, whatever it answers."""
+        """Run a command to its end, whatever its exit code."""
         try:
             return subprocess.run(
                 words,
@@ -86,14 +82,14 @@ class SlurmCommands:
                 cwd="/",
             )
         except FileNotFoundError:
-            raise VerbFailed("not_installed", f"there is no {words[0]} on this machine") from None
+            raise VerbFailed("not_installed", f"{words[0]} is not installed on this machine") from None
         except subprocess.TimeoutExpired:
             raise VerbFailed("timed_out", f"{words[0]} did not end within {COMMAND_SECONDS:.0f} s") from None
 
     def first_line(self, *words: str, text: str) -> subprocess.CompletedProcess[str]:
-        """Run a command up to the first line that it prints, or to its end where it prints none.
+        """Run a command until it has printed its first line, or to its end if it prints none.
 
-        A script may tell the command that submits it to stay until the job is over: nobody waits for that here.
+        A script can make the submitting command wait for the job's end, which this program must not wait for.
         """
         given = os.memfd_create("stdin", os.MFD_CLOEXEC)
         with os.fdopen(given, "r+b") as file:
@@ -109,58 +105,58 @@ class SlurmCommands:
                     cwd="/",
                 )
             except FileNotFoundError:
-                raise VerbFailed("not_installed", f"there is no {words[0]} on this machine") from None
+                raise VerbFailed("not_installed", f"{words[0]} is not installed on this machine") from None
         with process:
             try:
-                told = _line_of(process, Deadline(COMMAND_SECONDS))
-                complaint = b"" if told else process.communicate(timeout=COMMAND_SECONDS)[1]
+                line = _line_of(process, Deadline(COMMAND_SECONDS))
+                errors = b"" if line else process.communicate(timeout=COMMAND_SECONDS)[1]
             except subprocess.TimeoutExpired:
                 raise VerbFailed("timed_out", f"{words[0]} did not end within {COMMAND_SECONDS:.0f} s") from None
             finally:
                 process.kill()
-        out, complained = told.decode(errors="replace"), complaint.decode(errors="replace")
-        return subprocess.CompletedProcess(words, process.returncode, out, complained)
+        output, error = line.decode(errors="replace"), errors.decode(errors="replace")
+        return subprocess.CompletedProcess(words, process.returncode, output, error)
 
     def ask(self, *words: str, text: str | None = None) -> str:
-        """What a command prints; that it fails is trouble."""
+        """The output of a command; raises `VerbFailed` if it fails."""
         done = self.say(*words, text=text)
         if done.returncode != 0:
             raise VerbFailed(code_of(done.stderr), f"{words[0]}: {sentence_of(done)}")
         return done.stdout
 
     def setting(self, name: str) -> str | None:
-        """A value of this member's slurm.conf."""
+        """A setting in this member's slurm.conf."""
         with open(self.conf, encoding="utf-8") as file:
             found = re.search(rf"(?m)^{name}=(.*)$", file.read())
         return found[1] if found else None
 
     @property
     def accounts(self) -> bool:
-        """Whether jobs are accounted."""
+        """Whether the cluster has accounting."""
         return self.setting("AccountingStorageType") == "accounting_storage/slurmdbd"
 
     def await_controller(self, deadline: Deadline) -> None:
-        """Wait until the controller listens."""
+        """Wait until the controller's port accepts connections."""
         host = self.setting("SlurmctldHost") or ""
         address = host.partition("(")[2].rstrip(")") or host
         await_port(address, int(self.setting("SlurmctldPort") or 6817), deadline, "the controller")
 
 
 def _line_of(process: subprocess.Popen[bytes], deadline: Deadline) -> bytes:
-    """The first line that a command prints; less of it, or nothing, where that is all."""
+    """The first line of a command's output; incomplete or empty if there is no more."""
     assert process.stdout is not None
-    told, output = b"", process.stdout.fileno()
-    while b"\n" not in told and len(told) < LINE_MAX:
+    read, output = b"", process.stdout.fileno()
+    while b"\n" not in read and len(read) < LINE_MAX:
         if not select.select([output], [], [], max(0.0, deadline.at - time.monotonic()))[0]:
             raise subprocess.TimeoutExpired(process.args, COMMAND_SECONDS)
         if not (more := os.read(output, LINE_MAX)):
             break
-        told += more
-    return told.partition(b"\n")[0]
+        read += more
+    return read.partition(b"\n")[0]
 
 
 def await_port(address: str, port: int, deadline: Deadline, who: str) -> None:
-    """Wait until somebody listens there: a command that finds nobody tries for many seconds by itself."""
+    """Wait until a port accepts connections: Slurm's own commands would block for many seconds."""
 
     def look() -> bool | None:
         try:
@@ -171,17 +167,17 @@ def await_port(address: str, port: int, deadline: Deadline, who: str) -> None:
 
     try:
         deadline.wait(look, lambda: f"{who} does not answer at {address}:{port}", PORT_PAUSE_SECONDS)
-    except VerbFailed as trouble:
-        raise VerbFailed("controller_down", trouble.detail) from None
+    except VerbFailed as failed:
+        raise VerbFailed("controller_down", failed.detail) from None
 
 
 def sentence_of(done: subprocess.CompletedProcess[str]) -> str:
-    """The last thing that a command complained of."""
+    """The last error line of a command."""
     lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-    return lines[-1].strip()[:500] if lines else f"it ended with {done.returncode}"
+    return lines[-1].strip()[:500] if lines else f"it exited with {done.returncode}"
 
 
-SAID = (
+MESSAGES = (
     ("Unable to contact slurm controller", "controller_down"),
     ("Invalid job id", "not_found"),
     ("Invalid node name", "not_found"),
@@ -198,12 +194,12 @@ SAID = (
 
 
 def code_of(text: str) -> str:
-    """What a complaint means."""
-    return next((code for said, code in SAID if said in text), "slurm_refused")
+    """The error code for an error message of Slurm."""
+    return next((code for message, code in MESSAGES if message in text), "slurm_refused")
 
 
 def read_input() -> dict[str, Any]:
-    """What stands on standard input: an object, bounded."""
+    """Read a JSON object of bounded size from standard input."""
     text = sys.stdin.read(INPUT_BYTES_MAX + 1)
     if len(text) > INPUT_BYTES_MAX:
         raise VerbFailed("usage", f"the input is longer than {INPUT_BYTES_MAX} characters")

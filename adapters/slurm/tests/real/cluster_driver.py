@@ -1,4 +1,4 @@
-"""One real cluster as the tests of it see it: its members, its jobs by their keys, and waiting within bounds."""
+"""Drives one real cluster in tests: its members, its jobs by their keys, and waiting within bounds."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,8 +12,8 @@ WAITS = f'#!/bin/sh\necho "$HOME gpus $CUDA_VISIBLE_DEVICES"\nuntil test -e {GO}
 Found = TypeVar("Found")
 
 
-class Scene:
-    """The cluster, its members, and what has been submitted under which name."""
+class ClusterDriver:
+    """The cluster, its members, and the submitted jobs."""
 
     def __init__(self, cluster: RealCluster, controller: Member) -> None:
         self.cluster = cluster
@@ -25,12 +25,12 @@ class Scene:
         self.reasons: set[str] = set()
 
     async def ask(self, *words: str, stdin: object = None, user: str = "root") -> dict[str, Any]:
-        """The node program on the controller; it has to succeed."""
+        """Run the node program on the controller; it must succeed."""
         return await self.cluster.done(self.controller, *words, stdin=stdin, user=user)
 
-    async def submit(self, key: str, **wish: object) -> str:
-        """A job that goes on until it is let go; who waited too long behind others of his user asks again."""
-        given = {"key": key, "script": WAITS.replace("$1", key), "minutes": 5, **wish}
+    async def submit(self, key: str, **options: object) -> str:
+        """Submit a job that runs until it is released; retried if it waited too long behind the same user's others."""
+        given = {"key": key, "script": WAITS.replace("$1", key), "minutes": 5, **options}
 
         async def attempt() -> str | None:
             code, answer = await self.cluster.node(self.controller, "submit", stdin=given, user="app")
@@ -42,7 +42,7 @@ class Scene:
         return await until(attempt)
 
     async def output(self, job: dict[str, Any]) -> str:
-        """The first thing that a job writes, read where it runs."""
+        """The first output of a job, read where it runs."""
         member = self.first if job["batch_host"] == self.first.name else self.second
 
         async def look() -> str | None:
@@ -52,17 +52,16 @@ class Scene:
         return await until(look)
 
     async def let_go(self, *keys: str) -> None:
-        """Have jobs end; where they run does not matter."""
+        """Let jobs end, wherever they run."""
         for member in (self.first, self.second):
             await self.cluster.inside(member).run("touch", *(f"{GO}-{key}" for key in keys))
 
     async def job(self, job_id: str) -> dict[str, Any]:
-        """A job as it is now."""
         found: dict[str, Any] = (await self.ask("job", "--job", job_id))["job"]
         return found
 
     async def jobs_when(self, job_ids: Sequence[str], state: str) -> dict[str, dict[str, Any]]:
-        """Jobs as soon as all of them are in this state."""
+        """Wait until all jobs are in this state."""
 
         async def look() -> dict[str, dict[str, Any]] | None:
             listed = (await self.ask("jobs"))["jobs"]
@@ -72,7 +71,7 @@ class Scene:
         return await until(look)
 
     async def job_when(self, job_id: str, *states: str) -> dict[str, Any]:
-        """A job as soon as it is in one of these states."""
+        """Wait until a job is in one of these states."""
 
         async def look() -> dict[str, Any] | None:
             found = await self.job(job_id)
@@ -82,7 +81,7 @@ class Scene:
 
 
 async def until(look: Callable[[], Awaitable[Found | None]]) -> Found:
-    """What a look finds, in the end."""
+    """Poll until `look` returns a value."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             found = await look()

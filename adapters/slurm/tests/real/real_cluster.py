@@ -26,7 +26,7 @@ MEMORY_MIB = 512
 
 @dataclass(frozen=True)
 class Member:
-    """One member, in a sandbox: what it is called is what its node is called."""
+    """One member in a sandbox; its name is also the name of its node."""
 
     name: str
     allocation_id: str
@@ -43,7 +43,7 @@ class Member:
 
 @dataclass
 class RealCluster:
-    """A cluster and the means to speak with it."""
+    """A cluster and the means to drive it."""
 
     host: NamespaceHost
     config: LaunchConfig
@@ -101,11 +101,11 @@ class RealCluster:
         await self.host.start_service(member.owner, daemon.name, process, Restart("on_failure", 0.2, 50))
 
     async def stop(self, member: Member, name: str, grace_seconds: float = 10.0) -> bool:
-        """The main process of a service; its children go on."""
+        """Stop the main process of a service; its children continue."""
         return await self.host.stop_service(member.owner, name, "main", grace_seconds)
 
     async def controller(self) -> Member:
-        """Bring a controller up, up to its gate."""
+        """Start a controller, up to its gate."""
         member = Member(CONTROLLER, "alc_1")
         await self.files(member)
         await self.start(member, daemons.munged(member.home))
@@ -127,13 +127,13 @@ class RealCluster:
         return await self.slurm(Member(CONTROLLER, "alc_1"), *argv)
 
     async def gate(self, member: Member) -> dict[str, Any]:
-        """Let the controller take work."""
+        """Let the controller accept jobs."""
         code, answer = await self.node(member, "gate", "--seconds", "60", stdin=self.gate_input())
         assert code == 0, answer
         return answer
 
     def gate_input(self) -> dict[str, Any]:
-        """What the gate is told."""
+        """The input of the gate."""
         return {
             "cluster": self.cluster.name,
             "partitions": [each.name for each in self.config.partitions],
@@ -143,11 +143,11 @@ class RealCluster:
         }
 
     def worker_of(self, name: str, allocation_id: str, gpus: tuple[int, ...] = (0, 1)) -> Member:
-        """A worker that is not there yet."""
+        """A worker that does not exist yet."""
         return Member(name, allocation_id, WorkerResources(name, 2, MEMORY_MIB, gpus))
 
     async def worker(self, member: Member) -> Member:
-        """Start a worker; that it is there is for the caller to wait for."""
+        """Start a worker; the caller waits until it is registered."""
         assert member.worker is not None
         await self.files(member)
         await self.start(member, daemons.munged(member.home))
@@ -168,13 +168,13 @@ class RealCluster:
         raise AssertionError(f"exit {code}: {text}")
 
     async def done(self, member: Member, *words: str, stdin: object = None, user: str = "root") -> dict[str, Any]:
-        """The same, which has to succeed."""
+        """The same, which must succeed."""
         code, answer = await self.node(member, *words, stdin=stdin, user=user)
         assert code == 0, answer
         return answer
 
     async def slurm(self, member: Member, *argv: str, user: str = "app", stdin: bytes = b"") -> tuple[int, str]:
-        """One of Slurm's own commands, as its users say it."""
+        """One of Slurm's own commands, as its users run it."""
         command = ("env", f"SLURM_CONF={member.home.slurm_conf}", *argv)
         return await self.inside(member).run(*command, user=user, stdin=stdin)
 
@@ -184,6 +184,6 @@ class RealCluster:
 
 
 def _behind(path: str, daemon: DaemonSpec) -> DaemonSpec:
-    """A program that is started when something is there."""
+    """A service that starts when a file exists."""
     script = 'until test -e "$0"; do sleep 0.02; done; exec "$@"'
     return DaemonSpec(daemon.name, ("sh", "-c", script, path, *daemon.argv), daemon.environment)
