@@ -56,12 +56,12 @@ def metered(view: InstanceView) -> tuple[tuple[Usage, ...], dict[str, Any]]:
     """
     now = view.now or datetime.now(UTC)
     ready = sum(1 for each in view.members if each.stands)
-    told, counted = (view.instance.adapter_detail.get(name) for name in ("metered_until", "metered_members"))
-    if not isinstance(told, int) or not isinstance(counted, int):
+    metered_until, counted = (view.instance.adapter_detail.get(name) for name in ("metered_until", "metered_members"))
+    if not isinstance(metered_until, int) or not isinstance(counted, int):
         return (), {"metered_until": int(now.timestamp()), "metered_members": ready}
-    begun = datetime.fromtimestamp(told, UTC)
+    begun = datetime.fromtimestamp(metered_until, UTC)
     ended = begun + METERED
     if now < ended:
         return (), {}
-    record = Usage(record_id=f"ready/{told}", unit=UNIT, started_at=begun, ended_at=ended, quantity=counted)
+    record = Usage(record_id=f"ready/{metered_until}", unit=UNIT, started_at=begun, ended_at=ended, quantity=counted)
     return (record,), {"metered_until": int(ended.timestamp()), "metered_members": ready}

@@ -28,7 +28,7 @@ from mooring_adapter.platform_client import InstanceClaim, PlatformClient
 from mooring_sdk import MooringError
 
 
-class Told:
+class ViewSequence:
     """A platform that returns these views, one after the other, and records how operations end."""
 
     def __init__(self, *seconds: float) -> None:
@@ -50,7 +50,7 @@ def plan(view: InstanceView, operation: Operation) -> Plan:
     return Plan((Finish(),))
 
 
-def controller_for(platform: Told) -> InstanceController:
+def controller_for(platform: ViewSequence) -> InstanceController:
     return InstanceController(
         Adapter(app_slug="app", plan=plan), cast(PlatformClient, platform), InstanceClaim("instance", 1)
     )
@@ -58,7 +58,7 @@ def controller_for(platform: Told) -> InstanceController:
 
 @pytest.mark.anyio
 async def test_a_view_that_was_overtaken_is_read_again_soon_and_nothing_is_done_by_it() -> None:
-    platform = Told(10, 5, 20)
+    platform = ViewSequence(10, 5, 20)
     controller = controller_for(platform)
     await controller._round()
     assert platform.finished == 1
@@ -71,7 +71,7 @@ async def test_a_view_that_was_overtaken_is_read_again_soon_and_nothing_is_done_
 @pytest.mark.anyio
 async def test_the_very_view_that_was_seen_before_is_read_again_soon_too() -> None:
     """It may be older than the event that woke the controller, which would miss the news if it rested on it."""
-    platform = Told(10, 10, 20)
+    platform = ViewSequence(10, 10, 20)
     controller = controller_for(platform)
     await controller._round()
     assert 0 < await controller._round() < CALM_SECONDS / 10
@@ -82,14 +82,14 @@ async def test_the_very_view_that_was_seen_before_is_read_again_soon_too() -> No
 
 @pytest.mark.anyio
 async def test_a_platform_whose_clock_was_set_back_is_believed_after_a_few_looks() -> None:
-    platform = Told(1_000, *range(OLD_VIEWS_MAX + 2))
+    platform = ViewSequence(1_000, *range(OLD_VIEWS_MAX + 2))
     controller = controller_for(platform)
     for _ in range(OLD_VIEWS_MAX + 3):
         await asyncio.wait_for(controller._round(), 10)
     assert platform.finished == 3
 
 
-class Noting(Told):
+class RecordingPlatform(ViewSequence):
     """A platform that records its requests, in order."""
 
     def __init__(self, *views: InstanceView) -> None:
@@ -119,7 +119,7 @@ def secretive(view: InstanceView, operation: Operation) -> Plan:
 
 @pytest.mark.anyio
 async def test_a_secret_is_stored_before_it_is_reported_and_granted_to_a_task() -> None:
-    platform = Noting(view(member("a", "ready"), under=operation("restart")))
+    platform = RecordingPlatform(view(member("a", "ready"), under=operation("restart")))
     controller = InstanceController(
         Adapter(app_slug="app", plan=secretive), cast(PlatformClient, platform), InstanceClaim("instance", 1)
     )
@@ -127,7 +127,7 @@ async def test_a_secret_is_stored_before_it_is_reported_and_granted_to_a_task() 
     assert platform.asked == ["secret key", "steps key start", "task start"]
 
 
-class Refusing(Noting):
+class Refusing(RecordingPlatform):
     """A platform that refuses secrets."""
 
     async def make_secret(self, held: InstanceClaim, operation: Operation, body: MakeSecret) -> None:
@@ -156,7 +156,7 @@ async def test_the_progress_of_tasks_is_reported_a_little_later_or_with_the_next
     begun = operation("restart", steps=[StepRecord(name=each, status="running") for each in ("a", "b")])
     members = (member("a", "ready"), member("b", "ready"))
     half = view(*members, tasks=(task("a"), task("b", "claimed")), under=begun)
-    platform = Noting(half, half, half, half, half)
+    platform = RecordingPlatform(half, half, half, half, half)
     controller = InstanceController(
         Adapter(app_slug="app", plan=two), cast(PlatformClient, platform), InstanceClaim("instance", 1), lambda: NOW
     )
@@ -167,14 +167,14 @@ async def test_the_progress_of_tasks_is_reported_a_little_later_or_with_the_next
     await controller._round()
     assert platform.asked == ["steps a"]
     fresh = view(*members, tasks=(task("a"),), under=operation("restart"))
-    platform = Noting(fresh, half)
+    platform = RecordingPlatform(fresh, half)
     controller = InstanceController(
         Adapter(app_slug="app", plan=two), cast(PlatformClient, platform), InstanceClaim("instance", 1), lambda: NOW
     )
     await controller._round()
     assert platform.asked == ["task b"]  # it is created at once, and shown as running later
     over = view(*members, tasks=(task("a"), task("b")), under=begun)
-    platform = Noting(half, over)
+    platform = RecordingPlatform(half, over)
     controller = InstanceController(
         Adapter(app_slug="app", plan=two), cast(PlatformClient, platform), InstanceClaim("instance", 1)
     )
@@ -183,7 +183,7 @@ async def test_the_progress_of_tasks_is_reported_a_little_later_or_with_the_next
     assert (platform.asked, platform.finished) == (["steps a b all"], 1)
 
 
-class Conflicting(Told):
+class ConflictingPlatform(ViewSequence):
     """A platform that has one record with other content, and refuses every request that contains it."""
 
     def __init__(self) -> None:
@@ -205,7 +205,7 @@ async def test_a_record_stored_with_other_content_blocks_neither_the_others_nor_
         done = operation.is_done("usage")
         return Plan((Finish(),)) if done else Plan((ReportUsage(step="usage", usage=tuple(records)), Finish()))
 
-    platform = Conflicting()
+    platform = ConflictingPlatform()
     reported: list[Mapping[str, Any]] = []
 
     async def report(held: InstanceClaim, report: Mapping[str, Any], operation: Operation | None = None) -> None:

@@ -66,7 +66,7 @@ async def _hammer(scene: ClusterDriver) -> None:
             scene.accepted.set()
 
 
-async def test_anyone_submits_from_the_first_moment_on_is_refused_clearly_or_accepted(scene: ClusterDriver) -> None:
+async def test_a_submission_from_the_first_moment_on_is_refused_clearly_or_accepted(scene: ClusterDriver) -> None:
     assert any(code == 0 for code, _ in scene.hammered)
     assert "InvalidAccount" not in scene.reasons
     refused = {text.strip().splitlines()[-1] for code, text in scene.hammered if code != 0}
